@@ -20,7 +20,7 @@ from ralph.values.outcome import Delivery
 from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.conversation.messages import Message, RequestShape
     from ralph.values.events import ContextCompacted, RunEnded
@@ -59,10 +59,21 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
     copied: int | None = None
     """If the session is a fork, the number of records after this one that were copied from the old session. None if
     the session is not a fork, or if an older version of ralph made the fork."""
+    copied_cwd: str | None = None
+    """The working directory in which the copied records begin, if it is not `cwd` from their first to their last one.
+    Then they are followed by a `moved` record, unless they end in `cwd`. None also if an older version of ralph made
+    the fork: `moved` records among the copied ones have no effect then."""
+    copied_cwd_bytes: str | None = None
 
     @property
     def directory(self) -> str:
+        """The working directory of the session, until a `moved` record of its own names another one."""
         return _named(self.cwd, self.cwd_bytes)
+
+    @property
+    def first_directory(self) -> str:
+        """The working directory in which the next record is to be read."""
+        return self.directory if self.copied_cwd is None else _named(self.copied_cwd, self.copied_cwd_bytes)
 
 
 class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
@@ -168,7 +179,7 @@ class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
 
 
 class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
-    """The result of a call. It contains the block for the API, and the files that the model saw."""
+    """The result of a call. It contains the block for the API, and the files that the model was shown."""
 
     type: str
     tool_use_id: str
@@ -268,9 +279,20 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
     )
 
 
-def forked_record(opening: SessionRecord, old_id: str, copied: int) -> SessionRecord:
-    """The first record of a fork's journal. `copied` is the number of records that were copied from the old session."""
-    return replace(opening, forked_from=old_id, copied=copied)
+def forked_record(opening: SessionRecord, old: Sequence[Record]) -> SessionRecord:
+    """The first record of a fork's journal. `opening` has the fork's own id and directory, and `old` has all records of
+    the old session. Those behind the first one are copied.
+    """
+    first, *copied = old
+    if not isinstance(first, SessionRecord):
+        raise SessionError("it does not begin as a session's journal does")
+    fork = replace(opening, forked_from=first.id, copied=len(copied))
+    has_moved = any(isinstance(record, MovedRecord) for record in copied)
+    is_without_moves = first.copied is not None and first.copied_cwd is None and has_moved
+    if is_without_moves or not (has_moved or first.first_directory != opening.directory):
+        return fork
+    began = _directory_fields(first.first_directory)
+    return replace(fork, copied_cwd=began["cwd"], copied_cwd_bytes=began.get("cwd_bytes"))
 
 
 def moved_record(cwd: str) -> MovedRecord:

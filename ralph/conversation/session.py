@@ -69,7 +69,7 @@ class CallIds(Collection[str]):
         return CallIds(ids, self._numbers) if is_newest else CallIds((*self, *ids))
 
     def __contains__(self, one: object) -> bool:
-        return self._numbers.get(one, self._size) < self._size  # type: ignore[call-overload,no-any-return]
+        return self._numbers.get(one, self._size) < self._size  # type: ignore[call-overload,no-any-return]  # any object is a key to ask for
 
     def __iter__(self) -> Iterator[str]:
         return islice(self._numbers, self._size)
@@ -80,7 +80,7 @@ class CallIds(Collection[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CallIds) and set(self) == set(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python does it for a class with `__eq__`, which ruff wants seen
 
 
 class Session(Struct, frozen=True):
@@ -141,7 +141,7 @@ class Session(Struct, frozen=True):
     moved_from: str | None = None
     """The earlier working directory, if no answer has come since the session was moved. Otherwise None."""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The files that the model has seen. Each path is mapped to the content that the model saw last, in the form of
+    """The files that the model has seen. Each path is mapped to the content that the model was shown last, in the form of
     `ToolOutput.seen`."""
 
     @property
@@ -208,13 +208,13 @@ def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Recor
     """Yields the records that have an effect. Each comes with the number of its line, counted from 1.
 
     `numbered` holds all records, each with the index of its line, counted from 0. If the session is a fork, some
-    records were copied from the old session. The copied `moved` records are left out, because the fork has its own
-    working directory.
+    records were copied from the old session. If the fork does not say in which directory these begin, the copied
+    `moved` records are left out, because the fork has its own working directory.
     """
     copied = 0
     for seq, record in numbered:
         if isinstance(record, kinds.SessionRecord):
-            copied = record.copied or 0
+            copied = (record.copied or 0) if record.copied_cwd is None else 0
         if not isinstance(record, kinds.MovedRecord) or seq > copied:
             yield seq + 1, record
 
@@ -222,25 +222,6 @@ def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Recor
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
     """The session with `shape` as the current request shape, and as the last request shape of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
-
-
-def in_directory(session: Session, cwd: str) -> Session:
-    """The session with `cwd` as its working directory. The system prompts in its request heads name this directory
-    too.
-    """
-
-    def moved(shape: RequestShape) -> RequestShape:
-        said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
-        head = RequestHead.of_body(shape.head().body.replace(said, says, 1))
-        return replace(shape, recorded_head=head)
-
-    shape = moved(session.shape)
-    return replace(
-        apply(session, kinds.moved_record(cwd)),
-        shape=shape,
-        shapes={name: moved(each) for name, each in session.shapes.items()},
-        conversation=session.conversation.under(shape),
-    )
 
 
 _CONTINUES = frozenset(
@@ -272,11 +253,13 @@ def apply(session: Session, record: Record) -> Session:
 
 
 def _open(session: Session, record: kinds.SessionRecord) -> Session:
-    return replace(session, id=record.id, cwd=record.directory, created_at=record.created_at)
+    return replace(session, id=record.id, cwd=record.first_directory, created_at=record.created_at)
 
 
 def _move(session: Session, record: kinds.MovedRecord) -> Session:
-    """The session in another directory. Known paths below the old directory become paths below the new one."""
+    """The session in another directory. Known paths below the old directory become paths below the new one, and the
+    system prompts in its request heads name the new one.
+    """
     old, new = session.cwd, record.directory
     origin = old if session.moved_from is None else session.moved_from
 
@@ -298,7 +281,27 @@ def _move(session: Session, record: kinds.MovedRecord) -> Session:
         writable=tuple(map(moved, session.writable)),
         changed_files=tuple(map(moved, session.changed_files)),
         seen={moved(path): state for path, state in session.seen.items()},
+        **_heads_in(session, new),
     )
+
+
+def _heads_in(session: Session, cwd: str) -> dict[str, Any]:
+    """The fields of the session that hold request heads, for another directory. Empty before the first run."""
+
+    def moved(shape: RequestShape) -> RequestShape:
+        said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
+        head = RequestHead.of_body(shape.head().body.replace(said, says, 1))
+        return replace(shape, recorded_head=head)
+
+    if session.shape is NO_SHAPE:
+        return {}
+    shape = moved(session.shape)
+    return {
+        "shape": shape,
+        "shapes": {name: moved(each) for name, each in session.shapes.items()},
+        "conversation": session.conversation.under(shape),
+        "reading": Reading(shape),
+    }
 
 
 def _begin_run(session: Session, record: kinds.RunRecord) -> Session:

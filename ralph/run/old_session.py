@@ -21,7 +21,7 @@ from ralph.conversation.records import (
     moved_record,
     session_record,
 )
-from ralph.conversation.session import NoMessageError, Session, in_directory, replay
+from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.session import CannotOpenError, OpenSession, SessionOptions, journal_errors_told
 from ralph.sessions.history import history_of
 from ralph.sessions.journal import FileJournal, SessionLockedError
@@ -33,8 +33,9 @@ from ralph.values.outcome import Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
     from ralph.sessions.history import SessionHistory
     from ralph.settings.tables import Settings
@@ -80,20 +81,21 @@ class OldSession:
         journal, old, history = self._read(path)
         notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
         total = SessionTotal(history.turns, history.cost_usd)
-        has_moved = old.cwd != str(self._cwd)
+        moves = [moved_record(str(self._cwd))] if old.cwd != str(self._cwd) else []
         try:
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             _refuse_another_server(old, settings)
-            if has_moved:
+            if moves:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
                 notices.append(f"the session's directory {there} {has}; it goes on in {here}")
-                old = in_directory(old, str(self._cwd))
+                [moved] = moves
+                old = apply(old, moved)
             if self._options.forks:
-                return OpenSession(new_id, self._copy(journal, old.id, new_id), old, tuple(notices))
+                return OpenSession(new_id, self._copy(journal, new_id, moves), old, tuple(notices))
             journal.mend()
-            if has_moved:
-                journal.append(moved_record(str(self._cwd)))
+            if moves:
+                journal.append(*moves)
         except BaseException:
             journal.close()
             raise
@@ -142,13 +144,12 @@ class OldSession:
         there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)
         raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; go on with it there: {there}")
 
-    def _copy(self, journal: FileJournal, old_id: str, new_id: str) -> FileJournal:
+    def _copy(self, journal: FileJournal, new_id: str, moves: Sequence[Record]) -> FileJournal:
         rest = journal.lines_behind_first()
         journal.close()
         copy = self._store.create(new_id, self._cwd)
         opening = session_record(new_id, str(self._cwd), self._now.isoformat(), __version__)
-        copied = len(journal.records) - 1
-        copy.begin_as_fork(forked_record(opening, old_id, copied), rest, copied)
+        copy.begin_as_fork(forked_record(opening, journal.records), rest, *moves)
         return copy
 
 

@@ -147,12 +147,14 @@ class FileJournal:
             raise JournalError(self.path, error) from error
         return lines + b"\n" if self._lacks_break else lines
 
-    def begin_as_fork(self, opening: SessionRecord, lines: bytes, copied: int) -> None:
-        """Writes the first record of a fork, followed by records of the old session. `lines` are these records as
-        bytes, and `copied` is their number. Writes everything or nothing. Raises JournalError.
+    def begin_as_fork(self, opening: SessionRecord, lines: bytes, *behind: Record) -> None:
+        """Writes the first record of a fork, then the records that are copied from the old session, as bytes in
+        `lines`, and then the records `behind` them. Writes everything or nothing. Raises JournalError.
         """
+        now, next_seq = time.time(), 1 + (opening.copied or 0)
+        own = b"".join(line_of(seq, record, now) for seq, record in enumerate(behind, next_seq))
         with self._lock:
-            self._write_whole(line_of(0, opening, time.time()) + lines, 1 + copied, sync=True)
+            self._write_whole(line_of(0, opening, now) + lines + own, next_seq + len(behind), sync=True)
 
     def _write_whole(self, lines: bytes, number: int, *, sync: bool) -> None:
         if self._failure is not None:

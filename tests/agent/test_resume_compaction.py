@@ -141,7 +141,7 @@ def test_the_request_for_a_summary_is_no_part_of_the_journal() -> None:
 @every_row("length", range(BEGUN, len(RECORDS), 4))
 def test_a_fork_goes_on_as_the_session_would_have(length: int) -> None:
     fork = FakeJournal()
-    opening = forked_record(session_record("s2", "/work", "now", "0"), "s1", length - 1)
+    opening = forked_record(session_record("s2", "/work", "now", "0"), RECORDS[:length])
     fork.append(opening, *RECORDS[1:length])
     answered = fork.kinds.count("assistant")
     again = World(SmallServer(SCRIPT[answered:]), journal=fork, prompt=None)

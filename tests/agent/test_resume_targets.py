@@ -128,7 +128,7 @@ def switched(*script: Answer | BaseException, **options: Any) -> Life:
 
 def forked(records: list[Any]) -> list[Any]:
     opening = session_record("s2", "/work", "later", "0")
-    return [forked_record(opening, "s1", len(records) - 1), *records[1:]]
+    return [forked_record(opening, records), *records[1:]]
 
 
 def test_another_target_is_recorded_before_its_first_answer_and_once() -> None:

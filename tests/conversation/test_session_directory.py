@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from ralph.conversation.records import forked_record, moved_record, session_record
 from ralph.conversation.session import Session, apply, counted
 from ralph.sessions.history import history_of
@@ -34,16 +36,31 @@ def test_older_journals_name_it_as_text_alone() -> None:
     assert directory_of(Told().records) == "/work"
 
 
-def test_the_last_move_counts_and_a_fork_begins_in_a_directory_of_its_own() -> None:
+def fork_in(cwd: str, old: list[Any]) -> list[Any]:
+    """The records of a fork in this directory. The last `moved` record is left out if the fork need not move."""
+    opening = forked_record(session_record("s2", cwd, "now", "0"), old)
+    moves = [moved_record(cwd)] if directory_of(old) != cwd else []
+    return [opening, *old[1:], *moves]
+
+
+def test_the_last_move_counts_also_in_a_fork_and_in_a_fork_of_a_fork() -> None:
     journal = FakeJournal()
     journal.append(session_record("s1", "/caf\udce9", "now", "0"), moved_record("/b"), moved_record("/c"))
     assert directory_of(journal.records) == "/c"
-    fork = FakeJournal()
-    opening = session_record("s2", "/d", "now", "0")
-    fork.append(forked_record(opening, "s1", 2), *journal.records[1:])
-    assert directory_of(fork.records) == "/d"
-    fork.append(moved_record("/e\udce9"))
-    assert directory_of(fork.records) == "/e\udce9"
+    for cwd in ("/caf\udce9", "/c", "/d"):
+        fork = fork_in(cwd, journal.records)
+        assert directory_of(fork) == cwd
+        assert directory_of(fork_in("/e\udce9", fork)) == "/e\udce9"
+        assert directory_of([*fork, moved_record("/f")]) == "/f"
+
+
+def test_moves_that_an_older_ralph_copied_into_a_fork_have_no_effect() -> None:
+    old = [session_record("s1", "/a", "now", "0"), moved_record("/b")]
+    fork = [replace(session_record("s2", "/d", "now", "0"), forked_from="s1", copied=1), old[1]]
+    assert directory_of(fork) == "/d"
+    assert directory_of([*fork, moved_record("/e")]) == "/e"
+    assert directory_of(fork_in("/d", fork)) == "/d"
+    assert directory_of(fork_in("/f", fork)) == "/f"
 
 
 def test_what_is_known_of_files_moves_with_the_directory() -> None:

@@ -26,10 +26,9 @@ def test_a_fork_copies_lines_with_what_only_a_newer_ralph_knows(
     whole = killed().data + NEWER
     (tmp_path / "old").write_bytes(whole[:-1] if lacks_break else whole + end)
     old = FileJournal.open(tmp_path / "old", is_for_reading=True)
-    copied = len(old.records) - 1
     fork = FileJournal.create(tmp_path / "new")
-    opening = forked_record(session_record("s2", "/work", "now", "0"), "s1", copied)
-    fork.begin_as_fork(opening, old.lines_behind_first(), copied)
+    opening = forked_record(session_record("s2", "/work", "now", "0"), old.records)
+    fork.begin_as_fork(opening, old.lines_behind_first())
     fork.append(MovedRecord(cwd="/there"))
     first, _, rest = (tmp_path / "new").read_bytes().partition(b"\n")
     assert rest.startswith(whole.partition(b"\n")[2])

@@ -57,8 +57,8 @@ def forked() -> Told:
     old, told = resumed(), Told()
     opening = told.records.pop()
     assert isinstance(opening, SessionRecord)
-    copied = old.records[1:-6]
-    told.append(forked_record(opening, SESSION_ID, len(copied)), *copied)
+    copied = old.records[:-6]
+    told.append(forked_record(opening, copied), *copied[1:])
     return told.run("2026-11-21T16:00:00+00:00").prompt("another way").answers(text("Done.")).ends(turns=1)
 
 
@@ -88,7 +88,7 @@ MADE: dict[str, Callable[[], Told]] = {
 
 
 def with_run_bytes(data: bytes, path: Path) -> bytes:
-    """The same records, written by this version of ralph, so that the records of ends have the field `run_bytes`."""
+    """The records of `data`, written by this version of ralph, so that the records of ends have the field `run_bytes`."""
     path.unlink(missing_ok=True)
     journal = FileJournal.create(path)
     for record in read_lines(data).records:
@@ -335,13 +335,9 @@ def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
     """The first line of a fork is longer than that of the old session, so all other lines have other offsets."""
     with_run_bytes(night(2, 300).data, tmp_path / "old")
     old = FileJournal.open(tmp_path / "old")
-    copied = len(old.records) - 1
     fork = FileJournal.create(tmp_path / "new")
-    fork.begin_as_fork(
-        forked_record(session_record("s2", "/work", "now", "0"), "s1", copied),
-        old.lines_behind_first(),
-        copied,
-    )
+    opening = forked_record(session_record("s2", "/work", "now", "0"), old.records)
+    fork.begin_as_fork(opening, old.lines_behind_first())
     for record in Told().run("later").prompt("another way").answers(text("Done.")).ends(turns=1).records[1:]:
         fork.append(record)
     data = (tmp_path / "new").read_bytes()

@@ -1,0 +1,112 @@
+"""A run that opens an old session begins with the state that a later process reads from the journal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.conversation.messages import RequestShape
+from ralph.conversation.reading import Reading
+from ralph.conversation.records import moved_record, result_record, run_record, target_record
+from ralph.conversation.session import NO_SHAPE, replay
+from ralph.conversation.target import Target
+from ralph.run.old_session import OldSession
+from ralph.run.session import SessionOptions
+from ralph.sessions.journal import FileJournal
+from ralph.sessions.store import SessionStore
+from ralph.settings.tables import Settings
+from ralph.values.tool_calls import ToolOutput, ToolResult
+from tests.fakes import call
+from tests.sessions.session_journals import Told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.conversation.session import Session
+
+TARGET = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
+NOW = datetime(2026, 11, 27, tzinfo=UTC)
+ID = "0000000a-0000-4000-8000-00000000000a"
+FORK_ID = "0000000b-0000-4000-8000-00000000000b"
+SECOND_FORK_ID = "0000000c-0000-4000-8000-00000000000c"
+
+
+def shape(model: str, cwd: Path) -> RequestShape:
+    return RequestShape(model, f"You are ralph.\nWorking directory: {cwd}\nWork.", ())
+
+
+def killed_in(cwd: Path, *moves: Path) -> Told:
+    """A session that two targets have answered and that has seen a file, and then moved, always without an answer."""
+    told = Told(ID, cwd=str(cwd))
+    told.append(run_record(shape("claude-sonnet-5-5", cwd), "now", 1, target="a", writable=(str(cwd / "w"),)))
+    told.prompt("go").answers(call("c1", "Read", file_path="f"))
+    told.append(
+        result_record(ToolResult("c1", ToolOutput("text", seen={str(cwd / "f"): "sha256:1"}))),
+        target_record("b", shape("claude-opus-5-5", cwd), {}, "a"),
+    )
+    told.append(*(moved_record(str(where)) for where in moves))
+    return told
+
+
+def opened(store: SessionStore, cwd: Path, resume: str, fork: str | None = None) -> tuple[Session, Path]:
+    """The state with which a run goes to work, and its journal. The run is killed before it records anything."""
+    options = SessionOptions(resume=resume, forks=fork is not None, has_moved=True)
+    session = OldSession(options, store, cwd, NOW).open(fork or FORK_ID, Settings(targets=(TARGET,)))
+    assert session.old is not None
+    assert isinstance(session.journal, FileJournal)
+    session.journal.close()
+    return session.old, session.journal.path
+
+
+def read_again(path: Path) -> Session:
+    journal = FileJournal.open(path, is_for_reading=True)
+    journal.close()
+    return replay(journal.records)
+
+
+NOTHING_READ = Reading(NO_SHAPE)
+
+
+def without_name(session: Session) -> Session:
+    """The session without what a fork has of its own. What a target can read follows from the rest."""
+    return replace(session, id="", created_at="", reading=NOTHING_READ)
+
+
+@pytest.mark.parametrize("has_moved_before", [False, True])
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_killed_run_leaves_what_it_began_with(
+    tmp_path: Path, *, has_moved_before: bool, is_elsewhere: bool
+) -> None:
+    old, between, new = (tmp_path / name for name in ("old", "between", "new"))
+    told = killed_in(old, *([between] if has_moved_before else []))
+    here = new if is_elsewhere else between if has_moved_before else old
+    store = SessionStore.for_user({}, tmp_path / "sessions")
+    journal = store.create(ID, old)
+    journal.append(*told.records)
+    journal.close()
+    began = replay(told.records)
+
+    state, fork = opened(store, here, ID, FORK_ID)
+    assert without_name(read_again(fork)) == without_name(state)
+    again, _ = opened(store, here, FORK_ID)
+    assert without_name(again) == without_name(state)
+    for where in (here, old, tmp_path / "last"):
+        of_fork, path = opened(store, where, FORK_ID, SECOND_FORK_ID)
+        assert without_name(read_again(path)) == without_name(of_fork)
+        path.unlink()
+
+    state, path = opened(store, here, ID)
+    assert without_name(read_again(path)) == without_name(state)
+    assert (state.cwd, state.seen, state.writable) == (
+        str(here),
+        {str(here / "f"): "sha256:1"},
+        (str(here / "w"),),
+    )
+    assert state.moved_from == (str(old) if here != old else None)
+    assert len(state.shapes) == 2
+    for each in (state.shape, *state.shapes.values()):
+        assert f"Working directory: {here}\\n".encode() in each.head().body
+    assert (began.cwd == state.cwd) is (not is_elsewhere)
