@@ -45,8 +45,6 @@ _SAMPLED = 24
 """The test suite compares one row in 24."""
 _NUMBERED = re.compile(r"\b(req|msg)_mock_\d+")
 """Ids of answers. They are replaced because one server answers all rows."""
-_EVENTS_LEFT_OUT = 3
-"""Only every third cut behind an event is made, because an event does not change the state."""
 _SHOWN = 160
 
 
@@ -73,13 +71,8 @@ class Cut:
 
 def cuts(name: str, journal: bytes) -> Iterator[Cut]:
     """All cuts of one journal."""
-    events = 0
     lines = journal.splitlines()
     for number, kind in enumerate(kinds(journal), 1):
-        if kind == "event":
-            events += 1
-            if events % _EVENTS_LEFT_OUT:
-                continue
         yield Cut(name, number, kind)
         if kind == "tool_intent" and "change" in json.loads(lines[number - 1]):
             yield Cut(name, number, kind, "done")
