@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format settings-table generated bench bench-peers bench-comparison pictures soak nemesis
+.PHONY: demo test test-busy check format generated bench bench-peers bench-comparison pictures soak nemesis
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -20,15 +20,12 @@ format:
 	.venv-dev/bin/ruff format .
 	.venv-dev/bin/ruff check --fix .
 
-# The table of keys in docs/settings.md, to be pasted there after a setting was added.
-settings-table:
-	@.venv-dev/bin/python -c "from ralph.settings.listing import reference_lines; print(*reference_lines(), sep='\n')"
-
-# What is made from the tables of commands, options and settings: the table of the shells' completion, the
-# man page.
+# What is made from the tables of commands, options and settings: the table of the shells' completion, the man page, and
+# the table in docs/settings.md.
 generated:
 	.venv-dev/bin/python -m benchmarks.completion_table
 	.venv-dev/bin/python -m benchmarks.man_page
+	.venv-dev/bin/python -m benchmarks.settings_page
 
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:

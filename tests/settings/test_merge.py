@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple, replace
 
-from ralph.settings.listing import reference_lines
+from benchmarks import settings_page
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ALL_KEYS, KEYS, TABLES, Settings
 from ralph.settings.toml_file import MAX_BYTES, user_settings_path
@@ -610,8 +610,8 @@ def test_every_default_passes_its_own_check() -> None:
 
 
 def test_documentation_has_every_key_with_its_default_and_sources() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text()
-    assert "\n".join(("", *reference_lines(), "")) in page, "paste what `make settings-table` prints"
+    page = settings_page.PAGE.read_text()
+    assert settings_page.page(page) == page, "run `make generated`"
 
 
 def test_reading_settings_without_files_loads_no_heavy_module() -> None:

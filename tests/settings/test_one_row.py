@@ -184,15 +184,27 @@ def test_doctor_lists_it_whoever_set_it(copy: Copy) -> None:
         copy.user_file.write_text("")
 
 
-def test_it_stands_in_the_table_of_the_docs(copy: Copy) -> None:
-    code = "from ralph.settings.listing import reference_lines; print(*reference_lines(), sep='\\n')"
-    lines = subprocess.check_output(
-        [sys.executable, "-c", code], cwd=copy.cwd, env=copy.environment, text=True
-    ).splitlines()
+MAKES_PAGES = f"""
+import sys
+sys.path.append({str(Path(__file__).parents[2])!r})
+from benchmarks import completion_table, man_page, settings_page
+print(settings_page.page(settings_page.PAGE.read_text()), man_page.page(), completion_table.table())
+"""
+"""Prints what `make generated` writes. ralph is the copy, which comes first in the path."""
+
+
+def test_it_stands_in_the_table_of_the_docs_the_man_page_and_the_completion(copy: Copy) -> None:
+    made = subprocess.check_output(
+        [sys.executable, "-c", MAKES_PAGES], cwd=copy.cwd, env=copy.environment, text=True
+    )
     for line in (
         "| `model.politeness` | `7` | `--politeness`, `RALPH_POLITENESS` | smaller, not 0 | how often it says please |",
         "| `retry.is_eager` | `false` | `--eager`, `RALPH_EAGER` | no | no wait |",
         "| `limits.max_thanks` | none | `--max-thanks` | no | thanks |",
         "| `clocks.bow_s` | `3` | | smaller, not 0 | one bow |",
+        "run\toption\t--politeness\tany\t\t\tSay please N times",
+        "loop\toption\t--eager\t\t\t\tDo not wait",
+        "run\toption\t--no-eager\t\t\t\tNot --eager",
+        "Say please N times.",
     ):
-        assert line in lines
+        assert line in made.splitlines(), line
