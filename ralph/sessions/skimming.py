@@ -12,7 +12,6 @@ depend on the size of the journal.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -45,8 +44,8 @@ _ATTEMPT = b'"attempt"'
 
 # How a line of these kinds begins. Quotes within JSON text are escaped, but nested objects may have a kind too.
 _RUN, _ENDED = _KINDS = (b',"kind":"run",', b',"kind":"ended",')
-_SEQ = re.compile(rb'\n\{"seq":(\d{1,19})\Z')
-_SEQ_BYTES = len(b'\n{"seq":') + 19
+_LINE_BEGINS = b'\n{"seq":'
+_SEQ_BYTES = len(_LINE_BEGINS) + 19
 _MARK_BYTES = _SEQ_BYTES + len(_ENDED)
 
 
@@ -315,8 +314,10 @@ def _mark_in(data: bytes, offset: int) -> _Mark | None:
     for kind in _KINDS:
         at = data.rfind(kind)
         while at >= 0:
-            if head := _SEQ.search(data, max(0, at - _SEQ_BYTES), at):
-                found = _Mark(int(head[1]), offset + head.start() + 1, kind is _ENDED)
+            begin = data.rfind(_LINE_BEGINS, max(0, at - _SEQ_BYTES), at)
+            seq = data[begin + len(_LINE_BEGINS) : at]
+            if begin >= 0 and seq.isdigit():
+                found = _Mark(int(seq), offset + begin + 1, kind is _ENDED)
                 mark = found if mark is None or found.offset > mark.offset else mark
                 break
             at = data.rfind(kind, 0, at)
