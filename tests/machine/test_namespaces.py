@@ -17,7 +17,7 @@ from ralph.sandbox.command_box import BoxPlaces, CommandBox
 from ralph.sandbox.protected_places import gather_paths
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import wait_until
-from tests.processes.descriptors import open_descriptors
+from tests.processes.descriptors import open_descriptors, wait_until_closed
 from tests.program.namespaces import needs_namespaces
 
 if TYPE_CHECKING:
@@ -131,6 +131,6 @@ def test_many_commands_leave_nothing_behind(start, tmp_path) -> None:
         found = ended(start("setsid sleep 600 >/dev/null 2>&1 & echo x > /tmp/x; :"))
         assert found == (0, ""), found[1]
     assert {*launcher.children_of(os.getpid())} - before[0] == set()
-    assert open_descriptors() - before[1] == set()
+    wait_until_closed(before[1])
     assert mounts(tmp_path) == mounted
     assert members(tmp_path / "work") == []

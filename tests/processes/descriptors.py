@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from tests.patience import wait_until
+
 
 def open_descriptors() -> set[tuple[str, str]]:
     """The number of each open descriptor, and the file, socket or pipe behind it. Empty if the system does not tell.
@@ -18,3 +20,10 @@ def open_descriptors() -> set[tuple[str, str]]:
             with suppress(FileNotFoundError):  # the descriptor of the listing
                 found.add((entry.name, str(entry.readlink())))
     return found
+
+
+def wait_until_closed(before: set[tuple[str, str]]) -> None:
+    """Returns when this process has no descriptor that it did not have `before`. A thread of an earlier test may have one
+    for a moment; one that was forgotten stays, and the wait fails.
+    """
+    wait_until(lambda: not open_descriptors() - before)

@@ -9,7 +9,7 @@ import pytest
 
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule, build_ruleset
-from tests.processes.descriptors import open_descriptors
+from tests.processes.descriptors import open_descriptors, wait_until_closed
 from tests.sandbox.restricted import verdicts
 
 ABI = landlock.support().abi
@@ -126,4 +126,4 @@ def test_a_failed_build_leaves_no_descriptor() -> None:
     before = open_descriptors()
     with pytest.raises(InterruptedError):
         build_ruleset(ABI, rules())
-    assert open_descriptors() - before == set()
+    wait_until_closed(before)

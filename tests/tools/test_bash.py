@@ -23,7 +23,7 @@ from ralph.values.tool_calls import ToolCall
 from tests.fakes.box import FakeBox
 from tests.patience import within_s
 from tests.processes.children import children
-from tests.processes.descriptors import open_descriptors
+from tests.processes.descriptors import open_descriptors, wait_until_closed
 from tests.tools.test_leaks import busy_threads
 
 if TYPE_CHECKING:
@@ -320,6 +320,6 @@ def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
     before = children()
     for _ in range(20):
         tools.ok("Bash", command="true & true")
-    assert open_descriptors() - descriptors == set()
+    wait_until_closed(descriptors)
     assert busy_threads() <= threads, "one of another test may have ended meanwhile"
     assert not children() - before

@@ -11,7 +11,7 @@ from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.tool_calls import ToolCall
 from tests.fakes.box import FakeBox
-from tests.processes.descriptors import open_descriptors
+from tests.processes.descriptors import open_descriptors, wait_until_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ def test_closing_the_toolbox_leaves_no_descriptor(make_tools: Callable[..., Any]
     tools = make_tools(writable=(tmp_path / "other",))
     tools.ok("Write", file_path="new/a", content="x")
     tools.box.close()
-    assert open_descriptors() - before == set()
+    wait_until_closed(before)
     with pytest.raises(FileNotFoundError):
         make_tools(writable=(tmp_path / "other", tmp_path / "nowhere"))
-    assert open_descriptors() - before == set()
+    wait_until_closed(before)
