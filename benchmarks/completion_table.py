@@ -1,5 +1,5 @@
 """Makes `ralph/cli/shell/table.tsv`, from which a shell's completion is answered, out of the tables of commands,
-options and settings. `make generated` writes the file; `tests/cli/test_completion.py` compares it.
+options and settings. `make generated` writes the file; `tests/cli/shell/test_words.py` compares it.
 """
 
 from __future__ import annotations

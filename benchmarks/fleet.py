@@ -59,7 +59,7 @@ class Measured:
     jobs: int
     wall_s: float = 0.0
     worker_cpu_s: float = 0.0
-    """Of the workers with all processes that they started."""
+    """The CPU time of the workers and of all processes that they started."""
     store_cpu_s: float = 0.0
     submit_s: float = 0.0
     calls: dict[str, tuple[int, float]] = field(default_factory=dict)

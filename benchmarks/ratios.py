@@ -96,7 +96,7 @@ def _one_turn() -> Sequence[Ratio]:
 
 
 def _one_turn_over_tls() -> Sequence[Ratio]:
-    """The same as `_one_turn`, where both programs must load OpenSSL and check a certificate."""
+    """Measures like `_one_turn`, but both programs must load OpenSSL and check a certificate."""
     with tempfile.TemporaryDirectory() as folder:
         certificate = _certificate(Path(folder))
         with (

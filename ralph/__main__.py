@@ -27,7 +27,7 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     if parent_pid is not None:
         own_process.end_with_parent(parent_pid)
     # Only now: a module of the standard library may not be looked for in the working directory.
-    from ralph.machine import loading  # noqa: PLC0415 - see above
+    from ralph.machine import loading  # noqa: PLC0415 - not before the import path is clean
 
     loading.put_off_garbage_collection()
     own_process.keep_memory_private(core_limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -82,7 +83,9 @@ TOUCHES_THE_WORLD = (
     "loop.context",
     "loop.git",
     "loop.history",
+    "loop.opening",
     "loop.process",
+    "loop.prompt_source",
     "loop.record",
     "loop.sinks",
     "loop.starter",
@@ -116,10 +119,12 @@ TOUCHES_THE_WORLD = (
     "run.context",
     "run.permission_rules",
     "run.driven.control_channel",
+    "run.old_session",
     "run.prepared_run",
     "run.report_check",
     "run.report_schema",
     "run.report_validator",
+    "run.session",
     "run.wiring",
     "sandbox.box",
     "sandbox.box_places",
@@ -210,7 +215,25 @@ PURE = {
     "uuid",
     "zlib",
 }
-IMPURE_CALLS = {"today", "utcnow", "print", "read_text", "write_text", "exists", "cwd", "home", "read_bytes"}
+# Functions and methods by their last name, of whatever object.
+IMPURE_CALLS = {
+    *{"print", "today", "utcnow"},
+    *{"absolute", "cwd", "expanduser", "home", "readlink", "resolve"},
+    *{"exists", "is_dir", "is_file", "is_symlink", "lstat", "samefile", "stat"},
+    *{"glob", "iterdir", "read_bytes", "read_text", "rglob"},
+    *{
+        "chmod",
+        "hardlink_to",
+        "mkdir",
+        "rename",
+        "rmdir",
+        "symlink_to",
+        "touch",
+        "unlink",
+        "write_bytes",
+        "write_text",
+    },
+}
 
 
 def module_name(path: Path) -> str:
@@ -313,6 +336,46 @@ def touches_the_world(module: str) -> bool:
     )
 
 
+def impure_call(node: ast.AST) -> str | None:
+    """The name of the call if it touches the world. Methods named `open` and `now` are common: `open` counts as a
+    function, and as a method of what looks like a path; `now` counts as a method of `datetime`.
+    """
+    match node:
+        case ast.Call(func=ast.Name(id="open")):
+            return "open()"
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in IMPURE_CALLS:
+            return name
+        case ast.Call(func=ast.Attribute(value=owner, attr="open")) if isinstance(owner, ast.BinOp):
+            return "open"
+        case ast.Call(func=ast.Attribute(value=owner, attr="open")):
+            text = ast.unparse(owner)
+            return "open" if text.startswith("Path(") or text.endswith("path") else None
+        case ast.Call(func=ast.Attribute(value=owner, attr="now")):
+            return "now" if ast.unparse(owner).endswith("datetime") else None
+    return None
+
+
+@every_row(
+    ("code", "found"),
+    [
+        ("Path(name).write_bytes(data)", "write_bytes"),
+        ("self.journal.path.unlink()", "unlink"),
+        ("os.stat(name)", "stat"),
+        ("path.open()", "open"),
+        ("(folder / name).open('rb')", "open"),
+        ("open(name)", "open()"),
+        ("datetime.now(UTC)", "now"),
+        ("datetime.datetime.now()", "now"),
+        ("print(name)", "print"),
+        ("self._book.now()", None),
+        ("steering.open(choice)", None),
+        ("path.is_relative_to(other)", None),
+    ],
+)
+def test_a_call_that_touches_the_world_is_seen(code: str, found: str | None) -> None:
+    assert impure_call(ast.parse(code, mode="eval").body) == found
+
+
 def test_what_decides_does_not_touch_the_world() -> None:
     wrong = []
     for path in MODULES:
@@ -320,17 +383,8 @@ def test_what_decides_does_not_touch_the_world() -> None:
         if touches_the_world(module):
             continue
         outside = {name.split(".")[0] for name in imports_of(path, at_run_time=True)} - {"ralph"} - PURE
-        calls = {
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            for node in nodes_of(path)
-            if isinstance(node, ast.Call)
-        }
-        opens = {
-            "open()"
-            for node in nodes_of(path)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
-        }
-        found = outside | (IMPURE_CALLS & calls) | opens
+        calls = {call for node in nodes_of(path) if (call := impure_call(node)) is not None}
+        found = outside | calls
         if found:
             wrong.append(f"{module}: {', '.join(sorted(found))}")
     assert not wrong, "\n".join(wrong)
@@ -654,3 +708,54 @@ def test_no_two_classes_of_the_tree_have_one_name() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module_name(path))
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
+# A comment that excepts a line from a rule of ruff, mypy or both, with its reason. Less than two words say nothing.
+OF_RUFF = r"noqa: [A-Z0-9]+(?:, [A-Z0-9]+)* - "
+EXCEPTION = re.compile(
+    rf"# (?:{OF_RUFF}|type: ignore\[[a-z, -]+\] *# (?:{OF_RUFF})?)(?P<reason>(?!noqa)\S+ \S.*)"
+)
+NO_REASON = re.compile(r"\b(as|see) above\b|\bthe same$")
+
+
+def without_reason(line: str) -> bool:
+    """Whether the line has an exception without a reason. Those of whole files have theirs on the line before."""
+    start = re.search(r"# (?:noqa|type: ignore)", line)
+    if start is None:
+        return False
+    found = EXCEPTION.fullmatch(line, start.start())
+    return found is None or NO_REASON.search(found["reason"]) is not None
+
+
+def test_each_exception_from_a_rule_gives_its_reason_on_its_line() -> None:
+    wrong = [
+        f"{module_name(path)}:{number}: {line.strip()}"
+        for path in MODULES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if without_reason(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@every_row(
+    ("comment", "is_wrong"),
+    [
+        ("# noqa: S101 - the caller looked", False),
+        ("# noqa: PTH110, PTH113 - strings throughout", False),
+        ("# type: ignore[arg-type]  # None is this program", False),
+        ("# type: ignore[arg-type] # None is this program", False),
+        ("# type: ignore[type-arg]  # noqa: SLF001 - `ctypes` makes its own from it", False),
+        ("# noqa", True),
+        ("# noqa: S101", True),
+        ("# noqa: S101 -", True),
+        ("# noqa: PLC0415 - see above", True),
+        ("# noqa: PLC0415 - as above", True),
+        ("# noqa: S606 - the same", True),
+        ("# type: ignore", True),
+        ("# type: ignore[arg-type]", True),
+        ("# type: ignore[arg-type]  # as above", True),
+        ("# type: ignore[arg-type]  # noqa: SLF001", True),
+    ],
+)
+def test_an_exception_without_a_reason_is_seen(comment: str, is_wrong: bool) -> None:
+    assert without_reason(f"    work()  {comment}") is is_wrong

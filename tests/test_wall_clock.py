@@ -1,8 +1,11 @@
-"""No test asserts that something took less than some time of a real clock, because the machine may be busy."""
+"""No test asserts that something took less than some time of a real clock, because the machine may be busy. No limit
+on a wait ignores RALPH_TEST_PATIENCE.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +13,7 @@ from tests.rows import every_row
 from tests.syntax_trees import nodes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
 TESTS = Path(__file__).parent
 CLOCKS = ("monotonic()", "perf_counter()", "time.time()")
@@ -66,3 +69,99 @@ def test_no_assertion_has_an_upper_bound_on_wall_clock_time() -> None:
 )
 def test_an_upper_bound_is_seen(code: str, lines: list[int]) -> None:
     assert [*upper_bounds(ast.parse(code))] == lines
+
+
+WAITS = ("wait", "join", "settimeout")
+"""The functions whose first argument is a limit in seconds. So is every argument `timeout=`."""
+_MAY_WAIT = re.compile(rf"timeout=|\.({'|'.join(WAITS)})\([^)]|select\(")
+RUNS_OUT = re.compile(r"(pytest\.raises|suppress)\(.*(TimeoutExpired|TimeoutError|Empty)")
+"""A block in which a wait is meant to run out, so that no patience makes it safer."""
+LONGEST_POLL_S = 1.0
+OF_THE_SUBJECT = ("ok", "error", "hooks")
+"""Calls with a `timeout=` that is a setting of ralph, and no wait of the test."""
+KNOWN = {
+    "api/harness.py: self._thread.join(2.0)": "the thread may hang in a test's own function, and is a daemon",
+    "machine/test_starting.py: job.join(0.01)": "the join must end although the job goes on",
+    "output/telemetry/test_tracing.py: subprocess.run(timeout=8)": "the exporter alone would wait 10 s",
+    "program/run/test_driver_conventions.py: subprocess.run(timeout=60)": "as long as the SDKs wait",
+    "services/otlp_collector.py: one.join(5)": "a thread that tries to deliver to nobody ends on its own",
+    "services/outside_programs.py: subprocess.run(timeout=300)": "bounds a download, not this machine",
+}
+"""The limits that may ignore the patience, and why."""
+
+
+def _limit_of(call: ast.Call) -> tuple[str, ast.expr] | None:
+    """The name of the called function and its limit on a wait, if it has one."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    named = [each.value for each in call.keywords if each.arg == "timeout" and name not in OF_THE_SUBJECT]
+    given = call.args[:1] if name in WAITS else call.args[3:4] if name == "select" else []
+    return next(((name, limit) for limit in [*named, *given]), None)
+
+
+def _seconds(limit: ast.expr, constants: Mapping[str, float]) -> float | None:
+    if isinstance(limit, ast.Name):
+        return constants.get(limit.id)
+    is_number = isinstance(limit, ast.Constant) and isinstance(limit.value, int | float)
+    return limit.value if is_number else None  # type: ignore[attr-defined]  # it is a constant
+
+
+def impatient(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """The calls that wait for a fixed number of seconds, which stands there or in a constant of the same file. A
+    limit of 0 is no wait. One below `LONGEST_POLL_S` is a poll inside a loop or an argument of `wait_until`.
+    """
+    assigned = [node for node in nodes if isinstance(node, ast.Assign)]
+    constants = {
+        ast.unparse(node.targets[0]): seconds
+        for node in assigned
+        if (seconds := _seconds(node.value, {})) is not None
+    }
+    repeated = [
+        node
+        for node in nodes
+        if isinstance(node, ast.While | ast.For)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) == "wait_until")
+    ]
+    polls = {part for node in repeated for part in ast.walk(node)}
+    running_out = {
+        part
+        for node in nodes
+        if isinstance(node, ast.With) and any(RUNS_OUT.search(ast.unparse(item)) for item in node.items)
+        for part in ast.walk(node)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and node not in running_out and (limit := _limit_of(node)):
+            seconds = _seconds(limit[1], constants)
+            if seconds and not (seconds < LONGEST_POLL_S and node in polls):
+                function = ast.unparse(node.func)
+                yield f"{function}({seconds})" if limit[0] in WAITS else f"{function}(timeout={seconds})"
+
+
+def test_every_limit_on_a_wait_heeds_the_patience() -> None:
+    found = {
+        f"{path.relative_to(TESTS)}: {call}"
+        for path in TESTS.rglob("*.py")
+        if _MAY_WAIT.search(path.read_text())
+        for call in impatient(nodes_of(path))
+    }
+    assert found == set(KNOWN)
+
+
+@every_row(
+    ("code", "calls"),
+    [
+        ("process.wait(10)", ["process.wait(10)"]),
+        ("AT_MOST_S = 5\ndriver.join(AT_MOST_S)", ["driver.join(5)"]),
+        ("connection.settimeout(0.5)", ["connection.settimeout(0.5)"]),
+        ("items.get(timeout=2)", ["items.get(timeout=2)"]),
+        ("select.select([fd], [], [], 5)", ["select.select(timeout=5)"]),
+        ("while not over.wait(0.01):\n    pass", []),
+        ("wait_until(lambda: over.wait(0.01))", []),
+        ("while not over.wait(10):\n    pass", ["over.wait(10)"]),
+        ("with pytest.raises(subprocess.TimeoutExpired):\n    process.wait(1.1)", []),
+        ("select.select([fd], [], [], 0)", []),
+        ("process.wait(PATIENCE_S), run(timeout=within_s(8)), ', '.join(words)", []),
+        ("tools.error('Bash', command='sleep 9', timeout=300)", []),
+    ],
+)
+def test_a_limit_that_ignores_the_patience_is_seen(code: str, calls: list[str]) -> None:
+    assert [*impatient([*ast.walk(ast.parse(code))])] == calls

@@ -466,10 +466,10 @@ def _opened(db: str | None) -> "Iterator[Fleet]":
 
 def _console() -> "Console":
     from ralph.fleet.command import Console  # noqa: PLC0415 - not needed for --help
-    from ralph.output.standard_streams import CLEAR_LINE, ErrorLines, obeys_controls, print_lines  # noqa: PLC0415
+    from ralph.output.standard_streams import CLEAR_LINE, ErrorLines, obeys_controls, print_lines  # noqa: PLC0415 - not needed for --help
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed for --help
     from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed for --help
-    from ralph.values.screen_text import cut_to_columns, json_for_terminal  # noqa: PLC0415
+    from ralph.values.screen_text import cut_to_columns, json_for_terminal  # noqa: PLC0415 - not needed for --help
 
     redact = Redactor(known_secrets(os.environ)).redact_all
     # COLUMNS counts without a terminal too. A pipe gets whole lines.

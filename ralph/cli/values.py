@@ -80,7 +80,7 @@ def absolute(path: str | None) -> str | None:
 
 
 def json_or_path(text: str | None) -> str | None:
-    """Makes a path absolute. If the text is JSON and no path, it is not changed."""
+    """Makes a path absolute. JSON text is returned unchanged."""
     return text if text is None or text.lstrip().startswith("{") else absolute(text)
 
 

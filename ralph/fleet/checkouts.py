@@ -528,12 +528,12 @@ class JobCheckout:
 
     def _is_unreadable(self, path: bytes) -> bool:
         status = self._status(path)
-        whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - bytes
+        whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
         return status is not None and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK)
 
     def _status(self, path: bytes) -> os.stat_result | None:
         try:
-            return os.lstat(os.path.join(os.fsencode(self.directory), path))  # noqa: PTH118 - bytes
+            return os.lstat(os.path.join(os.fsencode(self.directory), path))  # noqa: PTH118 - the paths are bytes
         except OSError:
             return None
 

@@ -79,8 +79,8 @@ class ExecutorLock(Protocol):
         """Asks the store now. Call it before something that only the owner may do."""
 
     def gone(self, executor_ids: Iterable[str]) -> list[str]:
-        """Those of these executors that seem to be gone. Empty while nobody may be taken over. Raises psycopg.Error
-        and OSError.
+        """Those of these executors that seem to be gone. An empty list while takeovers are suspended (just after a
+        start or an outage of the store). Raises psycopg.Error and OSError.
         """
 
     def try_take_over(self, executor_id: str) -> AbstractContextManager[bool]:

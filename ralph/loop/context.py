@@ -220,7 +220,7 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
     if box_plan.means is None or (plan.until is None and top is not None):
         return None
     from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - many loops start neither
-    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - as above
+    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - many loops start neither
 
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
@@ -235,8 +235,8 @@ def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:
     files = plan.claude_files or ()
     if not guards_in_short(files):
         return settings.sandbox
-    from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few loops
-    from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - as above
+    from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few loops have such files
+    from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few loops have such files
 
     try:
         limits = [

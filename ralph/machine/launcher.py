@@ -363,8 +363,8 @@ class Launcher:
         `restrict` is called in the command's own process before its program runs. It raises OSError if the program
         must not run.
 
-        `enclose` is called in a separate process, with a function that becomes the command and with the pid of the
-        launcher. It calls this function in one more process, which is in new namespaces, and returns the exit status
+        `enclose(become_command, launcher_pid)` is called in a child of the launcher. It starts one more process in new
+        namespaces. That process calls `become_command`, which executes the command. `enclose` returns the exit status
         of that process.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
@@ -708,7 +708,7 @@ def _become(
         if environment is None:
             os.execvp(command[0], command)  # noqa: S606 - the caller has decided which shell it is
         else:
-            os.execvpe(command[0], command, environment)  # noqa: S606 - the same
+            os.execvpe(command[0], command, environment)  # noqa: S606 - the caller has decided which shell it is
     except OSError as error:
         status = _not_run(command, error)
     finally:

@@ -114,8 +114,8 @@ def _removing_left_over(place: str, prefix: str) -> Thread | None:
     """Starts a thread that removes left-over directories, because that may take long. If this process ends before the
     thread is done, a later process removes the rest.
     """
-    from ralph.machine.starting import start_thread  # noqa: PLC0415 - as above
-    from ralph.values.shortage import ShortageError  # noqa: PLC0415 - as above
+    from ralph.machine.starting import start_thread  # noqa: PLC0415 - only a run with such a directory needs it
+    from ralph.values.shortage import ShortageError  # noqa: PLC0415 - only a run with such a directory needs it
 
     try:
         return start_thread(remove_left_over, place, prefix, name="left-over directories")

@@ -261,7 +261,7 @@ def _begin_session() -> None:
     except PermissionError:  # the process has a session of its own already
         pass
     try:
-        inherited = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - see above
+        inherited = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - pathlib would double the start-up
     except OSError:
         inherited = list(range(1024))
     for descriptor in inherited:
@@ -280,7 +280,7 @@ def _joins(group: str) -> bool:
     if not group:
         return False
     try:
-        with open(group, "wb", buffering=0) as processes:  # noqa: PTH123 - see above
+        with open(group, "wb", buffering=0) as processes:  # noqa: PTH123 - pathlib would double the start-up
             processes.write(b"0")
     except OSError:
         return False
@@ -383,7 +383,7 @@ def _killed_first(restrict: Callable[[], None] | None) -> Callable[[], None]:
 
     def prepare() -> None:
         try:
-            with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:  # noqa: PTH123 - see above
+            with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:  # noqa: PTH123 - pathlib would double the start-up
                 score.write(_KILLED_FIRST)
         except OSError:
             pass

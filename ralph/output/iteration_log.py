@@ -129,7 +129,7 @@ def _moved_away(path: str, descriptor: int) -> bool:
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.stat(path), os.fstat(descriptor)):  # noqa: PTH116 - the path is a str
-            os.replace(path, path + OLDER)  # noqa: PTH105 - as above
+            os.replace(path, path + OLDER)  # noqa: PTH105 - the path is a str
             return True
     return False
 

@@ -97,7 +97,7 @@ def _is_of_the_system(path: str) -> bool:
 
 def _leads_to_file(path: str) -> bool:
     """Whether the path is a link to an open regular file, as /dev/stdout is after `> out.txt`."""
-    return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings
+    return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings throughout
 
 
 def _is_replaced(path: str) -> bool:

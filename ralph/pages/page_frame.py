@@ -142,7 +142,7 @@ def rendered(
         made_at_s=made_at_s,
         zone=_zone_name(made_at_s, zone),
         style=Markup(style),  # noqa: S704 - a file of ralph
-        script=Markup(script),  # noqa: S704 - the same
+        script=Markup(script),  # noqa: S704 - a file of ralph
         style_hash=_hash_of(style),
         script_hash=_hash_of(script),
     )

@@ -137,7 +137,7 @@ class RunStory(Struct):
     def count_attempt(self, cost_usd: float | None) -> None:
         self.attempts += 1
         is_known = cost_usd is not None and self.attempts_usd is not None
-        self.attempts_usd = self.attempts_usd + cost_usd if is_known else None  # type: ignore[operator]
+        self.attempts_usd = self.attempts_usd + cost_usd if is_known else None  # type: ignore[operator]  # `is_known` says that neither is None
 
 
 class PassedAttempt(Struct):

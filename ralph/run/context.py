@@ -309,7 +309,7 @@ def _make_log(
     if options.loop_folder is None:
         return None, None
     from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
-    from ralph.output.live import LiveRun  # noqa: PLC0415 - as above
+    from ralph.output.live import LiveRun  # noqa: PLC0415 - for iterations alone
 
     now_s, limits = clock.utc_now().timestamp(), LimitSettings() if settings is None else settings.limits
     first = files.LiveIteration(

@@ -46,9 +46,9 @@ class RunOptions(Struct, frozen=True):
     claude_settings: str | None = None
     """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
     setting_sources: frozenset[str] = ALL_SOURCES
+    """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     names_sources: bool = False
     """True if the command line names the sources of settings made for Claude Code (`--setting-sources`)."""
-    """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     takes_commands: bool = True
     """False if a prompt that begins with `/name` is ordinary text. Skills are then not listed either."""
     permission_mode: PermissionMode | None = None

@@ -134,7 +134,7 @@ def _tool_settings(
     plan: BoxPlan | None,
 ) -> ToolSettings:
     from ralph.sandbox.tree_limits import tree_limits  # noqa: PLC0415 - comes with the toolbox
-    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - as above
+    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
 
     tools = around.settings.tools
     return ToolSettings(
@@ -245,8 +245,7 @@ def open_turn_lock(around: Surroundings) -> FileTurnLock | None:
 
 def build_clients(around: Surroundings) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
-    # Imported late, because they take most of the start-up time and are needed only now.
-    from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415
+    from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415 - takes most of the start-up time
 
     settings = around.settings
     ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None

@@ -304,7 +304,7 @@ def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
     resolved, because a command of an earlier run could have made such a link to get access to its target.
     """
     path = _absolute(place, home)
-    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings throughout
     if any(is_within(one, root) for one in (path, real) for root in real_roots):
         return path
     return os.path.realpath(path)
@@ -316,6 +316,6 @@ def _absolute(place: str, home: str) -> str:
 
 
 def _no_means(why: str) -> Means:
-    from ralph.sandbox.kernel.landlock import Support  # noqa: PLC0415 - see above
+    from ralph.sandbox.kernel.landlock import Support  # noqa: PLC0415 - only with `--sandbox off`
 
     return Means(Support(0, why), why, why, why_no_namespaces=why)

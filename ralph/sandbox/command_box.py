@@ -154,7 +154,7 @@ class CommandBox:
             self._close_door()
             if self._box.has_own_network and self._plan.net == "proxy":
                 from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
-                from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - as above
+                from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
                 self._door = ProxyDoor(allowed_hosts(self._plan.allow_hosts))
             return Confinement(

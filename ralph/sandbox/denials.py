@@ -103,6 +103,6 @@ def _is_foreign_process(line: str) -> bool:
     if found is None:
         return False
     try:
-        return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()  # noqa: PTH116 - see above
+        return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()  # noqa: PTH116 - the path is a string
     except OSError:
         return False

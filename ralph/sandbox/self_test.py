@@ -156,7 +156,7 @@ class SelfTest:
         namespace, because there is no proxy then. Raises ProbeError.
         """
         from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
-        from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - as above
+        from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
         if self._means.bwrap is None or not self._means.has_network_namespace:
             return []

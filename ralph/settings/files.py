@@ -101,7 +101,7 @@ def leads_through(path: Path, directory: Path) -> bool:
         if here.startswith(inside):
             return True
         try:
-            target = os.readlink(here)  # noqa: PTH115
+            target = os.readlink(here)  # noqa: PTH115 - strings throughout
         except OSError:  # it is not a link, or it does not exist
             at = here
             continue

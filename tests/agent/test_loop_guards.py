@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def same(count: int, first: int = 0) -> list[Answer]:
-    """The same call again and again, each in an answer of its own."""
+    """One call again and again, each time in an answer of its own."""
     return [answer(call(f"s{first + n}")) for n in range(count)]
 
 

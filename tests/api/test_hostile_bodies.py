@@ -24,6 +24,7 @@ from tests.api.harness import (
     text_block,
     tool_block,
 )
+from tests.patience import PATIENCE_S
 from tests.processes.memory import peak_kib, reset_peak
 from tests.rows import every_row
 
@@ -182,7 +183,7 @@ def test_a_connection_that_is_given_up_is_reset_so_that_the_server_hears_of_it(r
         sock.sendall(http_answer(b"data: nonsense\n\n"))
         while sock.recv(1):
             pass
-        left.wait(5)
+        left.wait(PATIENCE_S)
         try:  # after an ordinary close the first byte would still be taken
             sock.sendall(b"x")
         except OSError as error:
@@ -194,5 +195,5 @@ def test_a_connection_that_is_given_up_is_reset_so_that_the_server_hears_of_it(r
         client.send()
     assert await_no_exchange()
     left.set()
-    assert told.wait(5)
+    assert told.wait(PATIENCE_S)
     assert seen == [BrokenPipeError]

@@ -132,7 +132,7 @@ class Place:
         return self.store.checkpoint(SET, job)
 
     def log(self, machine: str) -> str:
-        """What the workers of a machine have written."""
+        """The output of the workers of a machine."""
         return (self.folder / machine / "log").read_text()
 
     def work(self, machine: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""What follows from the end of a job's process, and which exit code is the worst."""
+"""Decides what follows from the end of a job's process, and which exit code is the worst."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def read(path: Path, **given: Any) -> JobsFile:
 
 
 def problems(path: Path, content: str | bytes, **given: Any) -> list[str]:
-    """What is wrong with a file of this content, without the name of the file."""
+    """The complaints about a file of this content, without the name of the file."""
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(JobsFileError) as caught:
         read(path, **given)

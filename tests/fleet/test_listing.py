@@ -1,4 +1,4 @@
-"""What `ls`, `show`, `wait` and `logs` print for people, and the objects that they print for programs."""
+"""The text that `ls`, `show`, `wait` and `logs` print for people, and the objects that they print for programs."""
 
 from __future__ import annotations
 

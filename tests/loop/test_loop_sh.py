@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import within_s
+from tests.rows import every_row
 
 LOOP = Path(__file__).parents[2] / "loop.sh"
 
@@ -74,7 +75,7 @@ def test_without_the_variable_ralph_is_found_on_the_path(loop) -> None:
     assert loop("plan", variable="UNUSED").stdout.split() == ["loop", "--prompt-file", "PROMPT_plan.md"]
 
 
-@pytest.mark.parametrize("code", [0, 3, 75, 143])
+@every_row("code", [0, 3, 75, 143])
 def test_the_exit_code_is_the_loops(loop, code) -> None:
     assert loop(script=f"exit {code}").returncode == code
 
@@ -88,7 +89,7 @@ def test_what_is_piped_in_is_for_nobody(loop) -> None:
     assert loop(script="cat; echo end").stdout.splitlines()[-2:] == ["PROMPT_build.md", "end"]
 
 
-@pytest.mark.parametrize("arguments", [["x"], ["1", "2"], ["plan", "build"], [""], ["build", "3x"]])
+@every_row("arguments", [["x"], ["1", "2"], ["plan", "build"], [""], ["build", "3x"]])
 def test_misuse_is_exit_2_and_says_how_it_is_used(loop, arguments) -> None:
     ran = loop(*arguments)
     assert (ran.returncode, ran.stdout) == (2, "")

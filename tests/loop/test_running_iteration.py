@@ -12,6 +12,7 @@ import pytest
 
 from ralph.values.outcome import Outcome
 from tests.processes.children import is_gone
+from tests.rows import every_row
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -121,7 +122,7 @@ def test_without_a_result_the_exit_code_of_a_failure_speaks(iterating, exit_code
     assert "left no result" in result.reason
 
 
-@pytest.mark.parametrize("exit_code", [0, 1, 3, 4, 124, 5, 63, 127, 128, 255])
+@every_row("exit_code", [0, 1, 3, 4, 124, 5, 63, 127, 128, 255])
 def test_an_end_that_no_run_of_ralph_has_is_an_internal_error(iterating, exit_code) -> None:
     """If a success without a result were accepted, the loop would go on for ever."""
     result = iterating.run_stand_in(f"exit {exit_code}")

@@ -19,6 +19,7 @@ from ralph.values.redaction import Redactor
 from tests.fakes.box import FakeBox
 from tests.loop.one_supervisor import SUPERVISOR
 from tests.processes.children import is_gone
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,12 +208,12 @@ def test_the_log_is_bounded_and_says_so_and_the_end_is_known_all_the_same(tmp_pa
     assert log.tail() == b"".join(chunks).decode()
 
 
-@pytest.mark.parametrize("cut", range(1, len(SECRET)))
+@every_row("cut", range(1, len(SECRET)))
 def test_a_credential_in_two_pieces_is_in_neither_place(tmp_path, cut) -> None:
-    raw = SECRET.encode()
-    log = logged(tmp_path, b"key: " + raw[:cut], raw[cut:] + b" end\n")
+    raw, directory = SECRET.encode(), tmp_path / str(cut)
+    log = logged(directory, b"key: " + raw[:cut], raw[cut:] + b" end\n")
     assert log.tail() == "key: [redacted] end"
-    assert kept(tmp_path) == b"key: [redacted] end\n"
+    assert kept(directory) == b"key: [redacted] end\n"
 
 
 def test_a_credential_that_a_colour_divides_is_not_in_the_tail(tmp_path) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine import launcher
-from tests.patience import within_s
+from tests.patience import PATIENCE_S, within_s
 from tests.processes.children import is_gone
 from tests.rows import every_row
 
@@ -326,7 +326,7 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: P
         with started(line) as process:
             time.sleep(delay_ms / 1000)
             process.terminate()
-            statuses.add(process.wait(10))
+            statuses.add(process.wait(PATIENCE_S))
         assert not note.exists() or is_gone(int(note.read_text() or -1))
     assert statuses <= {-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGKILL}
     assert -signal.SIGTERM in statuses
@@ -374,7 +374,7 @@ def test_a_stopped_command_is_killed_when_its_grace_is_over() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.terminate()
-        assert process.wait(10) == 128 + signal.SIGKILL
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
 def test_stopped_and_continued_the_launcher_goes_on() -> None:
@@ -383,7 +383,7 @@ def test_stopped_and_continued_the_launcher_goes_on() -> None:
         process.stdout.readline()
         for number in (signal.SIGSTOP, signal.SIGCONT) * 10:
             process.send_signal(number)
-        assert process.wait(10) == 4
+        assert process.wait(PATIENCE_S) == 4
 
 
 @linux_only
@@ -456,7 +456,7 @@ def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(
             subprocess.Popen(shell("sleep 99; :")) as usual,
         ):
             launcher.kill_below(os.getpid(), others)
-            assert (stopped.wait(10), usual.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+            assert (stopped.wait(PATIENCE_S), usual.wait(PATIENCE_S)) == (-signal.SIGKILL, -signal.SIGKILL)
         assert other.poll() is None
         launcher.kill_below(os.getpid(), [pid for pid in others if pid != other.pid])
 
@@ -464,8 +464,8 @@ def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(
 @linux_only
 def test_a_tree_of_more_processes_than_anybody_works_with_gets_no_grace() -> None:
     many = shell("trap '' TERM; for n in 1 2 3 4 5 6 7 8; do sleep 99 & done; echo; wait")
-    with started(line_for(many, grace_s=90, script=AS_IF_FIVE_WERE_MANY)) as process:
+    with started(line_for(many, grace_s=2 * PATIENCE_S, script=AS_IF_FIVE_WERE_MANY)) as process:
         assert process.stdout
         assert process.stdout.readline() == b"\n"
         process.terminate()
-        assert process.wait(60) == 128 + signal.SIGKILL
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL

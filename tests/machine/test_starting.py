@@ -96,7 +96,7 @@ def test_a_thread_that_dies_before_its_job_ends_the_job(monkeypatch: pytest.Monk
 
 def test_neither_a_thread_that_waits_nor_a_job_that_has_ended_keeps_what_it_worked_on() -> None:
     class Large:
-        """What a job works on."""
+        """An object that a job works on."""
 
     large = Large()
     gone = weakref.ref(large)

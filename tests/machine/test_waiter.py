@@ -26,6 +26,7 @@ from ralph.values.events import (
 )
 from ralph.values.ports import TIMED_OUT, Interrupted, TimeIsUp
 from tests.fakes import FakeClock, RecordingEvents
+from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def test_p7_a_second_signal_ends_a_main_thread_that_waits_for_something_else_for
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.1)  # two at once may find it busy for a moment
         process.send_signal(signal.SIGTERM)
-        assert process.wait(2) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
@@ -226,7 +227,7 @@ def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         assert sorted(process.stdout.read().split()) == ["15", "2"]
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @every_row(

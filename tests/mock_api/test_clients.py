@@ -22,6 +22,7 @@ from ralph.mock_api import (
     Turn,
     as_message,
 )
+from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def test_curl_sees_the_fault_that_was_asked_for(serve: Serve, fault: Fault | Non
     server = serve(fault)
     body = json.dumps({**REQUEST, "stream": True})
 
-    command = ["curl", "-sS", "--max-time", "10", f"{server.base_url}/v1/messages", "-d", body]
+    command = ["curl", "-sS", "--max-time", str(PATIENCE_S), f"{server.base_url}/v1/messages", "-d", body]
     done = subprocess.run([*command, "-H", "anthropic-version: 2026-10-21"], capture_output=True, check=False)
 
     assert done.returncode == exit_code

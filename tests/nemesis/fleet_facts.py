@@ -92,7 +92,7 @@ def _final_journals(room: FleetRoom) -> Iterator[str]:
 
 
 def journal_faults(lines: list[Line], *, is_whole: bool) -> Iterator[str]:
-    """What is wrong with a session's records. A whole journal has a result for each call that was begun."""
+    """The faults of a session's records. A whole journal has a result for each call that was begun."""
     if [line["seq"] for line in lines] != list(range(len(lines))):
         yield "the numbers of the records have a gap or come twice"
     answers = Counter(line["message"]["id"] for line in lines if line["kind"] == "assistant")
@@ -140,7 +140,7 @@ _MUST_BE_EMPTY = {
 
 @dataclass
 class Pushes:
-    """What was pushed, by the reference log of the bare repository. Call `look` again and again, because the log of a
+    """The pushes, by the reference log of the bare repository. Call `look` again and again, because the log of a
     reference is removed with it.
     """
 

@@ -39,7 +39,7 @@ FIRST_LINE = "the first line"
 BRANCH = "main"
 _PROC = Path("/proc")
 _STUCK_S = 300.0
-"""What takes longer than this many seconds never happens."""
+"""The number of seconds after which something is taken never to happen."""
 _POLL_S = 0.05
 
 

@@ -1,5 +1,5 @@
-"""What happens to a fleet in the campaign: workers are killed and stopped, the store goes away, users submit at once and
-cancel. Each scenario yields a sentence for each promise that was broken.
+"""The scenarios of the campaign against a fleet: workers are killed and stopped, the store goes away, users submit at
+once and cancel. Each scenario yields a sentence for each promise that was broken.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a scenario needs."""
+    """All that a scenario needs."""
 
     room: FleetRoom
     postgres: PostgresServer
@@ -372,7 +372,7 @@ def _budgeted(stage: Stage) -> Iterator[str]:
 
 CALL_USAGE = {"input_tokens": 45_000, "output_tokens": 1_000}
 CALL_USD = 0.1
-"""What this usage of the default model costs."""
+"""The cost of this usage of the default model."""
 
 SCENARIOS = (
     Scenario("killed", _killed, Answers(pause_s=0.2)),

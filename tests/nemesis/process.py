@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ralph.mock_api import MockApi
 from tests.nemesis.journal_text import Line, note_line, place_of, readable_lines, whole_lines
 from tests.nemesis.task import FILE_TOOLS, LOG_FILE, LOG_HEAD, PROMPT
+from tests.patience import within_s
 from tests.processes.fork_server import REPOSITORY, start_ralph
 from tests.soak.leftovers import processes_with, settled
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tests.nemesis.plan import Kill, SessionPlan
 
 MARKER = "RALPH_NEMESIS_SESSION"
-LONGEST_LIFE_S = 60.0
+LONGEST_LIFE_S = within_s()
 """A process that lives longer than this many seconds counts as hanging."""
 USUAL_RECORDS = 34
 """About the number of records in a whole session."""

@@ -9,13 +9,12 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from ralph.output.iteration_log import IterationLog, LiveFile, LiveIteration, LogFiles, read_live
 from ralph.output.live import LiveRun
 from ralph.values import events as ev
 from ralph.values.tool_calls import ToolCall
 from tests.fakes import FakeClock
+from tests.rows import every_row
 
 AT = datetime(2026, 11, 23, 2, 0, tzinfo=UTC)
 BASH = ToolCall("call_1", "Bash", {"command": "echo sk-key"})
@@ -145,7 +144,7 @@ def test_a_live_file_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None
     assert read_live(tmp_path / "gone") is None
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff", b"[" * 100_000])
+@every_row("text", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff", b"[" * 100_000])
 def test_a_live_file_that_makes_no_sense_is_none(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "live.json").write_bytes(text)
     assert read_live(tmp_path) is None

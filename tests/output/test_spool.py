@@ -16,6 +16,7 @@ import pytest
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.spool import Spool
 from ralph.values.ports import Interrupted
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ class Pipe:
     def read_until(self, end: bytes) -> bytes:
         data = b""
         while not data.endswith(end):
-            assert select.select([self.read_fd], [], [], 5)[0], "nothing more comes"
+            assert select.select([self.read_fd], [], [], PATIENCE_S)[0], "nothing more comes"
             piece = os.read(self.read_fd, 1 << 20)
             assert piece, "the pipe ended early"
             data += piece

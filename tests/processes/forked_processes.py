@@ -183,7 +183,7 @@ def start_fork(
     popen.pid = orders.start(order, [*streams, *start.pass_fds])
     popen._child_created = True  # type: ignore[attr-defined]  # typeshed leaves private names out
     pipes = (start.p2cread, start.p2cwrite, start.c2pread, start.c2pwrite, start.errread, start.errwrite)
-    popen._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # as above
+    popen._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # typeshed leaves private names out
 
 
 def _umask() -> int:
@@ -418,7 +418,7 @@ def _start_iterations_by(orders: Orders) -> None:
         else:
             usual(popen, *how)
 
-    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]  # as above
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]  # typeshed leaves private names out
 
 
 def _is_iteration(start: Start) -> bool:

@@ -258,7 +258,7 @@ def test_a_large_file_is_told_although_it_cannot_be_restored(work) -> None:
 
 
 def test_a_file_that_was_there_for_the_user_meanwhile_is_the_new_state(work) -> None:
-    """What changes between two commands was not changed by a command."""
+    """A change between two commands was not made by a command."""
     assert work.run("true") == {}
     work.write(".git/config", "[core]\n")
     assert work.run("true") == {}

@@ -20,7 +20,7 @@ _ESTABLISHED, _CLOSE_WAIT = "01", "08"
 
 
 def settled(look: Callable[[], list[str]]) -> list[str]:
-    """What `look` still finds after a moment. Returns as soon as it finds nothing."""
+    """The finds of `look` that are still there after a moment. Returns as soon as it finds nothing."""
     end_s = time.monotonic() + _SETTLE_S
     while (found := look()) and time.monotonic() < end_s:
         time.sleep(0.01)

@@ -56,10 +56,12 @@ def test_no_pattern_takes_long(pattern: str, path: str) -> None:
     assert time.process_time() - started_s < 5
 
 
-@given(st.text(st.sampled_from("ab*?[]!-")), st.text(st.sampled_from("ab[]!-"), min_size=1))
+# Without `[`, and without `!` at the beginning: there, the standard library differs.
+PATTERNS = st.text(st.sampled_from("ab*?]!-"), min_size=1).filter(lambda pattern: pattern[0] != "!")
+
+
+@given(PATTERNS, st.text(st.sampled_from("ab[]!-"), min_size=1))
 def test_a_name_matches_as_in_the_standard_library(pattern: str, name: str) -> None:
-    if pattern.startswith("!") or pattern == "" or "[" in pattern:
-        return
     assert GlobPattern(pattern).matches(name) == fnmatch.fnmatchcase(name, pattern)
 
 

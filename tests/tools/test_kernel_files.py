@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.opened_file import is_made_by_kernel
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ def tools(make_tools: Callable[..., Any], tmp_path: Path) -> Any:
 PATHS = ["/proc/self/environ", "/proc/self/../self/environ", "link", "proc/self/environ"]
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/proc/self/mem", "/proc/{pid}/environ"])
+@every_row("path", [*PATHS, "/proc/self/mem", "/proc/{pid}/environ"])
 def test_the_environment_and_memory_of_processes_are_not_read(tools: Any, path: str) -> None:
     path = path.format(pid=os.getpid())
     refused = f"{path} shows the environment or memory of a process, and is not read"
@@ -37,7 +38,7 @@ def test_the_environment_and_memory_of_processes_are_not_read(tools: Any, path: 
     assert tools.error("Grep", pattern="KEY", path=path) == refused
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/proc/self/comm", "/proc/sys/vm/swappiness", "/sys/kernel/x"])
+@every_row("path", [*PATHS, "/proc/self/comm", "/proc/sys/vm/swappiness", "/sys/kernel/x"])
 def test_nothing_of_the_kernel_is_edited_or_written(tools: Any, path: str) -> None:
     refused = f"{path} is made up by the kernel; it cannot be edited or replaced as a file"
     assert tools.error("Edit", file_path=path, old_string="PATH=", new_string="x") == refused

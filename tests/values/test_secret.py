@@ -34,17 +34,18 @@ def test_no_repr_of_what_holds_a_credential_shows_it() -> None:
 
 
 def test_errors_show_their_fields_and_hold_no_headers() -> None:
-    errors = (
-        HttpError(500, None, "body", message="down"),
-        StreamTransient("cut"),
-        StreamParse("odd"),
-        Api(NetworkCause.TIMEOUT, "too long", "host"),
-        Json("bad", "{"),
-    )
-    for error in errors:
-        assert type(error).__name__ in repr(error)
+    errors = {
+        "HTTP 500: down": HttpError(500, None, "body", message="down"),
+        "cut": StreamTransient("cut"),
+        "odd": StreamParse("odd"),
+        "timeout (host): too long": Api(NetworkCause.TIMEOUT, "too long", "host"),
+        "undecodable JSON in the stream (bad): '{'": Json("bad", "{"),
+    }
+    for shown, error in errors.items():
+        fields = ", ".join(map(repr, vars(error).values()))
+        assert repr(error) == f"{type(error).__name__}({fields})"
         assert "headers" not in vars(error)
-        assert "".join(traceback.format_exception_only(error))
+        assert traceback.format_exception_only(error)[-1].endswith(f"{type(error).__name__}: {shown}\n")
 
 
 def test_secrets_are_equal_by_what_they_hold() -> None:

@@ -81,9 +81,8 @@ def _behind_program(words: list[str]) -> list[str]:
 
 
 def _table() -> list[TableRow]:
-    # `pathlib` would take longer to load than all of this.
-    path = os.path.join(os.path.dirname(__file__), "table.tsv")  # noqa: PTH118, PTH120
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+    path = os.path.join(os.path.dirname(__file__), "table.tsv")  # noqa: PTH118, PTH120 - `pathlib` takes longer to load than all of this
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - `pathlib` takes longer to load than all of this
         return rows_of(file.read())
 
 
@@ -99,15 +98,15 @@ def _found(one: Wanted, *, with_titles: bool) -> Values:
             yield from find(one, with_titles)
 
 
-# --- What depends on the user's files. The imports are here because most completions need none of them.
+# --- What depends on the user's files
 
 
 def _sessions(one: Wanted, with_titles: bool) -> Values:
     """The sessions of the working directory, the newest first. If none of them begins as typed, all sessions."""
-    import time  # noqa: PLC0415 - see above
+    import time  # noqa: PLC0415 - few completions need it
 
-    from ralph.sessions.naming import age_text  # noqa: PLC0415 - see above
-    from ralph.sessions.places import (  # noqa: PLC0415 - see above
+    from ralph.sessions.naming import age_text  # noqa: PLC0415 - few completions need it
+    from ralph.sessions.places import (  # noqa: PLC0415 - few completions need it
         SHORT_ID_CHARS,
         directory_name,
         journals_in,
@@ -141,9 +140,9 @@ def _written_s(path: Path) -> float:
 
 def _title(path: Path) -> str:
     """The title of the session, else a title from its first prompt. Empty if neither is found."""
-    import json  # noqa: PLC0415 - see above
+    import json  # noqa: PLC0415 - few completions need it
 
-    from ralph.sessions.naming import shortened, title_from  # noqa: PLC0415 - see above
+    from ralph.sessions.naming import shortened, title_from  # noqa: PLC0415 - few completions need it
 
     title = ""
     try:
@@ -170,7 +169,7 @@ def _title(path: Path) -> str:
 
 def _loops(one: Wanted, _with_titles: bool) -> Values:
     """The numbers of the loops of the working directory, the newest first."""
-    from ralph.sessions.places import directory_name, listed, state_directory  # noqa: PLC0415 - see above
+    from ralph.sessions.places import directory_name, listed, state_directory  # noqa: PLC0415 - few completions need it
 
     folder = directory_name(_directory(one))
     numbers = {
@@ -183,7 +182,7 @@ def _loops(one: Wanted, _with_titles: bool) -> Values:
 
 
 def _places(one: Wanted) -> tuple[Path, ...]:
-    from ralph.sessions.places import places_to_read  # noqa: PLC0415 - see above
+    from ralph.sessions.places import places_to_read  # noqa: PLC0415 - few completions need it
 
     named = one.given.get("--session-dir")
     return places_to_read(os.environ, _path(named) if named else None)
@@ -195,14 +194,14 @@ def _directory(one: Wanted) -> Path:
 
 def _path(typed: str) -> Path:
     """The absolute path that a word of the command line names. The shell has not expanded a tilde in it yet."""
-    from pathlib import Path  # noqa: PLC0415 - see above
+    from pathlib import Path  # noqa: PLC0415 - few completions need it
 
     return Path.cwd() / Path(typed).expanduser()
 
 
 def _models(one: Wanted, _with_titles: bool) -> Values:
     """The names of the targets in the user's settings file and in the file of `--config`."""
-    from ralph.settings.toml_file import (  # noqa: PLC0415 - see above
+    from ralph.settings.toml_file import (  # noqa: PLC0415 - few completions need it
         SettingsFileError,
         parsed,
         read_settings_file,

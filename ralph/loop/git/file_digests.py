@@ -80,7 +80,7 @@ class FileDigests:
         """The digest of the file `path`. If it is a link, the digest also includes the file at the link's target.
         Raises Interrupted and TooMuchToReadError.
         """
-        return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
+        return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114 - the path is a string
 
     def _of_content(self, path: str) -> str:
         hashed = hashlib.sha256()

@@ -122,7 +122,7 @@ def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, pref
     for entry in entries:
         seen.lines.append(prefix + entry.record.decode("utf-8", "surrogateescape"))
         if not entry.is_nested:
-            seen.files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118
+            seen.files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118 - digests are of strings
     for path in _inner_repositories(git, entries):
         inner = _look_inside(git.top / path, seams, digests, own=own, prefix=f"{prefix}{path}/")
         seen.lines.extend(inner.lines)

@@ -65,7 +65,7 @@ def _names_of(place: Path) -> Iterator[str]:
     """Yields the path itself. If it is a link, also yields the path of its target. Both are needed, because ralph may
     replace the link or write to its target.
     """
-    yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118
+    yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118 - the names are strings
     yield os.path.realpath(place)
 
 

@@ -74,8 +74,8 @@ class SpanDelivery(SpanProcessor):
             is_late = self._thread is not None and self._thread.is_alive()
             lost = self.taken - self.delivered
         with suppress(Exception):
-            # Ends the wait for a retry if the thread is waiting for one. The SDK has no types for it.
-            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+            # Ends the wait for a retry if the thread is waiting for one.
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the SDK has no types for it
         if lost == 0:
             return None
         why = self._session.problem or (f"no answer within {timeout_s:g}s" if is_late else "not accepted")

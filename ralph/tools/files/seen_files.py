@@ -27,7 +27,7 @@ Signature = tuple[int, int, int, int]
 
 class _SeenFile(Struct, frozen=True):
     signature: Signature | None
-    """The file's signature when the model saw it. None if only the digest is known."""
+    """The file's signature when the model was shown it. None if only the digest is known."""
     digest: str | None
     """The digest of the whole content. None if the file was too large to hash, or if it changed while it was hashed."""
 
@@ -50,13 +50,13 @@ class _SeenFile(Struct, frozen=True):
 
 
 _CHANGED = _SeenFile(None, None)
-"""Replaces the state of a file that has changed since the model saw it. The model must read the file again."""
+"""Replaces the state of a file that has changed since the model was shown it. The model must read the file again."""
 
 
 class SeenFiles:
-    """Remembers the last 10,000 files that the model saw in one session. May be used on any thread. `was_shown` and
-    `was_written` return a mapping from the file's real path to a text about its state. The caller must store this
-    mapping in the journal.
+    """Remembers the last 10,000 files that the model was shown or has written in one session. May be used on any
+    thread. `was_shown` and `was_written` return a mapping from the file's real path to a text about its state. The
+    caller must store this mapping in the journal.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class SeenFiles:
         return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """Raises ToolError if the file has changed since the model saw it. `now` is the current status of the file.
-        `digest` is the digest of its current content, or None if unknown.
+        """Raises ToolError if the file has changed since the model was shown it. `now` is the current status of the
+        file. `digest` is the digest of its current content, or None if unknown.
         """
         with self._lock:
             seen = self._files.get(str(path))
@@ -129,8 +129,8 @@ def _digest(descriptor: int, before: os.stat_result) -> str | None:
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None
-    # OpenSSL is four times as fast as Python's own function, and takes 5 MB, which only runs that use files need.
-    from hashlib import sha256  # noqa: PLC0415 - see above
+    # OpenSSL is four times as fast as Python's own function.
+    from hashlib import sha256  # noqa: PLC0415 - 5 MB of OpenSSL, which only runs that use files need
 
     content = sha256()
     position = 0

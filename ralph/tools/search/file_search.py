@@ -58,8 +58,8 @@ class LineQuery(Struct, frozen=True):
 
 
 def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
-    """Finds out where to search, if the model names `path`. Raises ToolError if that place cannot or must not be
-    searched.
+    """The place to search for `path`, which a call of Grep or Glob names. For a file, this is its directory with the
+    search limited to that file. Raises ToolError if the path cannot be searched or must not be.
     """
     judged = room.guard.refuse_read(path, shown)
     try:

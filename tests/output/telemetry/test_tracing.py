@@ -377,10 +377,9 @@ def test_what_happens_before_the_first_turn_is_an_event_of_the_run(
     assert collector.span("turn 1").events == []
 
 
-@pytest.mark.parametrize(
-    "outcome", [outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED], ids=str
-)
+@every_row("outcome", [outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED])
 def test_the_run_has_failed_unless_it_is_completed(collector, outcome) -> None:
+    collector.received.clear()
     Stage().saw(ev.TurnStarted(1), ended(outcome)).close()
     run = collector.span("invoke_agent ralph")
     assert run.attributes["ralph.outcome"] == outcome.value

@@ -58,7 +58,7 @@ def test_the_third_malformed_answer_in_a_row_ends_the_run_exits_4(ralph, serve, 
     assert "3 answers in a row" in ran.last_line
 
 
-def test_malformed_answers_count_over_turns_until_something_ran_exits_0(ralph, serve) -> None:
+def test_malformed_answers_count_over_turns_until_something_ran_exits_3(ralph, serve) -> None:
     """Such answers are no turns, so four of them fit between the two turns that --max-turns allows."""
     server = serve(wrong(1), broken(2), look(), unknown(3), cut(4), DONE)
     ran = ralph("go", "--max-turns", "2", "--output-format", "stream-json")

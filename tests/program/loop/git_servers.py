@@ -11,6 +11,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
+from tests.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -120,7 +122,7 @@ class ThiefProxy:
 
     def _take_from(self, connection: socket.socket) -> None:
         try:
-            connection.settimeout(10)
+            connection.settimeout(PATIENCE_S)
             self.taken += _head_from(connection)
             connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             with self._context.wrap_socket(connection, server_side=True) as inner:

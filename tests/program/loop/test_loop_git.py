@@ -56,7 +56,7 @@ HOOKS = (
 MONITOR = "git config core.fsmonitor 'touch $HOME/planted'"
 
 
-def test_commits_and_pushes_go_through_what_agents_do_and_a_remote_that_is_away_for_a_while_exits_0(
+def test_commits_and_pushes_go_through_what_agents_do_and_a_remote_that_is_away_for_a_while_exits_3(
     ralph, checkout, iterations, tmp_path
 ) -> None:
     """The agent plants hooks and removes everything that git ignores. The remote is missing at the second push."""

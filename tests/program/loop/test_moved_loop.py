@@ -18,7 +18,7 @@ HANGS = Step(Turn("Late."), Fault(stall_before_headers_s=60))
 
 
 def copied(ralph: Ralph, place: Path) -> Ralph:
-    """The same user on another machine, with a copy of the state and a clone of what is committed. The first place
+    """The user on another machine, with a copy of the state and a clone of what is committed. The first place
     stays as it is.
     """
     place.mkdir()

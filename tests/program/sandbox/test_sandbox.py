@@ -98,6 +98,7 @@ def test_ordinary_failures_are_not_blamed_on_the_sandbox_exits_0(ralph, serve) -
 def test_the_level_is_in_the_first_line_the_first_object_and_the_result_exits_0(ralph, serve) -> None:
     serve(DONE)
     ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0
     assert ran.stderr.splitlines()[0].endswith(f"(sandbox: {LEVEL.name})")
     for entry in (ran.objects[0], ran.result):
         assert entry["sandbox"] == LEVEL.name
@@ -609,7 +610,9 @@ def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_goes_on_exits_3(
 
 
 def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
-    lines = [line for line in ralph("doctor", "--offline").stdout.splitlines() if " sandbox: " in line]
+    ran = ralph("doctor", "--offline")
+    assert ran.code == 0
+    lines = [line for line in ran.stdout.splitlines() if " sandbox: " in line]
     assert LEVEL.name in lines[0]
     if LEVEL.name != "none":
         assert all(any(one.name in line for line in lines) for one in LEVEL.reaches)

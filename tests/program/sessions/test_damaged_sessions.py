@@ -11,6 +11,7 @@ from ralph.conversation.records import FORMAT
 from ralph.mock_api import MockApi, Scenario
 from tests.program.conftest import ralph_in
 from tests.program.kept_sessions import HELLO, LOOKS, listed, only_journal
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,8 +73,10 @@ def test_of_a_damaged_session_everything_up_to_the_damage_is_shown(ralph, sessio
         )
 
 
-@pytest.mark.parametrize("line", range(1, 14))
-def test_damage_in_any_line_is_shown_without_a_traceback(ralph_here, session, line) -> None:
+@every_row("line", range(1, 14))
+def test_damage_in_any_line_is_shown_without_a_traceback(ralph_here, completed, line) -> None:
+    session, whole = completed
+    session.write_bytes(whole)
     damage(session, line)
     for command in (["show"], ["export"], ["export", "--format", "json"]):
         ran = ralph_here("sessions", *command)

@@ -21,14 +21,13 @@ from ralph.run.driven.control_channel import (
     TooLong,
     why_unusable,
 )
+from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.run.driven.control_channel import Item
-
-AT_MOST_S = 5
 
 
 def reading(*arguments: Any, **bounds: Any) -> ControlChannel:
@@ -53,7 +52,7 @@ class QueueMailbox:
     def close(self) -> None:
         raise AssertionError("nobody closes it")
 
-    def take(self, within_s: float = AT_MOST_S) -> Item:
+    def take(self, within_s: float = PATIENCE_S) -> Item:
         return self._items.get(timeout=within_s)
 
     def take_until_silent(self, silent_s: float) -> list[Item]:
@@ -162,7 +161,7 @@ def test_a_driver_is_made_to_wait_while_too_much_is_unread(mailbox, pipe) -> Non
     for line in taken:
         channel.acknowledge(line)
     assert mailbox.take_all(channel) == [*lines[3:], END_OF_INPUT]
-    driver.join(AT_MOST_S)
+    driver.join(PATIENCE_S)
 
 
 def test_empty_lines_count_against_the_bound_too(mailbox, pipe) -> None:
