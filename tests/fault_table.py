@@ -34,7 +34,7 @@ TITLES = {
     "a14": "An error of a gateway, with any body",
     "a15": "JSON instead of a stream",
     "a16": "An error inside the stream",
-    "a17": "Rate limits and the server's wish",
+    "a17": "Rate limits and the wait that the server requests",
     "a18": "Outages",
     "a19": "Requests that are refused for good",
     "a20": "A request that is too large",

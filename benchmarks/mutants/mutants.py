@@ -116,14 +116,14 @@ MUTANTS = (
     ),
     # --- how long, and whether at all
     Mutant(
-        "no-cap-on-a-wish",
+        "no-cap-on-a-requested-wait",
         "standard caps retry-after at 60 s",
         "return Wait(min(requested_s, LONGEST_STANDARD_WAIT_S), from_server=True)",
         "return Wait(requested_s, from_server=True)",
         RETRY,
     ),
     Mutant(
-        "patient-takes-a-shorter-wish",
+        "patient-takes-a-shorter-request",
         "patient: only a longer retry-after wins over the schedule",
         "        if requested_s is not None and requested_s > scheduled_s:\n            wait = Wait(requested_s, from_server=True)\n        refused",
         "        if requested_s is not None:\n            wait = Wait(requested_s, from_server=True)\n        refused",

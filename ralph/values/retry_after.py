@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RATE_LIMITED = 429
 # About three centuries. Without this limit, a header of 35 digits would lead to numbers that are too large to add.
-LONGEST_WISH_S = 1e10
+LONGEST_REQUESTED_S = 1e10
 # A number in a reset header that would be a delay of more than a year is a Unix time.
 _LONGEST_DELAY_S = 365 * 86400.0
 
@@ -120,9 +120,9 @@ def _number(value: str) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    """The number of seconds, but at most `LONGEST_WISH_S`. None if the number is negative, because a negative wait
+    """The number of seconds, but at most `LONGEST_REQUESTED_S`. None if the number is negative, because a negative wait
     makes no sense.
     """
     if seconds < 0:
         return None
-    return min(seconds, LONGEST_WISH_S)
+    return min(seconds, LONGEST_REQUESTED_S)

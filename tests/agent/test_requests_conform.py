@@ -115,7 +115,7 @@ def test_the_first_request_to_every_model_and_at_every_effort_conforms(run, mode
 
 
 @every_row("max_tokens", [1, 5000, 1_000_000])
-def test_a_wish_for_another_length_conforms(run, max_tokens) -> None:
+def test_a_request_for_another_length_conforms(run, max_tokens) -> None:
     assert run(DONE, max_tokens=max_tokens).bodies[0]["max_tokens"] <= max(max_tokens, 128_000)
 
 
@@ -148,12 +148,12 @@ HIDDEN = {"type": "thinking", "thinking": "", "signature": "c2ln"}
 OPAQUE = {"type": "redacted_thinking", "data": "b3BhcXVl"}
 
 
-def test_thinking_of_every_kind_conforms_on_its_way_back(run) -> None:
+def test_thinking_of_every_kind_conforms_when_it_is_sent_again(run) -> None:
     went = run(answer(THOUGHT, HIDDEN, OPAQUE, text("So."), call("t1", "Glob", pattern="*")), DONE)
     assert went.bodies[1]["messages"][1]["content"][:3] == [THOUGHT, HIDDEN, OPAQUE]
 
 
-def test_thinking_that_a_local_server_left_unsigned_conforms_on_its_way_back(run) -> None:
+def test_thinking_that_a_local_server_left_unsigned_conforms_when_it_is_sent_again(run) -> None:
     went = run(answer({"type": "thinking", "thinking": "hm"}, call("t1", "Glob", pattern="*")), DONE)
     assert went.bodies[1]["messages"][1]["content"][0] == {**THOUGHT, "signature": ""}
 
@@ -168,7 +168,7 @@ FOUND = {
 }
 
 
-def test_an_answer_that_paused_conforms_on_its_way_back(run) -> None:
+def test_an_answer_that_paused_conforms_when_it_is_sent_again(run) -> None:
     went = run(answer(text("I search."), SEARCH, stop_reason="pause_turn"), answer(FOUND, text("Found.")))
     assert [message["role"] for message in went.bodies[1]["messages"]] == ["user", "assistant"]
     assert went.run.conversation.messages[-1].content[0] == FOUND
@@ -265,7 +265,7 @@ def replies(events: list[dict[str, Any]]) -> Iterator[Message]:
 @pytest.mark.parametrize("with_betas", [False, True], ids=["general", "betas"])
 @settings(max_examples=12)
 @given(data=st.data())
-def test_every_answer_that_the_api_may_give_conforms_on_its_way_back(with_betas, data) -> None:
+def test_every_answer_that_the_api_may_give_conforms_when_it_is_sent_again(with_betas, data) -> None:
     talk = conversation(
         user_message("x"),
         *replies(data.draw(streams(with_betas=with_betas))),

@@ -208,8 +208,8 @@ def test_settings_that_are_given_change_the_recorded_head_and_nothing_else_does(
     before = recorded["a"].head().fields
     assert "thinking" in before
 
-    def head_of(**wished: Any) -> Any:
-        roster = Roster((replace(A, **wished),), system="another prompt", recorded=recorded)
+    def head_of(**requested: Any) -> Any:
+        roster = Roster((replace(A, **requested),), system="another prompt", recorded=recorded)
         return dict(roster.first_shape.head().fields)
 
     assert head_of() == before
@@ -271,7 +271,7 @@ def test_a_fork_takes_the_target_and_its_cooldowns_along() -> None:
     assert session.shapes.keys() == {"a", "b"}
 
 
-def test_a_target_that_a_driver_wished_for_is_recorded_and_forked_like_any_other() -> None:
+def test_a_target_that_a_driver_requested_is_recorded_and_forked_like_any_other() -> None:
     controls = RunControls(model="b")
     life = Life(answer(call("c1")), DONE, prompt="the task", controls=controls)
     assert life.names == "bb"
@@ -279,7 +279,7 @@ def test_a_target_that_a_driver_wished_for_is_recorded_and_forked_like_any_other
     life.journal.records.pop()
     for journal in (life.journal, _forked(life.journal)):
         session = replay(journal.records)
-        assert (session.target, session.first) == ("b", "b"), "a wish outlives the process"
+        assert (session.target, session.first) == ("b", "b"), "a request outlives the process"
         assert session.shape == replace(life.roster.shape_of(B), system="", tools=())
 
 

@@ -230,16 +230,16 @@ def test_what_a_model_is_sent_only_ever_grows(steps, strategy, returns) -> None:
 def test_each_target_is_sent_its_own_head() -> None:
     old = Target("old", "claude-sonnet-4-5", "http://127.0.0.1:1", effort="high", max_tokens=100_000)
     adaptive = Target("adaptive", "claude-opus-4-6", "http://127.0.0.1:1", effort="high", max_tokens=5000)
-    wished = replace(old, name="wished", effort=None, thinking="adaptive", max_tokens=None)
+    requested = replace(old, name="requested", effort=None, thinking="adaptive", max_tokens=None)
     silent = replace(adaptive, name="silent", thinking="none")
     unknown = Target("unknown", "qwen3", "http://127.0.0.1:1", effort="low")
-    talk = Talk([old, adaptive, wished, silent, unknown], *[DOWN] * 4, DONE)
+    talk = Talk([old, adaptive, requested, silent, unknown], *[DOWN] * 4, DONE)
     fields = ("max_tokens", "output_config", "thinking")
     heads = {name: [talk.head_of(name).get(field) for field in fields] for name in talk.names}
     assert heads == {
         "old": [64_000, None, None],
         "adaptive": [5000, {"effort": "high"}, {"type": "adaptive"}],
-        "wished": [32_000, None, {"type": "adaptive"}],
+        "requested": [32_000, None, {"type": "adaptive"}],
         "silent": [5000, {"effort": "high"}, None],
         "unknown": [32_000, {"effort": "low"}, None],
     }

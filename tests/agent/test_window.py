@@ -117,14 +117,14 @@ def test_what_the_server_says_of_its_window_is_where_compaction_begins() -> None
 
 
 @every_row(
-    ("longest", "wish", "asked_for"),
+    ("longest", "requested", "asked_for"),
     [(2_000, None, 2_000), (2_000, 1_500, 1_500), (None, None, 32_000), (99_000, None, 32_000)],
 )
 def test_the_longest_answer_that_the_server_accepts_caps_max_tokens(
-    longest: int | None, wish: int | None, asked_for: int
+    longest: int | None, requested: int | None, asked_for: int
 ) -> None:
     server = SmallServer([READ, HELLO], descriptions=described(900_000, longest))
-    World(server, local(max_tokens=wish), result_bytes=10)
+    World(server, local(max_tokens=requested), result_bytes=10)
     assert server.requests[-1].fields["max_tokens"] == asked_for
 
 

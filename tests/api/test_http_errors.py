@@ -112,7 +112,7 @@ def test_a14_a_broken_body_does_not_hide_the_status(serve, rig) -> None:
 
 
 @every_row(
-    ("headers", "wish_s"),
+    ("headers", "requested_s"),
     [
         ({}, None),
         ({"retry-after": "0"}, 0.0),
@@ -127,13 +127,13 @@ def test_a14_a_broken_body_does_not_hide_the_status(serve, rig) -> None:
         ({"X-RateLimit-Reset": "12"}, 12.0),
     ],
 )
-def test_a17_the_servers_wish_is_read(serve, rig, headers, wish_s) -> None:
+def test_a17_the_requested_wait_is_read(serve, rig, headers, requested_s) -> None:
     error = failure(rig(serve(Fault(status=429, headers=headers))))
-    assert error.retry_after == wish_s
+    assert error.retry_after == requested_s
     assert failure_kind(error) is FailureKind.RATE_LIMIT
 
 
-def test_a_limit_with_room_left_is_no_wish_of_an_overloaded_server(serve, rig) -> None:
+def test_a_limit_with_room_left_is_no_request_of_an_overloaded_server(serve, rig) -> None:
     headers = {"x-ratelimit-reset": "12", "x-ratelimit-remaining": "7"}
     assert failure(rig(serve(Fault(status=529, headers=headers)))).retry_after is None
 

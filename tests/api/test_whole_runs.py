@@ -157,9 +157,9 @@ def test_a6_a7_a_cut_anywhere_runs_no_tool_and_the_whole_answer_counts_once(
 TRANSIENT = [
     *(Fault(status=status) for status in (408, 409, 429, 500, 502, 503, 504, 529)),
     *(
-        Fault(status=status, headers={"retry-after": wish})
+        Fault(status=status, headers={"retry-after": requested})
         for status in (429, 503)
-        for wish in ("0", "7.5", "900", "nan")
+        for requested in ("0", "7.5", "900", "nan")
     ),
     Fault(reset_before_headers=True),
     Fault(close_before_headers=True),
@@ -179,15 +179,15 @@ PERMANENT = [
     *DAMAGED,
     Fault(status=307, headers={"location": "http://127.0.0.1:1/"}),
 ]
-WISHES = {"0": 0.0, "7.5": 7.5, "900": 900.0}
+REQUESTED = {"0": 0.0, "7.5": 7.5, "900": 900.0}
 
 
 def expected_waits(faults: list[Fault], policy: RetryPolicy) -> list[float]:
     """The waits of one chain of retries, computed from the policy alone."""
     waits: list[float] = []
     for fault in faults:
-        wish_s = WISHES.get(str((fault.headers or {}).get("retry-after")))
-        decision = policy.next_wait(len(waits) + 1, wish_s, sum(waits))
+        requested_s = REQUESTED.get(str((fault.headers or {}).get("retry-after")))
+        decision = policy.next_wait(len(waits) + 1, requested_s, sum(waits))
         if fault in PERMANENT or isinstance(decision, GiveUp):
             break
         waits.append(decision.seconds)

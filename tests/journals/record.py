@@ -221,10 +221,10 @@ def several_tasks(recording: Recording) -> None:
         {"type": "user", "message": {"role": "user", "content": words}}
         for words in ("Say hello.", "Again.", "And again.")
     ]
-    wish: dict[str, object] = {"subtype": "set_model", "model": "haiku"}
+    requested: dict[str, object] = {"subtype": "set_model", "model": "haiku"}
     recording.run(
         answers=[Turn([THOUGHT, Text("Hello.")]), Turn([THOUGHT, Text("Hi!")]), Fault(status=529)],
-        says=[tasks[0], {"type": "control_request", "request_id": "r1", "request": wish}, *tasks[1:]],
+        says=[tasks[0], {"type": "control_request", "request_id": "r1", "request": requested}, *tasks[1:]],
     )
 
 

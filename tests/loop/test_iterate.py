@@ -205,7 +205,7 @@ def test_the_schedule_starts_afresh_after_any_other_end() -> None:
 
 
 @every_row(
-    ("wishes", "slept"),
+    ("all_requested", "slept"),
     [
         ([2], [2]),
         ([90], [90]),
@@ -215,8 +215,13 @@ def test_the_schedule_starts_afresh_after_any_other_end() -> None:
         ([None, 2], [5, 10]),
     ],
 )
-def test_a_time_that_the_server_named_is_waited(wishes: list[float | None], slept: list[float]) -> None:
-    away = [ScriptedIteration(ended(Outcome.API_UNAVAILABLE, retry_after_s=wish)) for wish in wishes]
+def test_a_time_that_the_server_named_is_waited(
+    all_requested: list[float | None], slept: list[float]
+) -> None:
+    away = [
+        ScriptedIteration(ended(Outcome.API_UNAVAILABLE, retry_after_s=requested))
+        for requested in all_requested
+    ]
     rig = LoopRig(away, limits=iterations(1))
     assert rig.play().exit_code == 0
     assert rig.waiter.sleeps == slept

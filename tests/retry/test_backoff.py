@@ -18,11 +18,13 @@ def test_standard_waits_2_4_8_16_and_gives_up() -> None:
 
 
 @every_row(("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)])
-def test_standard_replaces_the_wait_by_the_servers_wish_up_to_60_s(requested_s: float, wait_s: float) -> None:
+def test_standard_replaces_the_wait_by_the_requested_wait_up_to_60_s(
+    requested_s: float, wait_s: float
+) -> None:
     assert standard().next_wait(1, requested_s, 0) == Wait(wait_s, from_server=True)
 
 
-def test_a_wish_does_not_buy_a_fifth_retry() -> None:
+def test_a_requested_wait_does_not_buy_a_fifth_retry() -> None:
     assert isinstance(standard().next_wait(5, 1, 4), GiveUp)
 
 
@@ -32,13 +34,15 @@ def test_patient_sleeps_21_times_27105_seconds_in_all() -> None:
     assert (len(found), sum(found)) == (21, 27_105)
 
 
-def test_patient_takes_the_longer_of_schedule_and_wish() -> None:
+def test_patient_takes_the_longer_of_schedule_and_request() -> None:
     assert patient().next_wait(1, 3, 0) == Wait(5)
     assert patient().next_wait(1, 6, 0) == Wait(6, from_server=True)
 
 
 @every_row(("slept_s", "fits"), [(28_700, True), (28_701, False)])
-def test_patient_gives_up_at_once_when_a_wish_does_not_fit_the_budget(slept_s: float, fits: bool) -> None:
+def test_patient_gives_up_at_once_when_a_requested_wait_does_not_fit_the_budget(
+    slept_s: float, fits: bool
+) -> None:
     assert isinstance(patient().next_wait(3, 100, slept_s), Wait) is fits
 
 
@@ -46,7 +50,7 @@ def test_off_never_waits() -> None:
     assert waits(off()) == []
 
 
-def test_custom_doubles_and_is_extended_by_the_servers_wish() -> None:
+def test_custom_doubles_and_is_extended_by_the_requested_wait() -> None:
     policy = custom(3, 1.5, 100)
     assert waits(policy) == [1.5, 3, 6]
     assert policy.next_wait(1, 50, 0) == Wait(50, from_server=True)

@@ -69,7 +69,7 @@ UNKNOWN = HttpError(404, None, "")
 BROKEN = StreamTransient("cut")
 
 
-def wishing(seconds: float, status: int = 529) -> HttpError:
+def requesting(seconds: float, status: int = 529) -> HttpError:
     return HttpError(status, seconds, "")
 
 
@@ -247,7 +247,7 @@ def test_a_model_that_does_not_exist_is_asked_once_in_many_turns() -> None:
     assert asking.names == "abbb"
 
 
-def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_for() -> None:
+def test_a_target_that_is_requested_by_name_is_asked_whatever_it_was_left_out_for() -> None:
     asking = Asking(two(), UNKNOWN, HELLO, HELLO, HELLO)
     asking.turn()
     asking.roster.prefer("b")
@@ -260,7 +260,7 @@ def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_f
 
 @every_row("strategy", ["fallback", "round_robin"])
 @every_row(
-    ("models", "wishes", "asked"),
+    ("models", "all_requested", "asked"),
     [
         (["a"], ["other"], ["other", "other"]),
         (["a"], ["other", "one more"], ["one more", "one more"]),
@@ -269,11 +269,13 @@ def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_f
         (["a", "b"], ["other", "b"], ["b", "a"]),
     ],
 )
-def test_a_model_that_was_wished_for_takes_the_place_of_the_first(strategy, models, wishes, asked) -> None:
+def test_a_model_that_was_requested_takes_the_place_of_the_first(
+    strategy, models, all_requested, asked
+) -> None:
     """A driver that replaces a model has not asked for the old model as a fallback."""
     roster = roster_of(*models, strategy=strategy, can_grow=True)
-    for wish in wishes:
-        roster.prefer(wish)
+    for requested in all_requested:
+        roster.prefer(requested)
     asking = Asking(roster, DOWN, DOWN, policy=custom(1, 1, 0) if len(models) == 1 else off())
     asking.fails(HttpError)
     assert [name for name, _ in asking.client.asked] == asked
@@ -384,7 +386,16 @@ def test_retry_that_is_switched_off_in_a_chain_ends_it_after_its_round() -> None
 
 FAILURES = st.sampled_from(
     [
-        *(DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, wishing(50), wishing(0, 429), HttpError(400, None, "")),
+        *(
+            DOWN,
+            LIMITED,
+            REFUSED,
+            UNKNOWN,
+            BROKEN,
+            requesting(50),
+            requesting(0, 429),
+            HttpError(400, None, ""),
+        ),
         *(StreamParse("odd"), Json("x"), Api(NetworkCause.REFUSED), Api(NetworkCause.CERTIFICATE)),
     ]
 )
@@ -441,7 +452,7 @@ def test_when_all_fail_for_good_and_for_now_it_ends_as_what_may_pass(
 
 
 def test_the_end_is_about_the_one_who_may_be_asked_first() -> None:
-    asking = Asking(two(), wishing(30_000), wishing(40_000), policy=patient())
+    asking = Asking(two(), requesting(30_000), requesting(40_000), policy=patient())
     error = asking.fails(HttpError)
     assert isinstance(error, HttpError)
     assert error.retry_after == 30_000
@@ -449,14 +460,16 @@ def test_the_end_is_about_the_one_who_may_be_asked_first() -> None:
 
 
 def test_the_end_is_about_the_last_round() -> None:
-    asking = Asking(two(), wishing(1), wishing(1), wishing(40), wishing(50), policy=custom(1, 1, 0))
+    asking = Asking(
+        two(), requesting(1), requesting(1), requesting(40), requesting(50), policy=custom(1, 1, 0)
+    )
     error = asking.fails(HttpError)
     assert isinstance(error, HttpError)
     assert error.retry_after == 40
 
 
 def test_one_that_cools_down_is_worth_waiting_for_when_the_other_asks_for_more() -> None:
-    asking = Asking(two(), wishing(90), DOWN, wishing(500), HELLO, policy=custom(4, 1, 100))
+    asking = Asking(two(), requesting(90), DOWN, requesting(500), HELLO, policy=custom(4, 1, 100))
     asking.turn()
     assert asking.names == "abba"
     assert asking.waiter.sleeps == [1, 89]
@@ -464,12 +477,12 @@ def test_one_that_cools_down_is_worth_waiting_for_when_the_other_asks_for_more()
 
 
 def test_over_max_delay_it_moves_on_and_with_nobody_left_it_ends_at_once_and_says_so() -> None:
-    asking = Asking(two(), wishing(101), wishing(500), policy=custom(4, 1, 100))
+    asking = Asking(two(), requesting(101), requesting(500), policy=custom(4, 1, 100))
     asking.fails(HttpError)
     assert asking.names == "ab"
     assert asking.waiter.sleeps == []
     assert asking.notices == ["giving up: the wait of 101s is over the maximum of 100s (retry.max_delay_s)"]
-    alone = Asking(with_keys(1), wishing(101), policy=custom(4, 1, 100))
+    alone = Asking(with_keys(1), requesting(101), policy=custom(4, 1, 100))
     alone.fails(HttpError)
     assert alone.names == "a"
     assert alone.notices == asking.notices
@@ -557,7 +570,7 @@ def test_patient_sleeps_21_times_and_27105_s_and_gives_up_then(key_counts) -> No
 def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_names_the_moment(
     key_counts,
 ) -> None:
-    night = Night(with_keys(*key_counts), math.inf, wishing(40_000, 429))
+    night = Night(with_keys(*key_counts), math.inf, requesting(40_000, 429))
     assert (night.ended.outcome, night.ended.exit_code) == (Outcome.API_UNAVAILABLE, 75)
     assert night.waiter.sleeps == []
     assert night.client.calls == len(key_counts)

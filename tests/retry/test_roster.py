@@ -98,7 +98,7 @@ def test_what_a_server_says_is_of_the_target_that_was_asked() -> None:
         ),
     ],
 )
-def test_an_answer_may_get_as_long_as_wish_server_and_window_allow(
+def test_an_answer_may_get_as_long_as_settings_server_and_window_allow(
     target: Target,
     description: ModelDescription | None,
     prompt_tokens: int,

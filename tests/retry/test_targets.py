@@ -202,7 +202,7 @@ def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
 
 
 @every_row(
-    ("strategy", "wishes", "wait_s", "from_server"),
+    ("strategy", "all_requested", "wait_s", "from_server"),
     [
         ("fallback", (5, 30), 5, True),
         ("fallback", (0, 30), 1, False),
@@ -217,11 +217,11 @@ def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
     ],
 )
 def test_when_all_are_rate_limited_the_first_or_the_last_of_them_is_waited_for(
-    strategy, wishes, wait_s, from_server
+    strategy, all_requested, wait_s, from_server
 ) -> None:
     """The wait is between 1 and 60 s. A wait that one of these bounds has changed is not called the server's."""
     run = Choosing(1, 1, strategy=strategy)
-    failures = [replace(RATE_LIMIT, requested_s=requested_s) for requested_s in wishes]
+    failures = [replace(RATE_LIMIT, requested_s=requested_s) for requested_s in all_requested]
     assert run.turn().fails(*failures) == Wait(wait_s, from_server=from_server)
 
 
@@ -302,7 +302,7 @@ def test_after_the_last_retry_a_round_of_rate_limits_ends_the_chain() -> None:
 
 
 @every_row("policy", [patient(), custom(4, 1, 300)])
-def test_a_long_wish_ends_nothing_while_another_target_is_about_to_be_free(policy) -> None:
+def test_a_long_requested_wait_ends_nothing_while_another_target_is_about_to_be_free(policy) -> None:
     run = Choosing(1, 1, policy=policy)
     run.turn().fails(replace(OVERLOADED, requested_s=6))
     run.answers()
@@ -345,7 +345,7 @@ def test_with_revert_never_it_stays_until_that_one_fails() -> None:
     assert run.state.route == Route(0), "then the first that is free"
 
 
-def test_without_a_wish_the_cooldown_is_the_wait_of_the_policy() -> None:
+def test_without_a_requested_wait_the_cooldown_is_the_wait_of_the_policy() -> None:
     run = Choosing(1, 1)
     run.turn().fails(OVERLOADED)
     run.answers()
@@ -381,7 +381,7 @@ def test_an_overload_does_not_shorten_what_another_key_was_told() -> None:
     run.now_s = 200.0
     run.turn().fails(limited(1))
     run.now_s = 202.0
-    assert run.turn().state.route == Route(0, 0), "of itself the newest wish counts"
+    assert run.turn().state.route == Route(0, 0), "of itself the newest request counts"
 
 
 def test_the_wait_ends_with_the_first_that_is_free_though_it_was_left_alone_in_the_round() -> None:

@@ -110,7 +110,7 @@ def test_each_alias_has_its_variable() -> None:
     assert set(ALIAS_VARIABLES) == set(ALIASES)
 
 
-def test_a_driver_s_wish_is_understood_and_refused_alike(world) -> None:
+def test_a_driver_s_request_is_understood_and_refused_alike(world) -> None:
     aliases = world.load(**{OPUS: "gateway-opus[1m]"}).aliases
     asked = roster_of("first", can_grow=True, aliases=aliases)
     assert asked.find("opus").model == "gateway-opus"

@@ -36,7 +36,7 @@ class Attempt:
     """The blocks of the message that becomes part of the conversation."""
     status: int | None = None
     failure_kind: str = ""
-    wish_s: float = 0.0
+    requested_s: float = 0.0
     """The seconds that the server asks ralph to wait before the next attempt."""
     clock: str | None = None
     """The clock that must fire, or None."""

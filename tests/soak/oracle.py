@@ -69,7 +69,7 @@ def _told(turn: PlannedTurn, base_delay_s: float) -> Iterator[Entry]:
         if attempt.message_id:
             yield ("response_discarded", attempt.message_id)
         if attempt.fate is Fate.TRANSIENT and retries < MAX_RETRIES:
-            wait_s = max(base_delay_s * 2**retries, attempt.wish_s)
+            wait_s = max(base_delay_s * 2**retries, attempt.requested_s)
             wait_ms = round(wait_s * 1000)
             retries += 1
             yield ("api_retry", retries, MAX_RETRIES, wait_ms, attempt.status, attempt.failure_kind)

@@ -37,7 +37,7 @@ _TYPE_KINDS = {
     "an_error_of_tomorrow": "stream",
 }
 # Headers, and the seconds they ask for.
-_WISHES: tuple[tuple[Mapping[str, str], float], ...] = (
+_REQUESTED: tuple[tuple[Mapping[str, str], float], ...] = (
     ({}, 0.0),
     ({}, 0.0),
     ({"retry-after": "0"}, 0.0),
@@ -55,13 +55,19 @@ _GARBAGE = (b"SSH-2.0-OpenSSH_9.9\r\n", b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP\
 
 def _status(draw: Random, _answer: ModelAnswer) -> Attempt:
     status = draw.choice([*_STATUS_KINDS])
-    headers, wish_s = draw.choice(_WISHES)
+    headers, requested_s = draw.choice(_REQUESTED)
     is_closed = draw.random() < 0.3
     step = Fault(status=status, headers=headers, framing="close" if is_closed else None)
     kind = _STATUS_KINDS[status]
     detail = f"{status} {dict(headers)}"
     return Attempt(
-        "status", detail, step, failure_kind=kind, status=status, wish_s=wish_s, ends_connection=is_closed
+        "status",
+        detail,
+        step,
+        failure_kind=kind,
+        status=status,
+        requested_s=requested_s,
+        ends_connection=is_closed,
     )
 
 

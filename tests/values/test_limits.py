@@ -28,7 +28,7 @@ def attempt(tokens: TokenUsage, facts: ModelFacts | None = FACTS) -> AttemptEnde
 
 
 @every_row(
-    ("max_usd", "prompt", "wish", "buys"),
+    ("max_usd", "prompt", "requested", "buys"),
     [
         (None, 10**9, 7, 7),
         (100, 40, 59, 59),
@@ -41,9 +41,9 @@ def attempt(tokens: TokenUsage, facts: ModelFacts | None = FACTS) -> AttemptEnde
     ],
 )
 def test_what_is_left_after_the_prompt_buys_the_answer(
-    max_usd: float | None, prompt: int, wish: int, buys: int
+    max_usd: float | None, prompt: int, requested: int, buys: int
 ) -> None:
-    assert Budget(max_usd).longest_answer(FACTS, prompt, wish) == buys
+    assert Budget(max_usd).longest_answer(FACTS, prompt, requested) == buys
 
 
 @every_row(
@@ -61,7 +61,7 @@ def test_a_prompt_counts_at_the_dearest_price_it_can_have(
     assert Budget(100).longest_answer(with_price(**prices), 10, 1000) == 100 - prompt_costs
 
 
-def test_an_answer_that_costs_nothing_is_as_long_as_wished_once_the_prompt_is_paid() -> None:
+def test_an_answer_that_costs_nothing_is_as_long_as_requested_once_the_prompt_is_paid() -> None:
     free = with_price(output=0)
     assert Budget(100).longest_answer(free, 100, 5000) == 5000
     assert Budget(100).longest_answer(free, 101, 5000) == 0
@@ -109,9 +109,9 @@ PRICES = st.builds(Price, prices, prices, prices, prices, prices)
 )
 def test_no_usage_within_what_was_granted_costs_more_than_the_budget(price, max_usd, requests) -> None:
     facts, budget = replace(FACTS, price=price), Budget(max_usd)
-    for estimate, wish, random in requests:
-        granted = budget.longest_answer(facts, estimate, wish)
-        assert granted <= wish
+    for estimate, requested, random in requests:
+        granted = budget.longest_answer(facts, estimate, requested)
+        assert granted <= requested
         if granted <= 0:
             continue
         prompt = random.randint(0, estimate)

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.values.retry_after import LONGEST_WISH_S, requested_wait_s
+from ralph.values.retry_after import LONGEST_REQUESTED_S, requested_wait_s
 from tests.rows import every_row
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
 
 @every_row(
-    ("value", "wish_s"),
+    ("value", "requested_s"),
     [
         ("0", 0),
         ("7", 7),
@@ -27,12 +27,12 @@ NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
         ("inf", None),
         ("soon", None),
         ("", None),
-        ("9" * 35, LONGEST_WISH_S),
+        ("9" * 35, LONGEST_REQUESTED_S),
         ("Sat, 99 Nov 2026 12:00:30 GMT", None),
     ],
 )
-def test_retry_after_is_read_as_integer_float_or_date(value: str, wish_s: float | None) -> None:
-    assert requested_wait_s({"retry-after": value}, NOW, 429) == wish_s
+def test_retry_after_is_read_as_integer_float_or_date(value: str, requested_s: float | None) -> None:
+    assert requested_wait_s({"retry-after": value}, NOW, 429) == requested_s
 
 
 def test_milliseconds_win_over_seconds() -> None:
@@ -98,26 +98,26 @@ NAMES = st.sampled_from(
 @given(
     st.dictionaries(NAMES, st.one_of(st.text(), st.floats().map(str), st.integers().map(str), st.just("0")))
 )
-def test_no_header_makes_it_raise_or_give_a_senseless_wish(headers: dict[str, str]) -> None:
-    wish_s = requested_wait_s(headers, NOW, 429)
-    assert wish_s is None or 0 <= wish_s <= LONGEST_WISH_S
+def test_no_header_makes_it_raise_or_give_a_senseless_wait(headers: dict[str, str]) -> None:
+    requested_s = requested_wait_s(headers, NOW, 429)
+    assert requested_s is None or 0 <= requested_s <= LONGEST_REQUESTED_S
 
 
 @every_row(
-    ("status", "remaining", "wish_s"),
+    ("status", "remaining", "requested_s"),
     [(429, None, 30), (429, "0", 30), (429, "5", 30), (529, None, None), (500, "5", None), (503, "0", 30)],
 )
 def test_a_reset_without_a_name_counts_only_where_that_limit_is_exhausted(
-    status: int, remaining: str | None, wish_s: float | None
+    status: int, remaining: str | None, requested_s: float | None
 ) -> None:
     left = {} if remaining is None else {"x-ratelimit-remaining": remaining}
-    assert requested_wait_s({"x-ratelimit-reset": "30", **left}, NOW, status) == wish_s
-    assert requested_wait_s({"x-ratelimit-reset-ms": "30000", **left}, NOW, status) == wish_s
+    assert requested_wait_s({"x-ratelimit-reset": "30", **left}, NOW, status) == requested_s
+    assert requested_wait_s({"x-ratelimit-reset-ms": "30000", **left}, NOW, status) == requested_s
 
 
-@every_row(("status", "wish_s"), [(429, 20), (529, None)])
+@every_row(("status", "requested_s"), [(429, 20), (529, None)])
 def test_a_limit_of_the_api_that_tells_no_remainder_counts_for_a_429_alone(
-    status: int, wish_s: float | None
+    status: int, requested_s: float | None
 ) -> None:
     headers = {"anthropic-ratelimit-tokens-reset": "2026-11-21T12:00:20Z"}
-    assert requested_wait_s(headers, NOW, status) == wish_s
+    assert requested_wait_s(headers, NOW, status) == requested_s

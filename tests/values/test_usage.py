@@ -59,7 +59,7 @@ def test_dated_ids_are_known_and_strangers_are_not() -> None:
 
 
 @every_row(
-    ("model", "wish", "limit"),
+    ("model", "requested", "limit"),
     [
         ("claude-haiku-4-5", 64_000, 64_000),
         ("claude-haiku-4-5", 64_001, 64_000),
@@ -67,5 +67,7 @@ def test_dated_ids_are_known_and_strangers_are_not() -> None:
         ("qwen3", 1_000_000, 1_000_000),
     ],
 )
-def test_max_tokens_is_the_wish_up_to_the_models_maximum(model: str, wish: int | None, limit: int) -> None:
-    assert max_tokens_for(model, wish) == limit
+def test_max_tokens_is_what_was_requested_up_to_the_models_maximum(
+    model: str, requested: int | None, limit: int
+) -> None:
+    assert max_tokens_for(model, requested) == limit

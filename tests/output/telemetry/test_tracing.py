@@ -74,7 +74,7 @@ class Stage:
             now_ns=lambda: FIRST_NS + round(self.seconds * 1e9),
         )
 
-    def saw(self, *steps: ev.Event | float) -> Stage:
+    def observed(self, *steps: ev.Event | float) -> Stage:
         """Emits the events in order. A number sets the clock for the events after it."""
         for step in steps:
             if isinstance(step, int | float):
@@ -222,7 +222,7 @@ SILENT: list[ev.Event] = [
 def whole_run(stage: Stage) -> None:
     """Two turns: a failed attempt, an answered one with two parallel calls, and the final answer."""
     one, two = call(1), call(2, "Read")
-    stage.saw(
+    stage.observed(
         *SILENT,
         10.0,
         ev.TurnStarted(1),
@@ -343,7 +343,7 @@ def test_spans_carry_the_attributes_of_the_conventions(collector) -> None:
     [None, "text", {}, {"id": 7, "model": None}, {"id": ["msg"], "model": {"name": "m"}}],
 )
 def test_what_a_server_says_of_an_answer_in_another_type_is_left_out(collector, message) -> None:
-    stage = Stage().saw(
+    stage = Stage().observed(
         ev.TurnStarted(1), streamed({"type": "message_start", "message": message}), attempt(), ended()
     )
     stage.close()
@@ -355,14 +355,14 @@ def test_what_a_server_says_of_an_answer_in_another_type_is_left_out(collector, 
 
 def test_a_cost_that_is_not_known_is_no_attribute(collector) -> None:
     usage = RunUsage().plus(MODEL, TOKENS, None)
-    Stage().saw(ev.TurnStarted(1), attempt(facts=None), ended(usage=usage)).close()
+    Stage().observed(ev.TurnStarted(1), attempt(facts=None), ended(usage=usage)).close()
     for span in collector.spans():
         assert "ralph.cost_usd" not in span.attributes
 
 
 @pytest.mark.parametrize(("event", "name", "attributes"), MOMENTS, ids=[name for _, name, _ in MOMENTS])
 def test_what_happens_in_a_turn_is_an_event_of_its_span(collector, event, name, attributes) -> None:
-    Stage().saw(ev.TurnStarted(1), event, ended()).close()
+    Stage().observed(ev.TurnStarted(1), event, ended()).close()
     assert collector.span("turn 1").events == [(name, attributes)]
 
 
@@ -370,7 +370,7 @@ def test_what_happens_in_a_turn_is_an_event_of_its_span(collector, event, name, 
 def test_what_happens_before_the_first_turn_is_an_event_of_the_run(
     collector, event, name, attributes
 ) -> None:
-    Stage().saw(3.0, attempt(0, 1, 2.0), event, ev.TurnStarted(1), ended()).close()
+    Stage().observed(3.0, attempt(0, 1, 2.0), event, ev.TurnStarted(1), ended()).close()
     run = collector.span("invoke_agent ralph")
     assert (run.events, run.from_s) == ([(name, attributes)], 1.0)
     assert collector.span(f"chat {MODEL}").parent == "invoke_agent ralph"
@@ -380,7 +380,7 @@ def test_what_happens_before_the_first_turn_is_an_event_of_the_run(
 @every_row("outcome", [outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED])
 def test_the_run_has_failed_unless_it_is_completed(collector, outcome) -> None:
     collector.received.clear()
-    Stage().saw(ev.TurnStarted(1), ended(outcome)).close()
+    Stage().observed(ev.TurnStarted(1), ended(outcome)).close()
     run = collector.span("invoke_agent ralph")
     assert run.attributes["ralph.outcome"] == outcome.value
     assert run.attributes["ralph.exit_code"] == outcome.exit_code()
@@ -391,14 +391,14 @@ def test_the_run_has_failed_unless_it_is_completed(collector, outcome) -> None:
 
 
 def test_a_run_that_ends_before_it_has_begun_is_a_span_of_its_length(collector) -> None:
-    Stage().saw(*SILENT, 5.0, ended(Outcome.CONFIG, duration_s=2.0)).close()
+    Stage().observed(*SILENT, 5.0, ended(Outcome.CONFIG, duration_s=2.0)).close()
     [run] = collector.spans()
     assert (run.name, run.from_s, run.to_s, run.status) == ("invoke_agent ralph", 3.0, 5.0, 2)
 
 
 def test_tasks_of_a_driven_run_are_traces_of_their_own_without_the_time_between_them(collector) -> None:
-    stage = Stage().saw(*SILENT, 10.0, ev.TurnStarted(1), attempt(), 12.0, ended())
-    stage.saw(*SILENT, 60.0, *SILENT, 70.0, ev.TurnStarted(1), attempt(), 71.0, ended())
+    stage = Stage().observed(*SILENT, 10.0, ev.TurnStarted(1), attempt(), 12.0, ended())
+    stage.observed(*SILENT, 60.0, *SILENT, 70.0, ev.TurnStarted(1), attempt(), 71.0, ended())
     stage.close()
     runs = [span for span in collector.spans() if span.name == "invoke_agent ralph"]
     assert [(run.from_s, run.to_s, run.parent_id) for run in runs] == [(10.0, 12.0, ""), (70.0, 71.0, "")]
@@ -408,7 +408,7 @@ def test_tasks_of_a_driven_run_are_traces_of_their_own_without_the_time_between_
 
 
 def test_a_call_that_is_stopped_in_the_middle_ends_with_its_turn(collector) -> None:
-    Stage().saw(ev.TurnStarted(1), 1.0, ev.ToolStarted(call(1)), 4.0, ended(Outcome.TIMED_OUT)).close()
+    Stage().observed(ev.TurnStarted(1), 1.0, ev.ToolStarted(call(1)), 4.0, ended(Outcome.TIMED_OUT)).close()
     tool = collector.span("execute_tool Bash")
     assert (tool.from_s, tool.to_s, tool.status, tool.attributes["error.type"]) == (
         1.0,
@@ -420,13 +420,13 @@ def test_a_call_that_is_stopped_in_the_middle_ends_with_its_turn(collector) -> N
 
 
 def test_a_result_without_its_start_has_the_time_it_took(collector) -> None:
-    Stage().saw(5.0, finished(call(1), 2.0), ended()).close()
+    Stage().observed(5.0, finished(call(1), 2.0), ended()).close()
     tool = collector.span("execute_tool Bash")
     assert (tool.from_s, tool.to_s, tool.parent) == (3.0, 5.0, "invoke_agent ralph")
 
 
 def test_a_run_that_never_tells_its_end_is_delivered_all_the_same(collector) -> None:
-    Stage().saw(ev.TurnStarted(1), ev.ToolStarted(call(1)), 2.0).close()
+    Stage().observed(ev.TurnStarted(1), ev.ToolStarted(call(1)), 2.0).close()
     assert {(span.name, span.to_s) for span in collector.spans()} == {
         ("invoke_agent ralph", 2.0),
         ("turn 1", 2.0),
@@ -436,7 +436,7 @@ def test_a_run_that_never_tells_its_end_is_delivered_all_the_same(collector) -> 
 
 
 def test_no_span_ends_before_it_has_begun_when_the_clock_is_set_back(collector) -> None:
-    Stage().saw(
+    Stage().observed(
         50.0, ev.TurnStarted(1), ev.ToolStarted(call(1)), 20.0, finished(call(1), 1.0), ended()
     ).close()
     assert collector.spans()
@@ -466,7 +466,7 @@ def test_the_run_is_a_child_of_a_valid_traceparent(
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", traceparent)
     monkeypatch.setenv("TRACESTATE", "vendor=1,,=")
-    stage = Stage().saw(ev.TurnStarted(1), ended())
+    stage = Stage().observed(ev.TurnStarted(1), ended())
     stage.close()
     run = collector.span("invoke_agent ralph")
     parent = (run.trace_id, run.parent_id)
@@ -476,7 +476,7 @@ def test_the_run_is_a_child_of_a_valid_traceparent(
 
 
 def test_spans_belong_to_the_session_that_was_opened(collector) -> None:
-    Stage().saw(ev.SessionOpened("another"), ev.TurnStarted(1), attempt(), ended()).close()
+    Stage().observed(ev.SessionOpened("another"), ev.TurnStarted(1), attempt(), ended()).close()
     assert collector.span("invoke_agent ralph").attributes["gen_ai.conversation.id"] == "another"
 
 
@@ -491,7 +491,9 @@ def test_a_parent_that_is_not_sampled_sends_nothing_and_loses_nothing(collector,
 def test_nothing_that_was_said_called_with_or_put_out_is_sent(collector) -> None:
     stage = Stage()
     whole_run(stage)
-    stage.saw(ev.TurnStarted(1), *[event for event, _, _ in MOMENTS], *SILENT, ended(Outcome.TASK_FAILED))
+    stage.observed(
+        ev.TurnStarted(1), *[event for event, _, _ in MOMENTS], *SILENT, ended(Outcome.TASK_FAILED)
+    )
     stage.close()
     sent = b"".join(body for _, _, body in collector.received)
     assert b"invoke_agent ralph" in sent
@@ -501,7 +503,7 @@ def test_nothing_that_was_said_called_with_or_put_out_is_sent(collector) -> None
 def test_secrets_in_names_are_redacted_and_long_or_broken_names_still_arrive(collector) -> None:
     stage = Stage(redact=lambda text: text.replace("hunter2hunter2", "[redacted]"))
     broken, secret = call(1, "Ba\ud800sh"), call(2, "hunter2hunter2" + "x" * 1000)
-    stage.saw(ev.TurnStarted(1), finished(broken, 0.1), finished(secret, 0.1), ended())
+    stage.observed(ev.TurnStarted(1), finished(broken, 0.1), finished(secret, 0.1), ended())
     stage.close()
     assert "execute_tool Ba?sh" in {span.name for span in collector.spans()}
     [long] = [span for span in collector.spans() if "redacted" in span.name]
@@ -514,7 +516,7 @@ def test_secrets_in_names_are_redacted_and_long_or_broken_names_still_arrive(col
 def test_standard_variables_name_the_service_the_headers_and_the_resource(collector, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc,x-team=blue")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=ci,service.name=other")
-    Stage().saw(ended()).close()
+    Stage().observed(ended()).close()
     path, headers, _ = collector.received[0]
     assert (path, headers["authorization"], headers["x-team"]) == ("/v1/traces", "Bearer abc", "blue")
     assert headers["content-type"] == "application/x-protobuf"
@@ -527,14 +529,14 @@ def test_standard_variables_name_the_service_the_headers_and_the_resource(collec
 def test_the_service_is_ralph_unless_it_is_named(collector, monkeypatch, service_name, shown) -> None:
     if service_name is not None:
         monkeypatch.setenv("OTEL_SERVICE_NAME", service_name)
-    Stage().saw(ended()).close()
+    Stage().observed(ended()).close()
     assert collector.resource()["service.name"] == shown
 
 
 def test_an_endpoint_for_traces_alone_is_taken_as_it_is(collector, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/elsewhere")
-    Stage().saw(ended()).close()
+    Stage().observed(ended()).close()
     assert [path for path, _, _ in collector.received] == ["/elsewhere"]
 
 
@@ -588,7 +590,7 @@ def test_settings_that_the_sdk_makes_do_with_are_not_complained_of(
 
 def test_an_attempt_does_not_begin_before_its_turn(collector) -> None:
     """Its turn is told when the request is on its way already."""
-    stage = Stage().saw(10, ev.TurnStarted(1), 11, attempt(latency_s=1.5), ended())
+    stage = Stage().observed(10, ev.TurnStarted(1), 11, attempt(latency_s=1.5), ended())
     stage.close()
     assert collector.span(f"chat {MODEL}").from_s == 10
 
@@ -668,12 +670,12 @@ def test_an_endpoint_that_never_answers_costs_the_end_two_seconds(monkeypatch, c
 def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(monkeypatch) -> None:
     with collecting(None) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        stage = Stage().saw(ev.TurnStarted(1))
+        stage = Stage().observed(ev.TurnStarted(1))
         for number in range(2 * MOST_WAITING_SPANS):
-            stage.saw(finished(call(number), 0.1))
+            stage.observed(finished(call(number), 0.1))
         collector.was_asked.wait()
         assert len(stage.tracing._delivery._waiting) <= MOST_WAITING_SPANS
-        stage.saw(ended())
+        stage.observed(ended())
         stage.tracing.close(timeout_s=0.1)
         total = 2 * MOST_WAITING_SPANS + 2
         [line] = stage.told
@@ -706,19 +708,19 @@ def test_a_process_ends_at_once_after_it_has_closed_and_no_library_speaks(status
 
 
 def test_a_long_run_is_delivered_while_it_lasts(collector) -> None:
-    stage = Stage().saw(ev.TurnStarted(1))
+    stage = Stage().observed(ev.TurnStarted(1))
     for number in range(600):  # over the size of a batch
-        stage.saw(finished(call(number), 0.1))
+        stage.observed(finished(call(number), 0.1))
     collector.was_asked.wait()
-    stage.saw(ended()).close()
+    stage.observed(ended()).close()
     assert len(collector.spans()) == 602
     assert stage.told == []
 
 
 def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
-    stage = Stage().saw(ev.TurnStarted(1))
+    stage = Stage().observed(ev.TurnStarted(1))
     stage.tracing.emit(attempt(latency_s="soon"))  # type: ignore[arg-type]
-    stage.saw(ev.TurnStarted(2), ended())
+    stage.observed(ev.TurnStarted(2), ended())
     stage.close()
     assert len(stage.told) == 1
     assert stage.told[0].startswith("--otel: tracing has stopped: a bug in ralph: TypeError")
@@ -726,16 +728,16 @@ def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
 
 
 def test_after_the_end_nothing_is_taken_and_nothing_told_again(collector) -> None:
-    stage = Stage().saw(ended())
+    stage = Stage().observed(ended())
     stage.close()
-    stage.saw(ev.TurnStarted(1), ended())
+    stage.observed(ev.TurnStarted(1), ended())
     stage.close()
     assert (len(collector.spans()), stage.told) == (1, [])
 
 
 def test_no_global_provider_is_set_and_no_span_is_ever_current(collector) -> None:
     before = trace.get_tracer_provider()
-    stage = Stage().saw(ev.TurnStarted(1), ev.ToolStarted(call(1)))
+    stage = Stage().observed(ev.TurnStarted(1), ev.ToolStarted(call(1)))
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert trace.get_tracer_provider() is before
     stage.close()
@@ -804,7 +806,7 @@ def documented(header: str) -> dict[str, set[str]]:
 def test_the_page_lists_every_attribute_and_every_event(collector) -> None:
     stage = Stage()
     whole_run(stage)
-    stage.saw(ev.TurnStarted(1), *[event for event, _, _ in MOMENTS], ended(Outcome.TASK_FAILED))
+    stage.observed(ev.TurnStarted(1), *[event for event, _, _ in MOMENTS], ended(Outcome.TASK_FAILED))
     stage.close()
     attributes: dict[str, set[str]] = {}
     for span in collector.spans():

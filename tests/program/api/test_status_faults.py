@@ -28,7 +28,7 @@ def test_a14_an_error_body_of_1_gb_is_neither_read_nor_held_exits_0(ralph, serve
     assert mb < 60
 
 
-def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serve) -> None:
+def test_a17_the_wait_is_what_the_server_requested_to_the_millisecond_exits_0(ralph, serve) -> None:
     server = serve(Fault(status=429, headers={"retry-after": "0.25"}), HELLO)
     ran = ralph("hi")
     assert ran.code == 0
@@ -38,7 +38,7 @@ def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serv
 
 
 def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve) -> None:
-    def wish(skew_s: int) -> Fault:
+    def requested(skew_s: int) -> Fault:
         there = datetime.now(UTC) + timedelta(seconds=skew_s)
         headers = {
             "date": format_datetime(there, usegmt=True),
@@ -46,24 +46,26 @@ def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve) -
         }
         return Fault(status=429, headers=headers)
 
-    serve(wish(-3600), wish(3600), HELLO)
+    serve(requested(-3600), requested(3600), HELLO)
     ran = ralph("hi")
     assert ran.code == 0
     assert ran.stderr.count("[retry] Using retry-after: 1s") == 2
 
 
-@pytest.mark.parametrize("wish", ["nan", "9" * 35])
-def test_a17_a_wish_that_is_no_time_is_not_believed_exits_124(ralph, serve, wish) -> None:
-    server = serve(Fault(status=429, headers={"retry-after": wish}), HELLO)
+@pytest.mark.parametrize("requested", ["nan", "9" * 35])
+def test_a17_a_requested_wait_that_is_no_time_is_not_believed_exits_124(ralph, serve, requested) -> None:
+    server = serve(Fault(status=429, headers={"retry-after": requested}), HELLO)
     # Whatever the wait is, it does not fit; and however slow the machine, there is time for the request.
     ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 21\nmax_delay_s = 0\n")
     ran = ralph("hi", "--max-time", "20")
     assert (ran.code, len(server.requests)) == (124, 1)
-    waits = "leaves no time to wait " + ("2777777h46m40s" if wish[0] == "9" else "21s")
+    waits = "leaves no time to wait " + ("2777777h46m40s" if requested[0] == "9" else "21s")
     assert waits in ran.last_line
 
 
-def test_a17_a_wish_beyond_the_patient_budget_ends_at_once_and_names_the_time_exits_75(ralph, serve) -> None:
+def test_a17_a_requested_wait_beyond_the_patient_budget_ends_at_once_and_names_the_time_exits_75(
+    ralph, serve
+) -> None:
     server = serve(Fault(status=429, headers={"retry-after": "40000"}))
     ran = ralph("hi", "--retry", "patient", "--output-format", "json")
     assert (ran.code, len(server.requests)) == (75, 1)

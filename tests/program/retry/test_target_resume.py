@@ -98,7 +98,7 @@ def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
 
 
 @pytest.mark.sandboxed
-def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, ralph_here, serve) -> None:
+def test_the_resume_command_says_again_what_was_said_and_is_needed(ralph, ralph_here, serve) -> None:
     server = serve(DOWN)
     path = settings(ralph, at("main", server.base_url))
     ended = run(ralph, path, "--retry", "off")

@@ -220,8 +220,8 @@ def test_the_model_changes_with_the_next_request_and_null_goes_back(drive, serve
     server = serve(*[Turn([Thinking("hm"), Text(word)]) for word in ("one", "two", "three", "four")])
     driver = drive()
     asked = []
-    for wish in (None, "haiku", "claude-opus-5-5", None):
-        name = driver.ask("set_model", model=wish)["model"]
+    for requested in (None, "haiku", "claude-opus-5-5", None):
+        name = driver.ask("set_model", model=requested)["model"]
         assert driver.ask("get_status")["model"] == name
         asked.append(name)
         driver.say("hi")

@@ -142,8 +142,8 @@ def test_a_servers_own_messages_are_answered(drive, serve) -> None:
     driver.result()
     changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     assert driver.ask("mcp_message", server_name="calc", message=changed) == {}
-    wish = {"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage"}
-    answer = driver.ask("mcp_message", server_name="calc", message=wish)
+    requested = {"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage"}
+    answer = driver.ask("mcp_message", server_name="calc", message=requested)
     assert answer["mcp_response"]["error"]["code"] == -32601
     driver.finish()
 

@@ -170,26 +170,26 @@ def test_auto_retry_takes_true_and_false_only(desk, fields, given) -> None:
         ({}, "claude-first-1"),
     ],
 )
-def test_a_model_is_wished_for_by_its_full_name_and_taken_once(desk, fields, model) -> None:
+def test_a_model_is_requested_by_its_full_name_and_taken_once(desk, fields, model) -> None:
     assert desk.answer_to("set_model", **fields) == {"model": model}
     assert desk.answer_to("get_status")["model"] == model
     assert [desk.controls.take_requested_model() for _ in range(2)] == [model, None]
     desk.models.serving = "claude-fallback-3"
     assert desk.answer_to("get_status")["model"] == "claude-fallback-3", (
-        "who is asked, whatever was wished for"
+        "who is asked, whatever was requested"
     )
 
 
 @pytest.mark.parametrize(
-    ("wish", "error"),
+    ("requested", "error"),
     [
         ("third", "unknown model third; models: first, second"),
         *(
             (
-                wish,
+                requested,
                 f'"request.model" must be a model\'s name of at most 200 characters, "default" or null, not {shown}',
             )
-            for wish, shown in [
+            for requested, shown in [
                 (" ", '" "'),
                 ("a\nb", '"a\\nb"'),
                 (["first"], "a list"),
@@ -199,9 +199,9 @@ def test_a_model_is_wished_for_by_its_full_name_and_taken_once(desk, fields, mod
         ("x" * 200, f"unknown model {'x' * 200}; models: first, second"),
     ],
 )
-def test_a_model_that_cannot_be_had_changes_nothing(desk, wish, error) -> None:
+def test_a_model_that_cannot_be_had_changes_nothing(desk, requested, error) -> None:
     desk.answer_to("set_model", model="second")
-    assert desk.answer_to("set_model", model=wish) == error
+    assert desk.answer_to("set_model", model=requested) == error
     assert desk.answer_to("get_status")["model"] == "claude-second-2"
     assert desk.controls.take_requested_model() == "claude-second-2"
 

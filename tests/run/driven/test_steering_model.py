@@ -80,12 +80,12 @@ class Model:
                 return {"interrupted": self.is_working, "still_queued": []}
             case "abort_retry", _:
                 return {"aborted": self.is_working and self.is_retrying}
-            case "set_model", None | "second" as wish:
-                self.model = MODELS[wish or "first"]
+            case "set_model", None | "second" as requested:
+                self.model = MODELS[requested or "first"]
                 return {"model": self.model}
-            case "set_auto_retry", bool(wish):
-                self.auto_retry = wish
-                return {"enabled": wish}
+            case "set_auto_retry", bool(requested):
+                self.auto_retry = requested
+                return {"enabled": requested}
             case "get_status", _:
                 return self.status()
         return None
@@ -118,7 +118,7 @@ class Model:
         self.turn = 0 if is_working else self.turn
         self.is_working, self.has_raised, self.is_retrying = is_working, False, False
 
-    def saw(self, event: Event) -> None:
+    def observed(self, event: Event) -> None:
         self.is_retrying = event is SCHEDULED or (self.is_retrying and event is ACCEPTED)
         self.turn += event is ACCEPTED
 
@@ -156,7 +156,7 @@ def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as
                     desk.steering.handle(request(subtype, f"r{number}", **fields))
             case _:
                 desk.progress.emit(step)
-                model.saw(step)
+                model.observed(step)
     told = [response["response"] for response in desk.responses]
     assert [
         (response["request_id"], without_times(response["response"]) if "response" in response else None)

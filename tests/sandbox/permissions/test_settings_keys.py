@@ -91,6 +91,8 @@ def test_other_keys_pass_and_unknown_ones_of_permissions_are_named() -> None:
     assert found.unused_hooks == ("PostToolBatch",)
 
 
-def test_any_wish_not_to_bypass_counts() -> None:
-    for wish in ("disable", "disabled", True):
-        assert read_settings({"permissions": {"disableBypassPermissionsMode": wish}}, USER).forbids_bypass
+def test_any_request_not_to_bypass_counts() -> None:
+    for requested in ("disable", "disabled", True):
+        assert read_settings(
+            {"permissions": {"disableBypassPermissionsMode": requested}}, USER
+        ).forbids_bypass
