@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.api.clocks import ClockLimits
 from ralph.mock_api import Fault, Step, Turn
-from ralph.values.events import ResponseDiscarded
+from ralph.values.events import ResponseDiscarded, StreamReceived
 from ralph.values.ports import Interrupted
 from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange, read_request
-from tests.patience import within_s
+from tests.patience import wait_until, within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 AFTER_S = 0.1
 PATIENT = ClockLimits(connect_s=within_s(2), response_s=within_s(60))
 """Long limits, because a clock that fires would end the request with another exception."""
 
 
-def assert_a_signal_ends(client: Rig) -> None:
-    timer = threading.Timer(AFTER_S, client.waiter.inbox.note_signal, [15])
-    timer.start()
+def assert_a_signal_ends(client: Rig, *, once: Callable[[], object] = lambda: time.sleep(AFTER_S)) -> None:
+    """The signal comes when `once` returns."""
+
+    def signal() -> None:
+        once()
+        client.waiter.inbox.note_signal(15)
+
+    thread = threading.Thread(target=signal)
+    thread.start()
     with pytest.raises(Interrupted) as caught:
         client.send()
-    timer.join()
+    thread.join()
     assert caught.value.signal_number == 15
 
 
@@ -126,5 +133,5 @@ def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> No
 
 def test_what_had_streamed_before_a_signal_is_marked_discarded(serve, rig) -> None:
     client = rig(serve(Step(WHOLE_TURN, Fault(stall_after_events=5))))
-    assert_a_signal_ends(client)
+    assert_a_signal_ends(client, once=lambda: wait_until(lambda: client.events.of(StreamReceived)))
     assert [event.message_id for event in client.events.of(ResponseDiscarded)] == ["m1"]
