@@ -288,9 +288,10 @@ def forked_record(opening: SessionRecord, old: Sequence[Record]) -> SessionRecor
         raise SessionError("it does not begin as a session's journal does")
     fork = replace(opening, forked_from=first.id, copied=len(copied))
     has_moved = any(isinstance(record, MovedRecord) for record in copied)
-    is_without_moves = first.copied is not None and first.copied_cwd is None and has_moved
-    if is_without_moves or not (has_moved or first.first_directory != opening.directory):
+    if not has_moved and first.first_directory == opening.directory:
         return fork
+    if has_moved and first.copied is not None and first.copied_cwd is None:
+        return fork  # a fork by an older ralph, in which copied moves have no effect, and so in this one
     began = _directory_fields(first.first_directory)
     return replace(fork, copied_cwd=began["cwd"], copied_cwd_bytes=began.get("cwd_bytes"))
 
