@@ -230,6 +230,20 @@ def test_a_copy_of_a_session_goes_on_elsewhere_and_its_model_is_told_until_it_an
     assert str(server.requests[-1].json()["messages"]).count(moved) == 1, "once it has answered, it knows"
 
 
+def test_a_fork_elsewhere_that_got_no_answer_is_told_of_the_move_when_it_is_resumed(ralph, serve) -> None:
+    server = serve(HELLO, OVERLOADED, HELLO)
+    old, new = ralph.cwd / "old", ralph.cwd / "new"
+    old.mkdir()
+    assert ralph("go", "--session-id", ID, "--cd", str(old)).code == 0
+    old.rename(new)
+    fork = ("-r", ID, "and on", "--fork-session", "--session-id", OTHER_ID)
+    assert ralph(*fork, "--cd", str(new), *NO_RETRY).code == 75
+    assert ralph("-r", OTHER_ID, "--cd", str(new), *NO_RETRY).code == 0
+    for request in server.requests[1:]:
+        assert f"The working directory is now {new}; it was {old}." in str(request.json()["messages"])
+        assert f"Working directory: {new}\n" in request.json()["system"][0]["text"]
+
+
 def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, ralph_here, serve) -> None:
     serve(HELLO)
     gone = ralph.cwd / "gone"
