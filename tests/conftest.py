@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from tests.known_skips import is_known, is_told
 from tests.patience import TEST_S
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
+
+    from ralph.mock_api import MockApi, Playable
 
 # pytest rewrites the asserts of 350 files, which takes each process eight seconds unless it may store the bytecode.
 # 70 of these files belong to hypothesis, so hypothesis is imported only after this line.
@@ -133,3 +136,38 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _skips(reports: list[Any]) -> Iterator[tuple[str, str]]:
     for report in reports:
         yield report.nodeid, str(report.longrepr[2]).removeprefix("Skipped: ")
+
+
+@pytest.fixture
+def server_environment() -> dict[str, str]:
+    """The environment variables that name the server which `serve` started last. Folders replace this by the environment
+    of their `ralph`.
+    """
+    return {}
+
+
+@pytest.fixture
+def scenario_options() -> dict[str, Any]:
+    """The options of a scenario that a folder's tests share."""
+    return {}
+
+
+@pytest.fixture
+def serve(
+    server_environment: dict[str, str], scenario_options: dict[str, Any]
+) -> Iterator[Callable[..., MockApi]]:
+    """Starts a scripted server that plays these steps, or those that `script` computes. Further options are those of
+    `Scenario` and `MockApi`.
+    """
+    from ralph.mock_api import MockApi, Scenario  # not every folder's tests need it
+
+    with ExitStack() as servers:
+
+        def start(*steps: Playable, **options: Any) -> MockApi:
+            of_scenario = {key: options.pop(key) for key in Scenario.__struct_fields__ if key in options}
+            scenario = Scenario(steps, **scenario_options | of_scenario)
+            server = servers.enter_context(MockApi(scenario, **options))
+            server_environment["ANTHROPIC_BASE_URL"] = server.base_url
+            return server
+
+        yield start

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import MockApi, Scenario
 from tests.api.harness import RawServer, Rig, http_answer, read_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from ralph.mock_api import Playable, Script
 
 
 @pytest.fixture
@@ -31,17 +28,9 @@ def rig() -> Iterator[Callable[..., Rig]]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., MockApi]]:
-    """Starts a scripted server that plays these steps, or the steps that `script` returns."""
-    servers: list[MockApi] = []
-
-    def start(*steps: Playable, script: Script | None = None) -> MockApi:
-        servers.append(MockApi(Scenario(steps=steps, validate=False), script=script).start())
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+def scenario_options() -> dict[str, Any]:
+    """The requests are no more than the client under test needs."""
+    return {"validate": False}
 
 
 @pytest.fixture

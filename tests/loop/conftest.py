@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine.processes import protect_this_process
-from ralph.mock_api import MockApi, Scenario
 from tests.loop.iteration_processes import Iterating
 from tests.loop.one_supervisor import SUPERVISOR, end_commands
 from tests.processes.children import children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from ralph.mock_api import Playable
 
 
 @pytest.fixture
@@ -28,19 +25,8 @@ def iterating(tmp_path: Path) -> Iterating:
 
 
 @pytest.fixture
-def serve(iterating: Iterating) -> Iterator[Callable[..., MockApi]]:
-    """Starts a server with these steps, to which `ralph run` then sends its requests."""
-    servers: list[MockApi] = []
-
-    def start(*steps: Playable) -> MockApi:
-        server = MockApi(Scenario(steps)).start()
-        servers.append(server)
-        iterating.environment["ANTHROPIC_BASE_URL"] = server.base_url
-        return server
-
-    yield start
-    for server in servers:
-        server.close()
+def server_environment(iterating: Iterating) -> dict[str, str]:
+    return iterating.environment
 
 
 @pytest.fixture(scope="session", autouse=True)

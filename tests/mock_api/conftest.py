@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import MockApi, Scenario
 from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ralph.mock_api import Playable
+    from ralph.mock_api import MockApi
+
 
 REQUEST = {"model": "claude-test", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 HEADERS = "content-type: application/json\r\nanthropic-version: 2023-06-01\r\nx-api-key: k-secret\r\n"
@@ -75,24 +75,6 @@ def read_to_the_end(sock: socket.socket) -> Seen:
     except TimeoutError:
         return Seen(data, "timeout")
     return Seen(data, "eof")
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., MockApi]]:
-    """Starts a server with these steps or settings, and closes it after the test."""
-    servers: list[MockApi] = []
-
-    def start(*steps: Playable, **settings: Any) -> MockApi:
-        options = {
-            key: settings.pop(key) for key in ("validate", "require_key", "parse_requests") if key in settings
-        }
-        server = MockApi(Scenario(steps=steps, **options), **settings).start()
-        servers.append(server)
-        return server
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 @pytest.fixture

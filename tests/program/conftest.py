@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import MockApi, Scenario, Turn
+from ralph.mock_api import MockApi, Turn
 from tests.api.harness import RawServer, read_request
 from tests.patience import PATIENCE_S
 from tests.processes.fork_server import REPOSITORY, start_ralph
@@ -202,21 +202,8 @@ def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
 
 
 @pytest.fixture
-def serve(ralph: Ralph) -> Iterator[Callable[..., MockApi]]:
-    """Starts a server with these steps, to which `ralph` then sends its requests."""
-    servers: list[MockApi] = []
-
-    def start(*steps: Playable, **options: Any) -> MockApi:
-        script = options.pop("script", None)
-        scenario = None if script else Scenario(steps, **options)
-        server = MockApi(scenario, script=script).start()
-        servers.append(server)
-        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
-        return server
-
-    yield start
-    for server in servers:
-        server.close()
+def server_environment(ralph: Ralph) -> dict[str, str]:
+    return ralph.environment
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ _GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTE
 
 
 @dataclass
-class Played:
+class PlayedRun:
     """One process of a scene."""
 
     words: Sequence[str]
@@ -51,7 +51,7 @@ class Recording:
     directory: Path
     servers: Mapping[str, str]
     """The URL of each server by its name."""
-    runs: list[Played] = field(default_factory=list)
+    runs: list[PlayedRun] = field(default_factory=list)
     journals: dict[str, bytes] = field(default_factory=dict)
     """The journals in the order in which they were begun."""
     loops: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Stage:
         self._main = MockApi(Scenario(scene.answers))
         self._spare = MockApi(Scenario(scene.spare))
         self._told: dict[str, int] = {"main": 0, "spare": 0}
-        self._runs: list[Played] = []
+        self._runs: list[PlayedRun] = []
         self.environment: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -179,7 +179,7 @@ class _Stage:
             os.close(writing)
         code = self._ended(process)
         stderr = err.read_text() if err.exists() else ""
-        self._runs.append(Played(words, code, out.read_text(), stderr, self._new_requests()))
+        self._runs.append(PlayedRun(words, code, out.read_text(), stderr, self._new_requests()))
 
     def _ended(self, process: subprocess.Popen[bytes]) -> int:
         timer = threading.Timer(PATIENCE_S, process.send_signal, [signal.SIGKILL])

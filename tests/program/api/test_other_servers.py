@@ -135,7 +135,7 @@ def only(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("played", [name], indirect=True)
 
 
-class Played(NamedTuple):
+class QuirkRun(NamedTuple):
     """A run with a server that has one such habit, and what the run left."""
 
     name: str
@@ -146,14 +146,14 @@ class Played(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=QUIRKS)
-def played(request, tmp_path_factory) -> Played:
+def played(request, tmp_path_factory) -> QuirkRun:
     """One run for all tests of a habit."""
     ralph = ralph_in(tmp_path_factory.mktemp(request.param))
     ralph.retry_quickly()
     with MockApi(Scenario(load_example(request.param).steps)) as server:
         ran = ralph("write the note", "--base-url", server.base_url, "--result-file", "result.json")
     result = json.loads((ralph.cwd / "result.json").read_text())
-    return Played(request.param, ran, result, server, ralph.cwd)
+    return QuirkRun(request.param, ran, result, server, ralph.cwd)
 
 
 def test_every_quirk_that_ships_is_tested_here() -> None:
