@@ -65,16 +65,20 @@ def encode_request(payload: Any, *, headers: str = HEADERS) -> bytes:
     )
 
 
-def read_to_the_end(sock: socket.socket) -> Seen:
+def read_to_the_end(sock: socket.socket, *, silent_after: bytes | None = None) -> Seen:
+    """Reads until the connection ends. A server that falls silent when it has sent `silent_after` is given 0.1 s then."""
     data = b""
     try:
-        while piece := sock.recv(65536):
+        while True:
+            if silent_after is not None and data.endswith(silent_after):
+                sock.settimeout(0.1)
+            if not (piece := sock.recv(65536)):
+                return Seen(data, "eof")
             data += piece
     except ConnectionResetError:
         return Seen(data, "reset")
     except TimeoutError:
         return Seen(data, "timeout")
-    return Seen(data, "eof")
 
 
 @pytest.fixture
@@ -82,8 +86,8 @@ def connect() -> Iterator[Callable[..., socket.socket]]:
     """Opens a raw connection to a server."""
     sockets: list[socket.socket] = []
 
-    def open_connection(server: MockApi, timeout_s: float = within_s(20)) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
+    def open_connection(server: MockApi) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=within_s(20))
         sockets.append(sock)
         return sock
 
@@ -94,20 +98,20 @@ def connect() -> Iterator[Callable[..., socket.socket]]:
 
 @pytest.fixture
 def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
-    """Sends one request on a new connection, and returns everything that came back."""
+    """Sends one request on a new connection, and returns everything that came back (`read_to_the_end`)."""
 
     def send(
         server: MockApi,
         *,
         stream: bool = True,
-        timeout_s: float = within_s(20),
+        silent_after: bytes | None = None,
         close: bool = True,
         **changes: Any,
     ) -> Seen:
-        sock = connect(server, timeout_s)
+        sock = connect(server)
         headers = HEADERS + ("connection: close\r\n" if close else "")
         sock.sendall(encode_request({**REQUEST, "stream": stream, **changes}, headers=headers))
-        return read_to_the_end(sock)
+        return read_to_the_end(sock, silent_after=silent_after)
 
     return send
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from ralph.mock_api import RecordedRequest
 
+LAST_CHUNK = b"0\r\n\r\n"
+
 
 def test_a_stream_is_the_encoded_events_and_ends_with_the_last_chunk(serve: Serve, ask: Ask) -> None:
     turn = Turn(content=(Text("Größe " * 50), ToolUse("Bash", {"command": "ls"})))
@@ -122,9 +124,9 @@ def test_twenty_thousand_deltas_are_one_piece_of_bytes(serve: Serve, ask: Ask) -
 
 def test_without_parsing_a_repeated_answer_is_encoded_once(serve: Serve, ask: Ask) -> None:
     with MockApi(Scenario(steps=(HELLO,), parse_requests=False)) as server:
-        ask(server, close=False, timeout_s=within_s(0.5))
+        ask(server, close=False, silent_after=LAST_CHUNK)
         first = server._responder._cached
-        ask(server, close=False, timeout_s=within_s(0.5))
+        ask(server, close=False, silent_after=LAST_CHUNK)
         assert first is not None
         assert server._responder._cached is first
 

@@ -98,7 +98,8 @@ def test_silence_inside_the_stream_and_then_the_rest(serve: Serve, ask: Ask) -> 
 
 @pytest.mark.parametrize("after", [0, 3])
 def test_silence_for_ever(serve: Serve, ask: Ask, after: int) -> None:
-    seen = ask(serve(breaking(stall_after_events=after, framing="close")), timeout_s=0.1)
+    sent = encode_events(EVENTS[:after]) or b"\r\n\r\n"
+    seen = ask(serve(breaking(stall_after_events=after, framing="close")), silent_after=sent)
 
     assert (seen.body, seen.ended) == (encode_events(EVENTS[:after]), "timeout")
 
