@@ -139,11 +139,9 @@ def _skips(reports: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def server_environment() -> dict[str, str]:
-    """The environment variables that name the server which `serve` started last. Folders replace this by the environment
-    of their `ralph`.
-    """
-    return {}
+def tell_base_url() -> Callable[[str], None]:
+    """Called with the address of each server that `serve` starts. Folders let it tell their `ralph`."""
+    return lambda _url: None
 
 
 @pytest.fixture
@@ -154,7 +152,7 @@ def scenario_options() -> dict[str, Any]:
 
 @pytest.fixture
 def serve(
-    server_environment: dict[str, str], scenario_options: dict[str, Any]
+    tell_base_url: Callable[[str], None], scenario_options: dict[str, Any]
 ) -> Iterator[Callable[..., MockApi]]:
     """Starts a scripted server that plays these steps, or those that `script` computes. Further options are those of
     `Scenario` and `MockApi`.
@@ -167,7 +165,7 @@ def serve(
             of_scenario = {key: options.pop(key) for key in Scenario.__struct_fields__ if key in options}
             scenario = Scenario(steps, **scenario_options | of_scenario)
             server = servers.enter_context(MockApi(scenario, **options))
-            server_environment["ANTHROPIC_BASE_URL"] = server.base_url
+            tell_base_url(server.base_url)
             return server
 
         yield start

@@ -15,7 +15,7 @@ from tests.loop.one_supervisor import SUPERVISOR, end_commands
 from tests.processes.children import children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -25,8 +25,8 @@ def iterating(tmp_path: Path) -> Iterating:
 
 
 @pytest.fixture
-def server_environment(iterating: Iterating) -> dict[str, str]:
-    return iterating.environment
+def tell_base_url(iterating: Iterating) -> Callable[[str], None]:
+    return lambda url: iterating.environment.update(ANTHROPIC_BASE_URL=url)
 
 
 @pytest.fixture(scope="session", autouse=True)

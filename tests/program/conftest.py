@@ -202,8 +202,8 @@ def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
 
 
 @pytest.fixture
-def server_environment(ralph: Ralph) -> dict[str, str]:
-    return ralph.environment
+def tell_base_url(ralph: Ralph) -> Callable[[str], None]:
+    return lambda url: ralph.environment.update(ANTHROPIC_BASE_URL=url)
 
 
 @pytest.fixture
