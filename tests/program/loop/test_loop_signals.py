@@ -54,6 +54,7 @@ def test_a_second_signal_reaches_the_iteration_too(ralph, iterations) -> None:
     wait_until((ralph.cwd / "started").exists)
     iteration = iteration_of_loop(ralph)
     os.kill(iteration, signal.SIGSTOP)
+    wait_until(lambda: status_of(iteration)["State"].startswith("T"))  # until then it takes signals
     for number in (signal.SIGTERM, signal.SIGINT):
         process.send_signal(number)
         wait_until(partial(is_pending, number, iteration))
@@ -64,9 +65,13 @@ def test_a_second_signal_reaches_the_iteration_too(ralph, iterations) -> None:
 
 def is_pending(number: int, process_id: int) -> bool:
     """Whether a process was sent this signal and has not taken it yet."""
-    status = Path(f"/proc/{process_id}/status").read_text().splitlines()
-    [pending] = [int(line.split()[1], 16) for line in status if line.startswith("ShdPnd:")]
-    return bool(pending >> number - 1 & 1)
+    return bool(int(status_of(process_id)["ShdPnd"], 16) >> number - 1 & 1)
+
+
+def status_of(process_id: int) -> dict[str, str]:
+    """The fields of /proc/PID/status."""
+    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def test_a_signal_to_all_at_once_reaches_the_iteration_once(ralph, iterations) -> None:
