@@ -33,9 +33,9 @@ from ralph.values.outcome import Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from ralph.conversation.records import Record
+    from ralph.conversation.records import MovedRecord
     from ralph.retry.roster import Roster
     from ralph.sessions.history import SessionHistory
     from ralph.settings.tables import Settings
@@ -81,21 +81,20 @@ class OldSession:
         journal, old, history = self._read(path)
         notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
         total = SessionTotal(history.turns, history.cost_usd)
-        moves = [moved_record(str(self._cwd))] if old.cwd != str(self._cwd) else []
+        move = moved_record(str(self._cwd)) if old.cwd != str(self._cwd) else None
         try:
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             _refuse_another_server(old, settings)
-            if moves:
+            if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
                 notices.append(f"the session's directory {there} {has}; it goes on in {here}")
-                [moved] = moves
-                old = apply(old, moved)
+                old = apply(old, move)
             if self._options.forks:
-                return OpenSession(new_id, self._copy(journal, new_id, moves), old, tuple(notices))
+                return OpenSession(new_id, self._copy(journal, new_id, move), old, tuple(notices))
             journal.mend()
-            if moves:
-                journal.append(*moves)
+            if move is not None:
+                journal.append(move)
         except BaseException:
             journal.close()
             raise
@@ -144,12 +143,12 @@ class OldSession:
         there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)
         raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; go on with it there: {there}")
 
-    def _copy(self, journal: FileJournal, new_id: str, moves: Sequence[Record]) -> FileJournal:
+    def _copy(self, journal: FileJournal, new_id: str, move: MovedRecord | None) -> FileJournal:
         rest = journal.lines_behind_first()
         journal.close()
         copy = self._store.create(new_id, self._cwd)
         opening = session_record(new_id, str(self._cwd), self._now.isoformat(), __version__)
-        copy.begin_as_fork(forked_record(opening, journal.records), rest, *moves)
+        copy.begin_as_fork(forked_record(opening, journal.records), rest, move)
         return copy
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ralph.conversation.records import Record, SessionRecord
+    from ralph.conversation.records import MovedRecord, Record, SessionRecord
 
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)
@@ -147,14 +147,17 @@ class FileJournal:
             raise JournalError(self.path, error) from error
         return lines + b"\n" if self._lacks_break else lines
 
-    def begin_as_fork(self, opening: SessionRecord, lines: bytes, *behind: Record) -> None:
+    def begin_as_fork(self, opening: SessionRecord, lines: bytes, move: MovedRecord | None = None) -> None:
         """Writes the first record of a fork, then the records that are copied from the old session, as bytes in
-        `lines`, and then the records `behind` them. Writes everything or nothing. Raises JournalError.
+        `lines`, and then `move`, if the fork is elsewhere. Writes everything or nothing. Raises JournalError.
         """
-        now, next_seq = time.time(), 1 + (opening.copied or 0)
-        own = b"".join(line_of(seq, record, now) for seq, record in enumerate(behind, next_seq))
+        now, number = time.time(), 1 + (opening.copied or 0)
+        data = line_of(0, opening, now) + lines
+        if move is not None:
+            data += line_of(number, move, now)
+            number += 1
         with self._lock:
-            self._write_whole(line_of(0, opening, now) + lines + own, next_seq + len(behind), sync=True)
+            self._write_whole(data, number, sync=True)
 
     def _write_whole(self, lines: bytes, number: int, *, sync: bool) -> None:
         if self._failure is not None:
