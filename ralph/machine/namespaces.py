@@ -27,16 +27,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
 
     from ralph.machine import launcher, restriction
-else:  # imported from the script's own directory, because ralph is not on the path here
+else:
+    import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
+
+    # Imported from the script's own directory, because ralph is not on the path here.
     sys.path.append(os.path.dirname(__file__))
     import launcher
     import restriction
