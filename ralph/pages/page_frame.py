@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 from datetime import datetime, tzinfo
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,28 @@ def rendered(
     """The HTML file that a template makes of the values, in UTF-8. `place` says in words what the page shows. `version`
     is that of ralph. `zone` is the time zone of its times. None is the machine's.
     """
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    page = (
+        _environment(zone)
+        .get_template(template)
+        .render(
+            **values,
+            place=place,
+            version=version,
+            made_at_s=made_at_s,
+            zone=_zone_name(made_at_s, zone),
+            style=Markup(style),  # noqa: S704 - a file of ralph
+            script=Markup(script),  # noqa: S704 - a file of ralph
+            style_hash=_hash_of(style),
+            script_hash=_hash_of(script),
+        )
+    )
+    return _HIDDEN.sub(_named, page).encode()
+
+
+@lru_cache(maxsize=4)
+def _environment(zone: tzinfo | None) -> Environment:
+    """The template engine for times in this zone. It keeps the templates that it has compiled."""
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -134,19 +157,7 @@ def rendered(
         "headline": headline_of,
         "share": _share,
     }
-    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    page = environment.get_template(template).render(
-        **values,
-        place=place,
-        version=version,
-        made_at_s=made_at_s,
-        zone=_zone_name(made_at_s, zone),
-        style=Markup(style),  # noqa: S704 - a file of ralph
-        script=Markup(script),  # noqa: S704 - a file of ralph
-        style_hash=_hash_of(style),
-        script_hash=_hash_of(script),
-    )
-    return _HIDDEN.sub(_named, page).encode()
+    return environment
 
 
 def timeline_of(
