@@ -131,7 +131,7 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
     if found.silent is not None:
         process.context.events.emit(Notice(found.silent.notice, is_vital=True))
         if found.silent.unread_bytes():
-            prepared.session.forget()
+            prepared.parts.session.forget()
             return process.ended_early(Outcome.USAGE, found.silent.refusal)
     return prepared.work(first_prompt, _own_part(found, process.context.options))
 

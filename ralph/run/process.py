@@ -16,6 +16,7 @@ from ralph.machine.loading import begin_garbage_collection
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import PromptError
 from ralph.run.prepared_run import PreparedRun
+from ralph.run.run_parts import open_parts
 from ralph.run.session import CannotOpenError
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.retention import remove_old_journals
@@ -69,25 +70,25 @@ class RunProcess:
         make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
         of_driver: ServerGroup | None = None,
     ) -> PreparedRun:
-        """Opens the session and its tools. Raises the errors that PreparedRun raises.
+        """Opens the session and its tools. Raises the errors that `open_parts` raises.
 
         `has_prompt` is True if there is a prompt with which a new session can start. `options` replace the options in
-        the context; a driver may have changed them. `make_gate` and `of_driver` are passed to `PreparedRun`.
+        the context; a driver may have changed them. `make_gate` is
+        passed to `PreparedRun`, and `of_driver` to `open_parts`.
         """
         context = self.context
-        prepared = PreparedRun(
+        parts = open_parts(
             options or context.options,
             around,
             context.controls,
-            context.notes,
             context.new_id,
             has_prompt=has_prompt,
-            make_gate=make_gate,
             of_driver=of_driver,
         )
+        prepared = PreparedRun(parts, context.notes, make_gate)
         self._prepared = prepared
         begin_garbage_collection()
-        context.events.emit(SessionOpened(prepared.session.id))
+        context.events.emit(SessionOpened(prepared.parts.session.id))
         return prepared
 
     def attempt(self, work: Callable[[], T]) -> T | RunEnded:
@@ -183,7 +184,7 @@ class RunProcess:
 
     def remove_old_journals(self) -> None:
         """Removes old journals. This is the last step, after the result has been delivered."""
-        journal = self._prepared.session.journal if self._prepared is not None else None
+        journal = self._prepared.parts.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             retention = self.context.surroundings().settings.sessions
             remove_old_journals(

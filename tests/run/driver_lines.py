@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.inbox import Inbox
 from ralph.run.driven.progress import Progress
+from ralph.run.driven.questions import Replies
 from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
@@ -72,12 +73,14 @@ class Desk:
         self.events = RecordingEvents()
         self.progress = Progress(self.clock)
         self.inbox = Inbox(self.clock)
+        self.replies = Replies()
         self.steering = Steering(
             self.inbox.mailbox(),
             self.controls,
             self.clock,
             self.progress,
             self.responses.append,
+            replies=self.replies,
             events=self.events,
         )
         if is_open:

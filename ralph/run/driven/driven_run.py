@@ -18,7 +18,7 @@ from ralph.run.driven.control_channel import ControlChannel, why_unusable
 from ralph.run.driven.driver_gate import DriverGate, DriverLink, PermissionAsking
 from ralph.run.driven.hooks import HookFacts
 from ralph.run.driven.model_choice import AboutSession, ModelChoice, described_commands
-from ralph.run.driven.questions import Questions
+from ralph.run.driven.questions import Questions, Replies
 from ralph.run.driven.steering import Steering
 from ralph.run.wiring import build_roster
 from ralph.values.events import MessageTaken, RunEnded, SessionStateChanged
@@ -51,10 +51,13 @@ _WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
 class Driver(Struct, frozen=True):
-    """The connection to a driver. A channel reads the driver's lines, and a `Steering` answers the driver's requests."""
+    """The connection to a driver. A channel reads the driver's lines, and a `Steering` answers the driver's requests.
+    `replies` gets the driver's responses to ralph's requests.
+    """
 
     channel: ControlChannel
     steering: Steering
+    replies: Replies
 
 
 def make_driver(
@@ -67,18 +70,19 @@ def make_driver(
     events: Events,
 ) -> Driver:
     mailbox = inbox.mailbox()
-    channel = ControlChannel(mailbox)
+    channel, replies = ControlChannel(mailbox), Replies()
     steering = Steering(
         mailbox,
         controls,
         clock,
         progress,
         writer.respond,
+        replies=replies,
         events=events,
         has_room=lambda: writer.has_room,
         acknowledge=channel.acknowledge,
     )
-    return Driver(channel, steering)
+    return Driver(channel, steering, replies)
 
 
 def refuse_unusable_input(options: RunOptions) -> None:
@@ -116,8 +120,7 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
     """
     context, around, steering = process.context, process.begin(), driver.steering
     patiently(driver.channel.start, context.waiter, context.clock)
-    questions = Questions(context.writer.respond, context.waiter, context.clock)
-    steering.attach(questions)
+    questions = Questions(context.writer.respond, driver.replies, context.waiter, context.clock)
     setup = steering.wait_for_setup(context.waiter)
     servers = _driver_servers(around, setup, questions)
     if servers is not None:
@@ -132,8 +135,10 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
         of_driver=servers,
     )
     prepared.announce(around.settings.warnings)
-    about = AboutSession(prepared.context_sizes, prepared.mcp_status, described_commands(prepared.library))
-    steering.open(ModelChoice(prepared.roster, around.settings, context.redactor, about))
+    about = AboutSession(
+        prepared.context_sizes, prepared.mcp_status, described_commands(prepared.parts.library)
+    )
+    steering.open(ModelChoice(prepared.parts.roster, around.settings, context.redactor, about))
     return prepared
 
 
@@ -207,12 +212,12 @@ class _DrivenRun:
                 break
             last = self._work_on(message)
         if last is None:
-            self._prepared.session.forget()
+            self._prepared.parts.session.forget()
             self._process.close_without_result()
             raise UsageError("standard input held no user message")
         self._refuse_the_rest(last)
         if not self._has_worked:
-            self._prepared.session.forget()
+            self._prepared.parts.session.forget()
         return self._process.deliver(last, is_told=True).exit_code
 
     def _work_on(self, message: UserMessage) -> RunEnded:
@@ -247,7 +252,7 @@ class _DrivenRun:
         has_refused = self._refuse_the_rest(stopped)
         is_told = has_refused or last is None
         if last is None:
-            self._prepared.session.forget()
+            self._prepared.parts.session.forget()
             if not has_refused:
                 _tell(self._process, stopped)
         return self._process.deliver(stopped, is_told=is_told).exit_code

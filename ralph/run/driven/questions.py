@@ -43,23 +43,30 @@ class Gone(Struct, frozen=True):
 Reply = Response | Late | Gone
 
 
-class Questions:
-    """The requests to the driver that wait for a response. `take` and `close` are called while the main thread waits
-    in `ask`.
+class Replies:
+    """Passes the driver's responses to the requests that wait for them. `take` and `close` are called while the main
+    thread waits in `Questions.ask`.
     """
 
-    def __init__(self, send: Callable[[dict[str, Any]], None], waiter: Waiter, clock: Clock) -> None:
-        """`send` writes one line to the driver."""
-        self._send = send
-        self._waiter = waiter
-        self._clock = clock
-        self._open: dict[str, Mailbox] = {}
-        self._asked = 0
-        self._is_closed = False
+    def __init__(self) -> None:
+        self._waiting: dict[str, Mailbox] = {}
+        self.is_closed = False
+        """True if the driver can no longer respond."""
+
+    def expect(self, request_id: str, mailbox: Mailbox) -> None:
+        """From now on, `mailbox` gets the response to this request."""
+        self._waiting[request_id] = mailbox
+
+    def give_up(self, request_id: str) -> bool:
+        """Ends the wait for a response. Returns whether the request was still open."""
+        mailbox = self._waiting.pop(request_id, None)
+        if mailbox is not None:
+            mailbox.close()
+        return mailbox is not None
 
     def take(self, response: Response) -> None:
         """Passes a response to the request that it answers, if that request is still open."""
-        mailbox = self._open.get(response.request_id)
+        mailbox = self._waiting.get(response.request_id)
         if mailbox is not None:
             mailbox.put(response)
 
@@ -67,45 +74,56 @@ class Questions:
         """Ends all requests, because the input has ended and the driver can no longer respond. Every open request and
         every later request gets the reply `Gone`.
         """
-        self._is_closed = True
-        for mailbox in self._open.values():
+        self.is_closed = True
+        for mailbox in self._waiting.values():
             mailbox.put(Gone())
+
+
+class Questions:
+    def __init__(
+        self, send: Callable[[dict[str, Any]], None], replies: Replies, waiter: Waiter, clock: Clock
+    ) -> None:
+        """`send` writes one line to the driver."""
+        self._send = send
+        self._replies = replies
+        self._waiter = waiter
+        self._clock = clock
+        self._asked = 0
 
     def ask(self, questions: Sequence[Question]) -> list[Reply]:
         """Sends all requests at once, and returns one reply for each of them, in order. Each request has its own time
         limit, `within_s`. If the wait raises an `Interrupted`, the open requests are cancelled.
         """
-        if self._is_closed:
+        if self._replies.is_closed:
             return [Gone() for _ in questions]
         started_s = self._clock.now_s()
-        ids = [self._begin(question) for question in questions]
+        asked = [self._begin(question) for question in questions]
         try:
             return [
-                self._reply(request_id, question, started_s)
-                for request_id, question in zip(ids, questions, strict=True)
+                self._reply(request_id, mailbox, question, started_s)
+                for (request_id, mailbox), question in zip(asked, questions, strict=True)
             ]
         finally:
-            for request_id in ids:
-                if request_id in self._open:
-                    self._give_up(request_id)
+            for request_id, _ in asked:
+                self._give_up(request_id)
 
-    def _begin(self, question: Question) -> str:
+    def _begin(self, question: Question) -> tuple[str, Mailbox]:
         self._asked += 1
-        request_id = f"ralph_{self._asked}"
-        self._open[request_id] = self._waiter.mailbox()
+        request_id, mailbox = f"ralph_{self._asked}", self._waiter.mailbox()
+        self._replies.expect(request_id, mailbox)
         self._send(request_line(request_id, question.request))
-        return request_id
+        return request_id, mailbox
 
-    def _reply(self, request_id: str, question: Question, started_s: float) -> Reply:
+    def _reply(self, request_id: str, mailbox: Mailbox, question: Question, started_s: float) -> Reply:
         until_s = started_s + question.within_s
-        reply = self._waiter.wait(self._open[request_id], until_s=until_s, waiting_for=question.waiting_for)
+        reply = self._waiter.wait(mailbox, until_s=until_s, waiting_for=question.waiting_for)
         if reply is TIMED_OUT:
             self._give_up(request_id)
             return Late(question.within_s)
-        self._open.pop(request_id).close()
+        self._replies.give_up(request_id)
         return reply  # type: ignore[no-any-return]  # only `take` and `close` put something into the mailbox
 
     def _give_up(self, request_id: str) -> None:
-        self._open.pop(request_id).close()
-        if not self._is_closed:
+        """Tells the driver that nobody waits for its response any more, if the request is still open."""
+        if self._replies.give_up(request_id) and not self._replies.is_closed:
             self._send(cancel_line(request_id))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ralph.run.driven.control_channel import Item
     from ralph.run.driven.progress import Progress
-    from ralph.run.driven.questions import Questions
+    from ralph.run.driven.questions import Replies
     from ralph.values.controls import RunControls
     from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import Clock, Events, Mailbox, Waiter
@@ -124,11 +124,12 @@ class Steering:
         progress: Progress,
         respond: Callable[[dict[str, Any]], None],
         *,
+        replies: Replies,
         events: Events,
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one response. `has_room` returns whether the driver still reads its responses.
+        """`respond` writes one response. `replies` gets the responses of the driver. `has_room` returns whether the driver still reads its responses.
 
         `acknowledge` is called with each item that was taken from the mailbox. `events` receives notices and changes
         of the permission mode.
@@ -138,11 +139,11 @@ class Steering:
         self._clock = clock
         self._progress = progress
         self._respond = respond
+        self._replies = replies
         self._events = events
         self._has_room = has_room
         self._acknowledge = acknowledge
         self._models: Models | None = None
-        self._questions: Questions | None = None
         self.setup = DriverSetup()
         """The driver's settings for the session, from the last valid `initialize` request."""
         self._first: Item | None = None
@@ -153,12 +154,6 @@ class Steering:
         self._is_working = False
         self._has_stopped = False
         """True if a request to stop the current message was already handled. A message must not be stopped twice."""
-
-    def attach(self, questions: Questions) -> None:
-        """Sets the object that gets the driver's responses. Must be called before the first request to the driver."""
-        self._questions = questions
-        if self._has_input_ended:
-            questions.close()
 
     def open(self, models: Models) -> None:
         """Sets the models, and handles the first line if there is one. From then on, all control lines are handled.
@@ -246,8 +241,7 @@ class Steering:
         match item:
             case EndOfInput():
                 self._has_input_ended = True
-                if self._questions is not None:
-                    self._questions.close()
+                self._replies.close()
                 if item.error is not None:
                     self._respond(failure(None, f"cannot read standard input: {item.error}"))
             case TooLong():
@@ -270,8 +264,7 @@ class Steering:
             case ControlRequest():
                 self._take_request(line, waiting_for)
             case Response():
-                if self._questions is not None:
-                    self._questions.take(line)
+                self._replies.take(line)
 
     def _judge_malformed(self, line: Malformed) -> None:
         """Marks a safeguard as missing if an invalid line requested one.

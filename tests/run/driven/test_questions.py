@@ -10,7 +10,7 @@ from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.run.driven.control_channel import END_OF_INPUT
 from ralph.run.driven.control_lines import Response, parse_control_line
-from ralph.run.driven.questions import Gone, Late, Question, Questions
+from ralph.run.driven.questions import Gone, Late, Question, Questions, Replies
 from ralph.values.ports import InterruptRequested
 from tests.fakes import FakeClock
 from tests.rows import every_row
@@ -24,14 +24,16 @@ class Link:
         self.clock = FakeClock()
         self.inbox = Inbox(self.clock)
         self.sent: list[dict[str, Any]] = []
-        self.replies: dict[str, Response] = {}
-        self.questions = Questions(self._send, InboxWaiter(self.clock, self.inbox), self.clock)
+        self.answers: dict[str, Response] = {}
+        self.replies = Replies()
+        waiter = InboxWaiter(self.clock, self.inbox)
+        self.questions = Questions(self._send, self.replies, waiter, self.clock)
 
     def _send(self, line: dict[str, Any]) -> None:
         self.sent.append(line)
-        reply = self.replies.get(line["request_id"])
+        reply = self.answers.get(line["request_id"])
         if reply is not None and line["type"] == "control_request":
-            self.questions.take(reply)
+            self.replies.take(reply)
 
 
 def question(subtype: str = "hook_callback", within_s: float = 5.0) -> Question:
@@ -40,7 +42,7 @@ def question(subtype: str = "hook_callback", within_s: float = 5.0) -> Question:
 
 def test_replies_in_any_order_reach_their_questions() -> None:
     link = Link()
-    link.replies = {"ralph_1": Response("ralph_1", {"n": 1}), "ralph_2": Response("ralph_2", error="no")}
+    link.answers = {"ralph_1": Response("ralph_1", {"n": 1}), "ralph_2": Response("ralph_2", error="no")}
     assert link.questions.ask([question(), question()]) == [
         Response("ralph_1", {"n": 1}),
         Response("ralph_2", error="no"),
@@ -52,8 +54,8 @@ def test_an_unanswered_question_is_cancelled_when_its_time_is_over() -> None:
     link = Link()
     assert link.questions.ask([question(within_s=0.0)]) == [Late(0.0)]
     assert link.sent[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
-    link.questions.take(Response("ralph_1", {}))
-    link.replies = {"ralph_2": Response("ralph_2", {"late": False})}
+    link.replies.take(Response("ralph_1", {}))
+    link.answers = {"ralph_2": Response("ralph_2", {"late": False})}
     assert link.questions.ask([question()]) == [Response("ralph_2", {"late": False})], (
         "a late reply is ignored"
     )
@@ -61,7 +63,7 @@ def test_an_unanswered_question_is_cancelled_when_its_time_is_over() -> None:
 
 def test_a_driver_that_has_left_cannot_be_asked() -> None:
     link = Link()
-    link.questions.close()
+    link.replies.close()
     assert link.questions.ask([question(), question()]) == [Gone(), Gone()]
     assert link.sent == []
 
@@ -69,8 +71,7 @@ def test_a_driver_that_has_left_cannot_be_asked() -> None:
 def test_open_questions_end_when_the_driver_leaves() -> None:
     desk = Desk()
     waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
-    questions = Questions(desk.responses.append, waiter, desk.clock)
-    desk.steering.attach(questions)
+    questions = Questions(desk.responses.append, desk.replies, waiter, desk.clock)
     desk.steering.mailbox.put(END_OF_INPUT)
     assert questions.ask([question()]) == [Gone()]
 
@@ -78,8 +79,7 @@ def test_open_questions_end_when_the_driver_leaves() -> None:
 def test_an_interrupt_cancels_open_questions() -> None:
     desk = Desk()
     waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
-    questions = Questions(desk.responses.append, waiter, desk.clock)
-    desk.steering.attach(questions)
+    questions = Questions(desk.responses.append, desk.replies, waiter, desk.clock)
     desk.steering.begin_work()
     desk.steering.mailbox.put(request("interrupt"))
     with pytest.raises(InterruptRequested):

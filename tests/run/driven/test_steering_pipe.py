@@ -13,6 +13,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.driven.control_channel import ControlChannel
 from ralph.run.driven.control_lines import UserMessage, success
 from ralph.run.driven.progress import Progress
+from ralph.run.driven.questions import Replies
 from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.ports import InterruptRequested, RetryAborted
@@ -62,6 +63,7 @@ def driver() -> Iterator[Pipe]:
         clock,
         progress,
         responses.append,
+        replies=Replies(),
         events=RecordingEvents(),
         acknowledge=channel.acknowledge,
     )
