@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The speed at which examples are made depends on the machine and not on ralph. Other examples are drawn each time,
     # so many small runs find as much as one large one.
     settings.register_profile(
-        "ralph", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "ralph", max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.register_profile("thorough", settings.get_profile("ralph"), max_examples=1000)
     settings.load_profile("ralph")

@@ -74,7 +74,7 @@ def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, ser
 
     def execute_child(popen: Any, *how: Any) -> None:
         start = forked_processes.Start(*how)
-        if server.can_fork and forked_processes._is_iteration(start):
+        if server.can_fork and forked_processes._is_ralph(start):
             with server.lock:
                 forked_processes.start_fork(popen, start, server.orders, start.args)
         else:

@@ -2,8 +2,8 @@
 becomes the ordered command.
 
 A fork is a child of the server's own parent (`CLONE_PARENT` of clone(2)). A fork that becomes `ralph loop` or
-`ralph demo` has a fork server of its own, which makes its iterations. ralph knows nothing of this: only
-`subprocess` is changed.
+`ralph demo` has a fork server of its own, which makes its iterations. So has each slot of a fork that becomes
+`ralph fleet work`, for its jobs. ralph knows nothing of this: only `subprocess` is changed.
 
 A fork can also become a fork server for the commands of the fleet, which has loaded their libraries.
 """
@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from contextlib import suppress
 from pathlib import Path
@@ -279,10 +280,10 @@ def _fork_beside() -> int:
 
 
 def _become(order: Order, descriptors: Sequence[int], control: socket.socket) -> NoReturn:
-    orders = None
+    orders, words = None, order.command[_words_begin(order.command) :]
     try:
-        if _HAVE_ITERATIONS.intersection(order.command[3:4]):
-            orders = _server_of_its_own(control, descriptors)
+        if _HAVE_ITERATIONS.intersection(words[:1]):
+            orders = _server_of_its_own()
         _place(descriptors, (*range(_STREAMS), *order.kept))
         _take_over(order)
     except OSError as error:
@@ -294,8 +295,15 @@ def _become(order: Order, descriptors: Sequence[int], control: socket.socket) ->
     control.sendall(os.getpid().to_bytes(4, "big"))
     control.close()
     if orders is not None:
-        _start_iterations_by(orders)
+        _start_ralph_by(orders)
+    if words[:2] == ["fleet", "work"]:
+        _serve_slots()
     _run(order)
+
+
+def _words_begin(command: Sequence[str]) -> int:
+    """The index of the first word behind `python -m MODULE` or `python ... -c STATEMENT`."""
+    return 3 if command[1] == "-m" else command.index("-c") + 2
 
 
 def _serve_fleet(number: int) -> NoReturn:
@@ -310,18 +318,27 @@ def _serve_fleet(number: int) -> NoReturn:
     _serve(given)
 
 
-def _server_of_its_own(control: socket.socket, descriptors: Sequence[int]) -> Orders:
+def _server_of_its_own() -> Orders:
     """Forks a child that serves this process as a fork server, for as long as this process lives."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         os.setsid()  # what is sent to its parent's group is not for it
-        ours.close()
-        control.close()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.closerange(_STREAMS, theirs.fileno())
+        os.closerange(theirs.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         _serve(theirs)
     theirs.close()
     return Orders(ours)
+
+
+def _serve_slots() -> None:
+    """Gives each slot that this worker forks a fork server of its own: a job must be the child of its slot."""
+    worker = os.getpid()
+
+    def serve_slot() -> None:
+        if os.getppid() == worker:
+            _start_ralph_by(_server_of_its_own())
+
+    os.register_at_fork(after_in_child=serve_slot)
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
@@ -404,25 +421,27 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-# --- The seam in a fork that is a loop
+# --- The seam in a fork that starts ralph
 
 
-def _start_iterations_by(orders: Orders) -> None:
-    """Makes this process start its iterations as forks from now on, and all other processes as usual."""
+def _start_ralph_by(orders: Orders) -> None:
+    """Makes this process start its iterations and jobs as forks from now on, and all other processes as usual."""
+    lock = threading.Lock()  # a worker starts several jobs at once
     usual = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # typeshed leaves private names out
 
     def execute_child(popen: subprocess.Popen[bytes], *how: Any) -> None:
         start = Start(*how)
-        if _is_iteration(start):
-            start_fork(popen, start, orders, start.args)
+        if _is_ralph(start):
+            with lock:
+                start_fork(popen, start, orders, start.args)
         else:
             usual(popen, *how)
 
     subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]  # typeshed leaves private names out
 
 
-def _is_iteration(start: Start) -> bool:
-    """Whether a call starts `ralph run` as an iteration of a loop, with an interpreter like this one."""
+def _is_ralph(start: Start) -> bool:
+    """Whether a call starts `ralph run` or `ralph loop`, with an interpreter like this one."""
     from ralph.machine.own_programs import own_python
 
     *interpreter, statement = own_python("from ralph.__main__ import main; main(")
@@ -431,7 +450,7 @@ def _is_iteration(start: Start) -> bool:
     return (
         words[:at] == interpreter
         and words[at].startswith(statement)
-        and words[at + 1] == "run"
+        and words[at + 1] in {"run", "loop"}
         and is_as_loaded(start.args, start.env)
     )
 
