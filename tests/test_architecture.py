@@ -398,6 +398,19 @@ def test_values_are_structs_and_no_dataclass_is_made() -> None:
     assert not wrong
 
 
+def test_a_struct_is_a_value_and_never_changes() -> None:
+    """State that changes is an ordinary class, so that a reader knows from the first line which of the two it is."""
+    wrong = [
+        f"{module_name(path)}: {node.name}"
+        for path in MODULES
+        for node in nodes_of(path)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).rpartition(".")[2] == "Struct" for base in node.bases)
+        and not any(word.arg == "frozen" and ast.unparse(word.value) == "True" for word in node.keywords)
+    ]
+    assert not wrong
+
+
 def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
     """An object gets everything that it needs when it is made. Only what a driver may change is set later, through
     `RunControls`.

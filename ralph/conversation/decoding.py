@@ -95,32 +95,32 @@ _UPGRADES: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
 # --- Types for dictionaries that are stored as they arrived. They contain the fields that ralph reads.
 
 
-class _Block(Struct):
+class _Block(Struct, frozen=True):
     type: str
 
 
-class _Text(Struct):
+class _Text(Struct, frozen=True):
     text: str
 
 
-class _ToolUse(Struct):
+class _ToolUse(Struct, frozen=True):
     id: str
     name: str
     input: dict[str, Any]
 
 
-class _ToolResult(Struct):
+class _ToolResult(Struct, frozen=True):
     tool_use_id: str
     content: str | tuple[Block, ...]
 
 
-class _Message(Struct):
+class _Message(Struct, frozen=True):
     content: tuple[Block, ...]
     stop_reason: str | None
     usage: dict[str, Any]
 
 
-class _Attempt(Struct):
+class _Attempt(Struct, frozen=True):
     turn: int
     target: str
     status: int | None
@@ -131,7 +131,7 @@ class _Attempt(Struct):
     cost_usd: int | float | None
 
 
-class _TurnAsked(Struct):
+class _TurnAsked(Struct, frozen=True):
     turn: int
     attempts: int
     took_s: int | float

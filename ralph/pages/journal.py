@@ -43,45 +43,46 @@ _TURN_ASKED = b'"subtype":"turn_asked"'
 _ATTEMPT = b'"subtype":"attempt"'
 
 
-class _PassedEvent(Struct):
+class _PassedEvent(Struct, frozen=True):
     event: PassedAttempt
     at: float | None = None
 
 
-class _PassedUsage(Struct):
+class _PassedUsage(Struct, frozen=True):
     usage: dict[str, Any]
 
 
-class _PassedAnswer(Struct):
+class _PassedAnswer(Struct, frozen=True):
     message: _PassedUsage
     at: float | None = None
 
 
-class _PassedIntent(Struct):
+class _PassedIntent(Struct, frozen=True):
     id: str
     name: str
     at: float | None = None
 
 
-class _PassedResult(Struct):
+class _PassedResult(Struct, frozen=True):
     tool_use_id: str
     is_error: bool = False
     at: float | None = None
 
 
-class JournalRead(Struct):
+class JournalRead:
     """A journal that was read."""
 
-    path: Path
-    story: SessionStory
-    incidents: Incidents
-    written_at_s: float
-    """The time of the last write to the file."""
-    is_running: bool = False
-    is_newer: bool = False
-    """True if a newer ralph wrote the journal in a format that this one cannot read."""
-    problem: str | None = None
-    """Why the journal cannot be shown, or not all of it. None if all is shown."""
+    def __init__(self, path: Path, story: SessionStory, incidents: Incidents, written_at_s: float) -> None:
+        """`written_at_s` is the time of the last write to the file."""
+        self.path = path
+        self.story = story
+        self.incidents = incidents
+        self.written_at_s = written_at_s
+        self.is_running = False
+        self.is_newer = False
+        """True if a newer ralph wrote the journal in a format that this one cannot read."""
+        self.problem: str | None = None
+        """Why the journal cannot be shown, or not all of it. None if all is shown."""
 
     @property
     def id(self) -> str:

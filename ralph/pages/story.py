@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, ValidationError, field
+from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
 from ralph.conversation.records import (
@@ -100,26 +100,30 @@ class EntryDraft:
         )
 
 
-class RunStory(Struct):
+class RunStory:
     """The steps of one run, and what it came to."""
 
-    opening: RunRecord
-    steps: list[JournalStep]
-    is_copied: bool = False
-    """True if another session made this run, and a fork copied it."""
-    ended: EndedRecord | None = None
-    delivery: DeliveryRecord | None = None
-    answers: int = 0
-    attempts: int = 0
-    answers_usage: RunUsage = RunUsage()
-    """The usage of the answers. Counted only until the first attempt: journals of format 1 do not record attempts."""
-    attempts_usd: float | None = 0.0
-    """The cost of all attempts so far, or None if the cost of one of them is unknown."""
-    open_calls: set[str] = field(default_factory=set)
-    """The ids of the calls of the last answer that have no result yet."""
-    has_message: bool = False
-    first_entry: int = 1
-    """The number of the run's first entry."""
+    def __init__(
+        self, opening: RunRecord, step: JournalStep, *, is_copied: bool = False, first_entry: int = 1
+    ) -> None:
+        """`is_copied` is True if another session made this run, and a fork copied it. `first_entry` is the number of the
+        run's first entry.
+        """
+        self.opening = opening
+        self.steps = [step]
+        self.is_copied = is_copied
+        self.first_entry = first_entry
+        self.ended: EndedRecord | None = None
+        self.delivery: DeliveryRecord | None = None
+        self.answers = 0
+        self.attempts = 0
+        self.answers_usage = RunUsage()
+        """The usage of the answers. Counted only until the first attempt: journals of format 1 do not record attempts."""
+        self.attempts_usd: float | None = 0.0
+        """The cost of all attempts so far, or None if the cost of one of them is unknown."""
+        self.open_calls: set[str] = set()
+        """The ids of the calls of the last answer that have no result yet."""
+        self.has_message = False
 
     @property
     def turns(self) -> int:
@@ -140,7 +144,7 @@ class RunStory(Struct):
         self.attempts_usd = self.attempts_usd + cost_usd if is_known else None  # type: ignore[operator]  # `is_known` says that neither is None
 
 
-class PassedAttempt(Struct):
+class PassedAttempt(Struct, frozen=True):
     """The fields of an attempt that the timeline needs."""
 
     turn: int
@@ -273,7 +277,7 @@ class SessionStory:
         self.title = record.title or self.title
         is_copied = self.opening is not None and is_copied_run(self.opening, record, number)
         step = JournalStep(What.RUN, started_s, f"run {len(self.runs) + 1}")
-        self.runs.append(RunStory(record, [step], is_copied, first_entry=self._number + 1))
+        self.runs.append(RunStory(record, step, is_copied=is_copied, first_entry=self._number + 1))
         self._results.clear()
         self._has_answer = False
         self._attempt = None

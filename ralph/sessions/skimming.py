@@ -74,19 +74,19 @@ class _FoundRun(Struct, frozen=True):
     """True if the lines between the run's first message and the record of its end are skipped."""
 
 
-class _AttemptCost(Struct, tag_field="subtype", tag="attempt"):
+class _AttemptCost(Struct, frozen=True, tag_field="subtype", tag="attempt"):
     cost_usd: int | float | None
 
 
-class _AttemptLine(Struct):
+class _AttemptLine(Struct, frozen=True):
     event: _AttemptCost
 
 
-class _AnswerUsage(Struct):
+class _AnswerUsage(Struct, frozen=True):
     usage: dict[str, Any]
 
 
-class _AnswerLine(Struct):
+class _AnswerLine(Struct, frozen=True):
     message: _AnswerUsage
 
 
