@@ -5,7 +5,9 @@ each unexpected skip.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 import signal
 import sys
 from contextlib import ExitStack
@@ -43,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The speed at which examples are made depends on the machine and not on ralph. Other examples are drawn each time,
     # so many small runs find as much as one large one.
     settings.register_profile(
-        "ralph", max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "ralph", max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.register_profile("thorough", settings.get_profile("ralph"), max_examples=1000)
     settings.load_profile("ralph")
@@ -136,6 +138,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _skips(reports: list[Any]) -> Iterator[tuple[str, str]]:
     for report in reports:
         yield report.nodeid, str(report.longrepr[2]).removeprefix("Skipped: ")
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new directory. pytest's own fixture looks at the directories of all tests before, and makes a link for each."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f"{name}{next(_numbers)}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from ralph.machine import starting
 from ralph.machine.starting import IDLE_THREAD, end_idle_threads, start_job
 from ralph.values.shortage import ShortageError
-from tests.patience import within_s
+from tests.patience import wait_until, within_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _no_idle_threads() -> Iterator[None]:
     """No thread of another test can end its job during this one."""
-    until_s = time.monotonic() + within_s()
-    while any(isinstance(thread, starting._Worker) for thread in threading.enumerate()):
-        assert time.monotonic() < until_s
+
+    def none_is_left() -> bool:
         end_idle_threads()
-        time.sleep(0.001)
+        return not any(isinstance(thread, starting._Worker) for thread in threading.enumerate())
+
+    wait_until(none_is_left)
     yield
     end_idle_threads()
 
