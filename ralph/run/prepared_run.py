@@ -78,18 +78,18 @@ class PreparedRun:
     def _make_run(self, make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None) -> Run:
         parts, around = self.parts, self.parts.around
         return Run(
-            parts.roster,
+            parts.targets.roster,
             run_policy(around.settings.retry, parts.options.speed),
             client=parts.clients,
-            toolbox=parts.toolbox,
+            toolbox=parts.tools.toolbox,
             waiter=around.waiter,
             clock=around.clock,
             journal=parts.session.journal,
-            events=EventStream(around.events, _ExpectedCalls(parts.toolbox)),
+            events=EventStream(around.events, _ExpectedCalls(parts.tools.toolbox)),
             controls=parts.controls,
             session=parts.session.old,
             limits=around.settings.limits,
-            report_form=parts.report_form,
+            report_form=parts.tools.report_form,
             gate=self._gate(make_gate),
             turn_lock=parts.turn_lock,
         )
@@ -97,8 +97,8 @@ class PreparedRun:
     def _gate(self, make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None) -> Gate | None:
         """The gate of the run. None means that only the permission mode and the rules decide about calls."""
         parts = self.parts
-        guards, controls, session = parts.guards, parts.controls, parts.session
-        gate = None if make_gate is None else make_gate(session, parts.judge)
+        guards, controls, session = parts.rules.guards, parts.controls, parts.session
+        gate = None if make_gate is None else make_gate(session, parts.rules.judge)
         if not guards.hooks:
             return gate
         from ralph.agent.call_rules import ModeGate  # noqa: PLC0415 - few runs have hooks
@@ -109,11 +109,11 @@ class PreparedRun:
         return CommandHookGate(
             gate or ModeGate(controls.why_refused),
             guards.hooks,
-            parts.toolbox.run_hook,
+            parts.tools.toolbox.run_hook,
             facts=facts,
             controls=controls,
             events=parts.around.events,
-            judge=parts.judge,
+            judge=parts.rules.judge,
             is_told=parts.options.includes_hook_events,
         )
 
@@ -123,7 +123,7 @@ class PreparedRun:
         """
         parts = self.parts
         settings, emit = parts.around.settings, parts.around.events.emit
-        names, first = parts.roster.names, parts.roster.first
+        names, first = parts.targets.roster.names, parts.targets.roster.first
         source = first.credentials[0].source if first.credentials else "none"
         emit(
             RunStarted(
@@ -133,21 +133,21 @@ class PreparedRun:
                 api_key_source=source,
                 targets=names if len(names) > 1 else (),
                 permission_mode=parts.controls.permission_mode,
-                sandbox=parts.plan.level.name,
-                protections=parts.plan.protections,
-                memory=parts.memory,
-                commands=parts.library.names,
-                skills=parts.skills,
-                mcp_servers=() if parts.mcp is None else parts.mcp.server_names,
+                sandbox=parts.tools.plan.level.name,
+                protections=parts.tools.plan.protections,
+                memory=parts.targets.memory,
+                commands=parts.rules.library.names,
+                skills=parts.targets.skills,
+                mcp_servers=() if parts.tools.mcp is None else parts.tools.mcp.server_names,
             )
         )
         about_limits = () if parts.options.is_iteration else no_limit_notice(settings)
         for text in (
             *notices,
             *parts.session.notices,
-            *parts.notices,
+            *parts.targets.notices,
             *self._about_rights(),
-            *(notice.line for notice in parts.plan.notices),
+            *(notice.line for notice in parts.tools.plan.notices),
             *filter(None, [parts.after_kill]),
             *withheld_notice(parts.around),
             *about_limits,
@@ -165,15 +165,15 @@ class PreparedRun:
         if _may_have_servers(parts.around, offered):
             from ralph.run.servers import mcp_notices  # noqa: PLC0415 - few runs have servers
 
-            yield from mcp_notices(parts.around, parts.mcp, offered)
-        tools = [tool.name for tool in parts.toolbox.definitions]
-        yield from tools_notice(parts.around, tools, mode, parts.kept_patterns)
-        yield from parts.guards.notices
+            yield from mcp_notices(parts.around, parts.tools.mcp, offered)
+        tools = [tool.name for tool in parts.tools.toolbox.definitions]
+        yield from tools_notice(parts.around, tools, mode, parts.rules.kept_patterns)
+        yield from parts.rules.guards.notices
 
     def _tool_names(self) -> tuple[str, ...]:
         parts = self.parts
-        names = tuple(tool.name for tool in parts.toolbox.definitions)
-        return names if parts.report_form is None else (*names, parts.report_form.tool.name)
+        names = tuple(tool.name for tool in parts.tools.toolbox.definitions)
+        return names if parts.tools.report_form is None else (*names, parts.tools.report_form.tool.name)
 
     def first_prompt(self, prompt: str | None) -> str | None:
         """The first prompt for the model, or None if the run resumes unfinished work without a new prompt.
@@ -186,11 +186,11 @@ class PreparedRun:
 
     def mcp_status(self) -> list[dict[str, Any]]:
         """Describes the MCP servers of the run in the form that drivers expect."""
-        if self.parts.mcp is None:
+        if self.parts.tools.mcp is None:
             return []
         from ralph.run.servers import server_status  # noqa: PLC0415 - few runs have servers
 
-        return server_status(self.parts.mcp)
+        return server_status(self.parts.tools.mcp)
 
     def context_sizes(self) -> ContextSizes:
         """The sizes of the parts of the next request."""
@@ -199,11 +199,11 @@ class PreparedRun:
 
         redact = parts.around.redactor.redact
         return sizes_of_next(
-            parts.roster,
+            parts.targets.roster,
             self._run.conversation,
             self._run.log.session.meter,
-            memory=[(file, redact(file.section)) for file in parts.memory_files],
-            servers={} if parts.mcp is None else parts.mcp.server_of_each(),
+            memory=[(file, redact(file.section)) for file in parts.targets.memory_files],
+            servers={} if parts.tools.mcp is None else parts.tools.mcp.server_of_each(),
         )
 
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
@@ -216,20 +216,20 @@ class PreparedRun:
         self._run.take_requested_model()
         started_at = parts.around.clock.utc_now().isoformat()
         title = parts.options.title or self._title_of(prompt, own)
-        shape, name = parts.roster.first_shape, parts.roster.first.name
+        shape, name = parts.targets.roster.first_shape, parts.targets.roster.first.name
         opening = run_record(
             shape,
             started_at,
             os.getpid(),
             target=name,
-            writable=parts.writable,
+            writable=parts.tools.writable,
             again=parts.options.needed_again,
             title=title and parts.around.redactor.redact(title),
-            tool_patterns=parts.kept_patterns,
+            tool_patterns=parts.rules.kept_patterns,
         )
         parts.controls.narrowed = None
-        if parts.task_judge is not None:
-            parts.task_judge.begin_task(None)
+        if parts.rules.task_judge is not None:
+            parts.rules.task_judge.begin_task(None)
         task = self._of_command(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
@@ -241,8 +241,8 @@ class PreparedRun:
         ended = replace(
             ended,
             session_total=self._total,
-            sandbox=parts.plan.level.name,
-            protections=parts.plan.protections,
+            sandbox=parts.tools.plan.level.name,
+            protections=parts.tools.plan.protections,
         )
         return self.with_resume_command(ended)
 
@@ -267,8 +267,8 @@ class PreparedRun:
         parts = self.parts
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
-        call = parts.library.called(whole[begin:end])
-        if call is None or parts.task_judge is None:
+        call = parts.rules.library.called(whole[begin:end])
+        if call is None or parts.rules.task_judge is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
 
@@ -280,7 +280,7 @@ class PreparedRun:
             home=parts.around.environment.get("HOME", ""),
             session_id=parts.session.id,
             controls=parts.controls,
-            judge=parts.task_judge,
+            judge=parts.rules.task_judge,
             events=parts.around.events,
         )
         return lambda calls: self._task(command.make(calls)) or ""
@@ -298,8 +298,8 @@ class PreparedRun:
             return prompt
         from ralph.run.sandbox_note import changed_sandbox_note, with_note  # noqa: PLC0415 - a new session needs none
 
-        told = str(parts.roster.first_shape.head().fields.get("system", ""))
-        note = changed_sandbox_note(old, parts.about_sandbox, told, has_prompt=prompt is not None)
+        told = str(parts.targets.roster.first_shape.head().fields.get("system", ""))
+        note = changed_sandbox_note(old, parts.tools.about_sandbox, told, has_prompt=prompt is not None)
         if note is None:
             return prompt
         self._is_change_told = True
@@ -350,7 +350,7 @@ class PreparedRun:
         The journal remains open, because the delivery is still to be recorded.
         """
         self.parts.clients.close()
-        undone = self.parts.toolbox.close()
+        undone = self.parts.tools.toolbox.close()
         end_idle_threads()
         return undone
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.prompt.commands import Library
-    from ralph.prompt.memory import Memory, MemoryFile
+    from ralph.prompt.memory import MemoryFile
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
     from ralph.run.command_rules import TaskJudge
@@ -52,32 +52,46 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 
-class RunParts(Struct, frozen=True):
-    options: RunOptions
-    around: Surroundings
-    controls: RunControls
-    session: OpenSession
+class RuleParts(Struct, frozen=True):
+    """The permission rules, and the commands and skills that these rules let ralph read."""
+
     guards: RunGuards
     kept_patterns: Mapping[str, tuple[str, ...]]
     """The tool lists with patterns that the journal records for this run."""
     library: Library
     task_judge: TaskJudge | None
     """Applies the permission rules of the run and of the current command. None if there are no commands."""
-    judge: CallJudge | None
-    """Applies the permission rules. None if there are none."""
-    turn_lock: FileTurnLock | None
-    writable: tuple[str, ...]
-    """The directories outside of the working directory in which tools may write."""
+
+    @property
+    def judge(self) -> CallJudge | None:
+        """Applies the permission rules. None if there are none."""
+        return self.task_judge or self.guards.judge
+
+
+class ToolParts(Struct, frozen=True):
+    toolbox: LocalToolbox
+    mcp: McpToolset | None
     plan: BoxPlan
     """The sandbox of commands."""
-    about_sandbox: str
-    """The sentence about the sandbox for the model. Empty if there is nothing to say."""
-    mcp: McpToolset | None
-    toolbox: LocalToolbox
-    after_kill: str
-    """A notice about protected files that have changed since an earlier run was killed, or an empty string."""
+    writable: tuple[str, ...]
+    """The directories outside of the working directory in which tools may write."""
     report_form: ReportForm | None
-    clients: TargetClients
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The tools of requests, with the tool for the final report if there is one."""
+        return (*self.toolbox.definitions, *(() if self.report_form is None else (self.report_form.tool,)))
+
+    @property
+    def about_sandbox(self) -> str:
+        """The sentence about the sandbox for the model. Empty if there is nothing to say."""
+        has_commands = any(tool.name == "Bash" for tool in self.toolbox.definitions)
+        return self.plan.sentence_for_model(len(self.writable)) if has_commands else ""
+
+
+class TargetParts(Struct, frozen=True):
+    """The targets, and the parts of their system prompt."""
+
     roster: Roster
     notices: tuple[str, ...]
     """Notices for people about the targets, the instruction files and the skills."""
@@ -87,6 +101,20 @@ class RunParts(Struct, frozen=True):
     keeps its system prompt and reads no such files."""
     skills: tuple[str, ...]
     """The names of the skills in the system prompt."""
+
+
+class RunParts(Struct, frozen=True):
+    options: RunOptions
+    around: Surroundings
+    controls: RunControls
+    turn_lock: FileTurnLock | None
+    clients: TargetClients
+    session: OpenSession
+    rules: RuleParts
+    tools: ToolParts
+    after_kill: str
+    """A notice about protected files that have changed since an earlier run was killed, or an empty string."""
+    targets: TargetParts
 
 
 def open_parts(
@@ -120,71 +148,116 @@ def open_parts(
         plan = plan_sandbox(around, options.writable)
         session = _open_session(options, around, new_id, has_prompt=has_prompt)
         opened.callback(session.journal.close)
-        old = session.old
-
-        patterns = _patterns_to_keep(options, around, old)
-        if old is not None and not options.names_tools and old.tool_patterns:
-            guards = build_guards(around, options, controls, old.tool_patterns)
-        library = find_library(around, options, plan, guards.judge)
-        task_judge = _task_judge(guards.judge) if library.files else None
-        judge = task_judge or guards.judge
-
-        writable = options.writable or (old.writable if old is not None else ())
-        if writable != options.writable:
-            plan = plan_sandbox(around, writable)
-        if guards.judge is not None:
-            plan = close_denied_places(plan, guards.judge, around.cwd, writable)
-        toolbox = _open_toolbox(
-            options, around, controls, old, writable=writable, plan=plan, judge=judge, mcp=mcp
-        )
-        opened.callback(toolbox.close)
-        after_kill = toolbox.about_killed_run()
-        report_form = build_report_form(around, options, old)
-
-        tools = (*toolbox.definitions, *(() if report_form is None else (report_form.tool,)))
-        has_commands = any(tool.name == "Bash" for tool in toolbox.definitions)
-        about_sandbox = plan.sentence_for_model(len(writable)) if has_commands else ""
-        memory = _read_memory(options, around, plan, guards.judge)
-        skills = _list_skills(library, tools)
-        names = [tool.name for tool in toolbox.definitions]
-        has_new_tools = old is not None and mcp is not None and not old.offered_tools.issuperset(names)
-        is_new_prompt = old is None or has_new_tools or options.shapes_requests
-        roster, notices = build_roster(
-            *(around, tools, options, old),
-            about_sandbox=about_sandbox,
-            memory=memory,
-            skills="" if skills is None else skills.text,
-            keeps=not has_new_tools,
-        )
-        # The settings may name another model than the old session.
-        refuse_uncountable_budget(roster.targets, around.settings)
+        rules = _make_rules(options, around, controls, guards=guards, old=session.old, plan=plan)
+        tools = _open_tools(options, around, controls, rules=rules, old=session.old, plan=plan, mcp=mcp)
+        opened.callback(tools.toolbox.close)
+        after_kill = tools.toolbox.about_killed_run()
+        targets = _make_targets(options, around, rules, tools, session.old)
         opened.pop_all()
-    if old is not None:
-        _continue_from(old, roster, clients, toolbox, around.clock)
+    if session.old is not None:
+        _continue_from(session.old, targets.roster, clients, tools.toolbox, around.clock)
     return RunParts(
-        options=options,
-        around=around,
-        controls=controls,
-        session=session,
-        guards=guards,
-        kept_patterns=patterns,
-        library=library,
-        task_judge=task_judge,
-        judge=judge,
-        turn_lock=turn_lock,
+        *(options, around, controls, turn_lock, clients, session, rules, tools, after_kill, targets)
+    )
+
+
+def _make_rules(
+    options: RunOptions,
+    around: Surroundings,
+    controls: RunControls,
+    *,
+    guards: RunGuards,
+    old: Session | None,
+    plan: BoxPlan,
+) -> RuleParts:
+    """The rules of the run, with the tool lists of the session that it resumes, unless the command line selects tools
+    again.
+    """
+    kept = {} if old is None or options.names_tools else old.tool_patterns
+    if kept:
+        guards = build_guards(around, options, controls, kept)
+    library = find_library(around, options, plan, guards.judge)
+    task_judge = _task_judge(guards.judge) if library.files else None
+    return RuleParts(guards, _patterns_to_keep(patterns_of_tools(around), kept), library, task_judge)
+
+
+def _patterns_to_keep(
+    own: Mapping[str, tuple[str, ...]], kept: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, tuple[str, ...]]:
+    """The run's own tool lists, with those that it takes over from the session that it resumes."""
+    if not kept:
+        return own
+    disallowed = dict.fromkeys((*own.get("disallowed", ()), *kept.get("disallowed", ())))
+    return {**own, **kept, **({"disallowed": tuple(disallowed)} if disallowed else {})}
+
+
+def _open_tools(
+    options: RunOptions,
+    around: Surroundings,
+    controls: RunControls,
+    *,
+    rules: RuleParts,
+    old: Session | None,
+    plan: BoxPlan,
+    mcp: McpToolset | None,
+) -> ToolParts:
+    """The tools of the run, with its MCP servers connected. A resumed session keeps its selection of tools and its
+    directories, unless the command line selects again.
+    """
+    writable = options.writable or (old.writable if old is not None else ())
+    if writable != options.writable:
+        plan = plan_sandbox(around, writable)
+    if rules.guards.judge is not None:
+        plan = close_denied_places(plan, rules.guards.judge, around.cwd, writable)
+    toolbox = build_toolbox(
+        around,
+        options,
         writable=writable,
         plan=plan,
-        about_sandbox=about_sandbox,
+        offered=old.offered_tools if old is not None and not options.names_tools else None,
+        controls=controls,
+        keeps_list=old is not None and not options.shapes_requests,
+        judge=rules.judge,
         mcp=mcp,
-        toolbox=toolbox,
-        after_kill=after_kill,
-        report_form=report_form,
-        clients=clients,
-        roster=roster,
-        notices=(*notices, *(() if skills is None else skills.notices)),
-        memory_files=memory.files,
-        memory=shown_paths(memory, around.cwd, around.environment.get("HOME", "")) if is_new_prompt else {},
-        skills=skills.names if skills is not None and is_new_prompt else (),
+    )
+    with ExitStack() as opened:
+        opened.callback(toolbox.close)
+        if mcp is not None:
+            from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
+
+            connect_servers(toolbox)
+        tools = ToolParts(toolbox, mcp, plan, writable, build_report_form(around, options, old))
+        opened.pop_all()
+    return tools
+
+
+def _make_targets(
+    options: RunOptions, around: Surroundings, rules: RuleParts, tools: ToolParts, old: Session | None
+) -> TargetParts:
+    user = user_folder(around.environment, around.cwd)
+    judge = rules.guards.judge
+    why_not = None if judge is None else judge.why_not_read
+    memory = read_memory(around.cwd, user, options.setting_sources, tools.plan.read_deny, why_not)
+    definitions = tools.definitions
+    skills = _list_skills(rules.library, definitions)
+    names = [tool.name for tool in tools.toolbox.definitions]
+    has_new_tools = old is not None and tools.mcp is not None and not old.offered_tools.issuperset(names)
+    roster, notices = build_roster(
+        *(around, definitions, options, old),
+        about_sandbox=tools.about_sandbox,
+        memory=memory,
+        skills="" if skills is None else skills.text,
+        keeps=not has_new_tools,
+    )
+    # The settings may name another model than the old session.
+    refuse_uncountable_budget(roster.targets, around.settings)
+    is_new_prompt = old is None or has_new_tools or options.shapes_requests
+    return TargetParts(
+        roster,
+        (*notices, *(() if skills is None else skills.notices)),
+        memory.files,
+        shown_paths(memory, around.cwd, around.environment.get("HOME", "")) if is_new_prompt else {},
+        skills.names if skills is not None and is_new_prompt else (),
     )
 
 
@@ -220,72 +293,15 @@ def _task_judge(rules: CallJudge | None) -> TaskJudge:
     return TaskJudge(rules)
 
 
-def _open_toolbox(
-    options: RunOptions,
-    around: Surroundings,
-    controls: RunControls,
-    old: Session | None,
-    *,
-    writable: tuple[str, ...],
-    plan: BoxPlan,
-    judge: CallJudge | None,
-    mcp: McpToolset | None,
-) -> LocalToolbox:
-    """The tools of the run, with its MCP servers connected. A resumed session keeps its selection of tools, unless the
-    command line selects tools again.
-    """
-    toolbox = build_toolbox(
-        around,
-        options,
-        writable=writable,
-        plan=plan,
-        offered=old.offered_tools if old is not None and not options.names_tools else None,
-        controls=controls,
-        keeps_list=old is not None and not options.shapes_requests,
-        judge=judge,
-        mcp=mcp,
-    )
-    if mcp is None:
-        return toolbox
-    from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
-
-    try:
-        connect_servers(toolbox)
-    except BaseException:
-        toolbox.close()
-        raise
-    return toolbox
-
-
 def _continue_from(
     old: Session, roster: Roster, clients: TargetClients, toolbox: LocalToolbox, clock: Clock
 ) -> None:
-    """Hands over what the resumed session knows: cooldowns, servers that have answered, files that were read."""
+    """Hands over the cooldowns, the servers that have answered and the files that were read."""
     from ralph.run.old_session import take_over_cooldowns  # noqa: PLC0415 - a new one needs none of it
 
     take_over_cooldowns(roster, old, clock)
     clients.know_answered(old.answered)
     toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
-
-
-def _patterns_to_keep(
-    options: RunOptions, around: Surroundings, old: Session | None
-) -> Mapping[str, tuple[str, ...]]:
-    """The tool lists of this run with the lists of the session that it resumes. The command line may select tools
-    again; then the session's lists are left out.
-    """
-    own = patterns_of_tools(around)
-    if old is None or options.names_tools or not old.tool_patterns:
-        return own
-    kept = old.tool_patterns
-    disallowed = dict.fromkeys((*own.get("disallowed", ()), *kept.get("disallowed", ())))
-    return {**own, **kept, **({"disallowed": tuple(disallowed)} if disallowed else {})}
-
-
-def _read_memory(options: RunOptions, around: Surroundings, plan: BoxPlan, rules: CallJudge | None) -> Memory:
-    user = user_folder(around.environment, around.cwd)
-    why_not = None if rules is None else rules.why_not_read
-    return read_memory(around.cwd, user, options.setting_sources, plan.read_deny, why_not)
 
 
 def _list_skills(library: Library, tools: Sequence[ToolDefinition]) -> SkillList | None:

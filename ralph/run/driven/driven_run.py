@@ -136,9 +136,9 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
     )
     prepared.announce(around.settings.warnings)
     about = AboutSession(
-        prepared.context_sizes, prepared.mcp_status, described_commands(prepared.parts.library)
+        prepared.context_sizes, prepared.mcp_status, described_commands(prepared.parts.rules.library)
     )
-    steering.open(ModelChoice(prepared.parts.roster, around.settings, context.redactor, about))
+    steering.open(ModelChoice(prepared.parts.targets.roster, around.settings, context.redactor, about))
     return prepared
 
 
