@@ -27,6 +27,7 @@ from ralph.run.wiring import (
     refuse_uncountable_budget,
     with_sandbox_limits,
 )
+from ralph.values.events import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
-    from ralph.values.ports import CallJudge, Clock
+    from ralph.values.ports import CallJudge, Clock, Events
     from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolDefinition
 
@@ -134,10 +135,12 @@ def open_parts(
     guards = build_guards(around, options, controls)
     if guards.mode is not None:
         controls.permission_mode = guards.mode
-    turn_lock = open_turn_lock(around)
-    if guards.sandbox:
-        around = with_sandbox_limits(around, guards.sandbox)
     with ExitStack() as opened:
+        turn_lock = open_turn_lock(around)
+        if turn_lock is not None:
+            opened.callback(turn_lock.close)
+        if guards.sandbox:
+            around = with_sandbox_limits(around, guards.sandbox)
         # The servers and the sandbox take long, so that they begin first.
         mcp = _build_mcp(around, controls, of_driver)
         if mcp is not None:
@@ -150,7 +153,7 @@ def open_parts(
         opened.callback(session.journal.close)
         rules = _make_rules(options, around, controls, guards=guards, old=session.old, plan=plan)
         tools = _open_tools(options, around, controls, rules=rules, old=session.old, plan=plan, mcp=mcp)
-        opened.callback(tools.toolbox.close)
+        opened.callback(_close_tools, tools.toolbox, around.events)
         after_kill = tools.toolbox.about_killed_run()
         targets = _make_targets(options, around, rules, tools, session.old)
         opened.pop_all()
@@ -221,7 +224,7 @@ def _open_tools(
         mcp=mcp,
     )
     with ExitStack() as opened:
-        opened.callback(toolbox.close)
+        opened.callback(_close_tools, toolbox, around.events)
         if mcp is not None:
             from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
 
@@ -229,6 +232,13 @@ def _open_tools(
         tools = ToolParts(toolbox, mcp, plan, writable, build_report_form(around, options, old))
         opened.pop_all()
     return tools
+
+
+def _close_tools(toolbox: LocalToolbox, events: Events) -> None:
+    """Closes the tools of a run that cannot begin. A server may have changed protected files already."""
+    undone = toolbox.close()
+    if undone:
+        events.emit(Notice(undone, is_vital=True))
 
 
 def _make_targets(

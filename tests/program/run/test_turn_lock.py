@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import Turn
+from tests.processes.descriptors import open_descriptors, wait_until_closed
 from tests.program.conftest import loop_lines
 from tests.program.model_answers import bash
 
@@ -66,3 +67,18 @@ def test_a_lock_that_cannot_be_held_is_exit_78(ralph, ralph_here, tmp_path) -> N
         assert f"cannot lock {tmp_path / 'missing'} (RALPH_TURN_LOCK): No such file" in refused.stderr
     assert not list(tmp_path.rglob("*.jsonl"))
     assert not list(tmp_path.rglob("loop.json"))
+
+
+def test_a_run_that_is_refused_late_has_closed_its_lock_and_all_else_exits_78(
+    ralph, ralph_here, serve, tmp_path
+) -> None:
+    serve(Turn("ok"))
+    assert ralph("hi").code == 0
+    lock = tmp_path / "lock"
+    lock.touch()
+    ralph.environment["RALPH_TURN_LOCK"] = str(lock)
+    before = open_descriptors()
+    ran = ralph_here("-c", "more", "--model", "nobody-knows-it", "--max-budget-usd", "1")
+    assert ran.code == 78
+    assert "the price of nobody-knows-it is not known" in ran.stderr
+    wait_until_closed(before)
