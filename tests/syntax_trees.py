@@ -11,15 +11,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def nodes_below(tree: ast.AST) -> list[ast.AST]:
+    """A node and all nodes below it, without those that say nothing but their kind, such as `Load` and `Add`. Takes
+    half as long as `ast.walk`.
+    """
+    nodes = [tree]
+    for node in nodes:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                nodes += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                nodes.append(value)
+    return nodes
+
+
 @functools.cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All nodes of a file, the module first. The garbage collector pauses meanwhile: of the time to parse ralph, it
-    would take two thirds.
+    """The nodes of a file (`nodes_below`), the module first. The garbage collector pauses meanwhile: of the time to
+    parse ralph, it would take two thirds.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return [*ast.walk(ast.parse(path.read_bytes()))]
+        return nodes_below(ast.parse(path.read_bytes()))
     finally:
         if was_enabled:
             gc.enable()

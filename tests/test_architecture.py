@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.rows import every_row
-from tests.syntax_trees import nodes_of, parsed
+from tests.syntax_trees import nodes_below, nodes_of, parsed
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "ralph"
@@ -254,7 +254,7 @@ def without_types(tree: ast.Module) -> ast.Module:
 @functools.cache
 def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(without_types(parsed(path))) if at_run_time else nodes_of(path):
+    for node in nodes_below(without_types(parsed(path))) if at_run_time else nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

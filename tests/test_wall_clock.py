@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.rows import every_row
-from tests.syntax_trees import nodes_of
+from tests.syntax_trees import nodes_below, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def is_duration(expression: ast.expr, names: Container[str] = ()) -> bool:
 
 def upper_bounds(function: ast.AST) -> Iterator[int]:
     """The lines of a function's assertions with an upper bound on a duration."""
-    nodes = [*ast.walk(function)]
+    nodes = nodes_below(function)
     assigned = [node for node in nodes if isinstance(node, ast.Assign) and is_duration(node.value)]
     names = {ast.unparse(target) for node in assigned for target in node.targets}
     for asserted in [node.test for node in nodes if isinstance(node, ast.Assert)]:
@@ -121,12 +121,12 @@ def impatient(nodes: Sequence[ast.AST]) -> Iterator[str]:
         if isinstance(node, ast.While | ast.For)
         or (isinstance(node, ast.Call) and ast.unparse(node.func) == "wait_until")
     ]
-    polls = {part for node in repeated for part in ast.walk(node)}
+    polls = {part for node in repeated for part in nodes_below(node)}
     running_out = {
         part
         for node in nodes
         if isinstance(node, ast.With) and any(RUNS_OUT.search(ast.unparse(item)) for item in node.items)
-        for part in ast.walk(node)
+        for part in nodes_below(node)
     }
     for node in nodes:
         if isinstance(node, ast.Call) and node not in running_out and (limit := _limit_of(node)):

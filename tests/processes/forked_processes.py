@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import gc
 import importlib
 import io
@@ -21,7 +22,6 @@ import os
 import pkgutil
 import platform
 import resource
-import runpy
 import signal
 import socket
 import subprocess
@@ -227,6 +227,13 @@ def _serve(given: socket.socket) -> NoReturn:
             os.close(descriptor)
 
 
+@functools.cache
+def _code_of_ralph() -> types.CodeType:
+    """The module that `python -m ralph` runs. `runpy` would look for it anew in each fork."""
+    file = Path(__file__).parents[2] / "ralph" / "__main__.py"
+    return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+
+
 def _load() -> None:
     """Imports everything that a start and a run import."""
     import ralph
@@ -239,6 +246,7 @@ def _load() -> None:
                     importlib.import_module(module.name)
         for name in _LOADED_LATE:
             importlib.import_module(name)
+    _code_of_ralph()
 
 
 _program = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, as `os.fork` does
@@ -362,9 +370,12 @@ def _take_over(order: Order) -> None:
         os.setsid()
     os.umask(order.umask)
     os.chdir(order.cwd)
-    locale = {name: value for name, value in os.environ.items() if name == "LC_CTYPE"}  # PEP 538 sets it
+    set_by_the_interpreter = os.environ.get("LC_CTYPE")  # PEP 538
     os.environ.clear()
-    os.environ.update(locale, **order.environment)
+    if set_by_the_interpreter is not None:
+        os.environ["LC_CTYPE"] = set_by_the_interpreter
+    for name, value in order.environment.items():
+        os.environ[name] = value
     _show(order.command, order.environment)
     for number in _ASKED_ABOUT:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -375,13 +386,25 @@ def _show(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Changes the command line and the environment that /proc shows for this process. The server began with enough
     room for that, and nobody else reads these bytes any more.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     entries = [f"{name}={value}" for name, value in environment.items()]
-    for place, words in ((45, command), (47, entries)):  # proc(5): arg_start, arg_end, env_start, env_end
+    for number, words in enumerate((command, entries)):
+        begin, before = _shown[number]
+        shown = b"".join([os.fsencode(word) + b"\0" for word in words])
+        ctypes.memmove(begin, shown.ljust(before, b"\0"), max(len(shown), before))
+        _shown[number] = begin, len(shown)
+
+
+_shown: list[tuple[int, int]] = []
+"""Where this process's command line and its environment begin, and how many bytes /proc shows there besides zeros."""
+
+
+def _clear_what_is_shown() -> None:
+    """Overwrites the command line and the environment of the server, so that no fork has to write to that many pages."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    for place in (45, 47):  # proc(5): arg_start, arg_end, env_start, env_end
         begin, end = map(int, fields[place : place + 2])
-        shown = b"".join(os.fsencode(word) + b"\0" for word in words)
         ctypes.memset(begin, 0, end - begin)
-        ctypes.memmove(begin, shown, len(shown))
+        _shown.append((begin, 0))
 
 
 def _run(order: Order) -> NoReturn:
@@ -391,9 +414,12 @@ def _run(order: Order) -> NoReturn:
     if order.command[1:3] == ["-m", MODULE]:
         _serve_fleet(int(order.command[3]))
     if order.command[1] == "-m":
-        sys.argv = ["-m", *order.command[3:]]
         sys.path[0] = order.cwd  # as `python -m` does
-        runpy.run_module("ralph", run_name="__main__", alter_sys=True)
+        code = _code_of_ralph()
+        sys.argv = [code.co_filename, *order.command[3:]]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        main.__file__ = code.co_filename
+        exec(code, vars(main))
         sys.exit(0)
     at = order.command.index("-c")
     sys.argv = [*order.command[at:]]
@@ -460,6 +486,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, whose end is the server's
     _load()
     warm_up()
+    _clear_what_is_shown()
     gc.collect()
     gc.freeze()
     own_end.sendall(b"\1" if _can_fork_beside() else b"\0")
