@@ -225,7 +225,7 @@ def _stands_or_counts(numbers: Sequence[int]) -> bool:
     return len(steps) <= 1 and min(steps, default=0) >= 0
 
 
-# Most of these patterns begin with a digit and look back from there, so that the engine can skip to digits. All
+# Most of these patterns begin with a digit or letter and look back from there, so that the engine can skip to those. All
 # repetitions are bounded, and none is inside another one over the same characters: 30 KB of the worst text take 3 ms.
 # The patterns are strings, which `re` compiles at the first result. That takes 2 ms, and many runs have no result.
 _CLOCK = r"[0-9]?:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?|\.[0-9]{1,9})(?![\w:])"
@@ -240,8 +240,10 @@ _TIME = rf"[0-9](?<![\w.:].){_MAY_BE_TIME}(?:{_DATE}(?:{_OF_DAY}{_ZONE})?|{_CLOC
 # Node's test runner and many JSON logs put the unit before the number.
 _TIME_AFTER_UNIT = r"_ms[\"=: ]{1,4}[0-9]{1,12}(?:\.[0-9]{1,12})?"
 # A time in seconds or milliseconds since 1970, within this half of the century.
-_EPOCH = r"(?<![\w.])(?:1[6-9]|2[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})"
-_PROCESS = r"(?i:\b(?:pid|process)(?: id)?[ =:#\"]{1,3}|^\[[0-9]{1,3}\] )[0-9]{1,10}\b"
+_EPOCH = r"[12](?<![\w.].)(?:(?<=1)[6-9]|(?<=2)[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})"
+_PROCESS = r"[pP](?<!\w.)(?i:id|rocess)(?i: id)?[ =:#\"]{1,3}[0-9]{1,10}\b"
+# What a shell says about a job in the background, which is the first word of an output.
+_JOB = r"\[[0-9]{1,3}\] [0-9]{1,10}\b"
 _COUNTER = (
     r"[0-9](?<![\w./,-].)(?<!/ .)(?<!\bof .)[0-9]{0,14}"
     r"(?![\w%/]|[.,][0-9]| %| / ?[0-9]| (?:out )?of [0-9]| ?[kKMGT]i?B\b| [Bb]ytes?\b)"
@@ -260,6 +262,8 @@ def _template(text: str) -> tuple[str, list[int]]:
     if "_ms" in text:
         text = re.sub(_TIME_AFTER_UNIT, "_ms~", text)
     text = re.sub(_PROCESS, "process ~", re.sub(_EPOCH, "~", text))
+    if text.startswith("[") and (job := re.match(_JOB, text)):
+        text = f"process ~{text[job.end() :]}"
     found = list(islice(re.finditer(_COUNTER, text), _MOST_COUNTERS + 1))
     if not found or len(found) > _MOST_COUNTERS or not re.search(_LETTER, text):
         return text, []

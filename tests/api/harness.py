@@ -118,7 +118,7 @@ def await_no_exchange() -> bool:
     """Waits until no thread serves an exchange. Returns False if one of them does not end."""
     end_s = time.monotonic() + within_s()
     while exchange_threads() and time.monotonic() < end_s:
-        time.sleep(0.001)
+        time.sleep(0.004)
     return not exchange_threads()
 
 
