@@ -2,8 +2,9 @@
 becomes the ordered command.
 
 A fork is a child of the server's own parent (`CLONE_PARENT` of clone(2)). A fork that becomes `ralph loop` or
-`ralph demo` has a fork server of its own, which makes its iterations. So has each slot of a fork that becomes
-`ralph fleet work`, for its jobs. ralph knows nothing of this: only `subprocess` is changed.
+`ralph demo` has a fork server of its own, which makes its iterations. So has a run whose reports have a schema, for the
+checks, and each slot of a fork that becomes `ralph fleet work`, for its jobs. ralph knows nothing of this: only
+`subprocess` is changed.
 
 A fork can also become a fork server for the commands of the fleet, which has loaded their libraries.
 """
@@ -63,6 +64,8 @@ _NEVER_LOADED = ("anyio", "opentelemetry", "requests")
 """Modules that a run does without, and OpenTelemetry, which reads the environment when it is loaded."""
 _OF_THE_FLEET = ("ralph.fleet.worker", "ralph.fleet.engine", "ralph.fleet.command", "ralph.cli.fleet")
 _HAVE_ITERATIONS = {"loop", "demo"}
+_OF_A_SCHEMA = "--json-schema"
+"""The option of a run that starts a process for each check of a report."""
 _ASKED_ABOUT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that ralph must ignore if the program that starts it ignores them."""
 _LIMITS = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -172,7 +175,7 @@ def start_fork(
     """
     order = Order(
         command,
-        str(start.cwd),
+        str(start.cwd or Path.cwd()),
         start.env,
         start.start_new_session,
         _umask(),
@@ -290,7 +293,7 @@ def _fork_beside() -> int:
 def _become(order: Order, descriptors: Sequence[int], control: socket.socket) -> NoReturn:
     orders, words = None, order.command[_words_begin(order.command) :]
     try:
-        if _HAVE_ITERATIONS.intersection(words[:1]):
+        if _HAVE_ITERATIONS.intersection(words[:1]) or any(word.startswith(_OF_A_SCHEMA) for word in words):
             orders = _server_of_its_own()
         _place(descriptors, (*range(_STREAMS), *order.kept))
         _take_over(order)
@@ -451,7 +454,9 @@ def _open_streams() -> None:
 
 
 def _start_ralph_by(orders: Orders) -> None:
-    """Makes this process start its iterations and jobs as forks from now on, and all other processes as usual."""
+    """Makes this process start its iterations, jobs and checks of reports as forks from now on, and all other processes
+    as usual.
+    """
     lock = threading.Lock()  # a worker starts several jobs at once
     usual = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # typeshed leaves private names out
 
@@ -467,18 +472,17 @@ def _start_ralph_by(orders: Orders) -> None:
 
 
 def _is_ralph(start: Start) -> bool:
-    """Whether a call starts `ralph run` or `ralph loop`, with an interpreter like this one."""
+    """Whether a call starts `ralph run`, `ralph loop` or the check of a report, with an interpreter like this one."""
     from ralph.machine.own_programs import own_python
 
     *interpreter, statement = own_python("from ralph.__main__ import main; main(")
+    check = own_python("from ralph.run.report_validator import answer; answer()")
     words = [*start.args, "", ""]
     at = len(interpreter)
-    return (
-        words[:at] == interpreter
-        and words[at].startswith(statement)
-        and words[at + 1] in {"run", "loop"}
-        and is_as_loaded(start.args, start.env)
+    is_run = (
+        words[:at] == interpreter and words[at].startswith(statement) and words[at + 1] in {"run", "loop"}
     )
+    return (is_run or start.args == check) and is_as_loaded(start.args, start.env)
 
 
 if __name__ == "__main__":
