@@ -57,6 +57,14 @@ def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tup
     return tuple(dict.fromkeys(map(os.path.realpath, found)))
 
 
+def common_directory(git_directory: str) -> str:
+    """The git directory that all worktrees of a repository share, which is `git_directory` itself unless that is the
+    one of a linked worktree (gitrepository-layout(5), `commondir`).
+    """
+    common = _first_line(f"{git_directory}/commondir")
+    return os.path.join(git_directory, common) if common else git_directory  # noqa: PTH118 - strings throughout
+
+
 def _of_checkout(root: str) -> Iterator[str]:
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/.git"
@@ -75,9 +83,7 @@ def _with_common(directory: str | None) -> Iterator[str]:
     if directory is None:
         return
     yield directory
-    common = _first_line(f"{directory}/commondir")
-    if common:
-        yield os.path.join(directory, common)  # noqa: PTH118 - strings throughout
+    yield common_directory(directory)
 
 
 def _led_to(file: str, start: str) -> str | None:

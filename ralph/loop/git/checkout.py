@@ -33,6 +33,7 @@ from ralph.loop.git.push import Push, WritablePlaces, identity_of
 from ralph.loop.git.remote import local_path
 from ralph.loop.ports import CheckoutError
 from ralph.loop.values import Changes, Snapshot
+from ralph.machine.repository import common_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,8 +90,7 @@ class GitCheckout:
         """The git directory that all working trees of the repository share. It contains the hooks. Raises
         CheckoutError and Interrupted.
         """
-        answer = self.git().read("rev-parse", "--git-common-dir")
-        return self.top / os.fsdecode(answer.removesuffix(b"\n"))
+        return Path(common_directory(str(self.git_directory)))
 
     def git(self) -> Git:
         """Makes a `Git` for one operation. The new `Git` reads the current git settings. Raises CheckoutError and

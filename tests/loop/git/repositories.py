@@ -39,7 +39,7 @@ class Repository:
         return made
 
     def git(self, *arguments: str, fails: bool = False) -> str:
-        command = ["git", "-c", "protocol.file.allow=always", *arguments]
+        command = ["git", "-c", "protocol.file.allow=always", "-c", "maintenance.auto=false", *arguments]
         ran = subprocess.run(
             command, cwd=self.top, env=self.environment, capture_output=True, text=True, check=False
         )

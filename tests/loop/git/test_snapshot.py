@@ -196,6 +196,18 @@ def test_a_linked_working_tree_has_a_state_of_its_own(repository: Repository) ->
     assert linked.checkout().git_directory != repository.checkout().git_directory
 
 
+def test_a_new_hook_is_told_in_a_linked_working_tree_too(repository: Repository) -> None:
+    repository.git("worktree", "add", "-q", "../linked", "-b", "linked")
+    linked = Repository(repository.top.parent / "linked", repository.top.parent / "home")
+    for one in (repository, linked):
+        checkout, hook = one.checkout(), repository.top / ".git/hooks/post-commit"
+        before = checkout.snapshot()
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\n")
+        assert checkout.changes(before, checkout.snapshot()) == Changes(0, (), ("hooks/post-commit",))
+        hook.unlink()
+
+
 def test_edits_and_commits_in_inner_repositories_are_progress(repository: Repository) -> None:
     inner, watch = nested(repository), Watch(repository.checkout())
     inner.write("f", "x")
