@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 
+from tests import fewer_reports
 from tests.known_skips import is_known, is_told
 from tests.patience import TEST_S
 
@@ -41,6 +41,8 @@ _CAP_DAC_OVERRIDE = 1
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.timeout is None:
         config.option.timeout = TEST_S
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(fewer_reports)
     from hypothesis import HealthCheck, settings
 
     # The speed at which examples are made depends on the machine and not on ralph. Other examples are drawn each time,
@@ -72,8 +74,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(wrapper=True, specname="pytest_runtest_protocol")
-def end_what_ralph_does() -> Generator[None, object, object]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Ends what ralph does to a process that starts commands. Otherwise this process would adopt the orphans of all
     later tests, and nobody would reap them.
     """
@@ -84,18 +86,6 @@ def end_what_ralph_does() -> Generator[None, object, object]:
         if processes is not None and processes._protected:
             processes.launcher.prctl(processes.launcher.PR_SET_CHILD_SUBREAPER, 0)
             processes._protected = False
-
-
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """In one process of several, runs a test as pytest does, but reports only its call and what fails. That a set-up
-    and its end passed are two messages more, each of which costs as much as the third.
-    """
-    if not hasattr(item.config, "workerinput"):
-        return None
-    for report in runtestprotocol(item, log=False, nextitem=nextitem):
-        if report.when == "call" or not report.passed:
-            item.ihook.pytest_runtest_logreport(report=report)
-    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -225,7 +225,7 @@ def _stands_or_counts(numbers: Sequence[int]) -> bool:
     return len(steps) <= 1 and min(steps, default=0) >= 0
 
 
-# Most of these patterns begin with a digit or letter and look back from there, so that the engine can skip to those. All
+# Most of these patterns begin with a digit or a letter and look back from there, so that the engine can skip to it. All
 # repetitions are bounded, and none is inside another one over the same characters: 30 KB of the worst text take 3 ms.
 # The patterns are strings, which `re` compiles at the first result. That takes 2 ms, and many runs have no result.
 _CLOCK = r"[0-9]?:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?|\.[0-9]{1,9})(?![\w:])"
@@ -242,7 +242,7 @@ _TIME_AFTER_UNIT = r"_ms[\"=: ]{1,4}[0-9]{1,12}(?:\.[0-9]{1,12})?"
 # A time in seconds or milliseconds since 1970, within this half of the century.
 _EPOCH = r"[12](?<![\w.].)(?:(?<=1)[6-9]|(?<=2)[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})"
 _PROCESS = r"[pP](?<!\w.)(?i:id|rocess)(?i: id)?[ =:#\"]{1,3}[0-9]{1,10}\b"
-# What a shell says about a job in the background, which is the first word of an output.
+# What a shell prints when it starts a job in the background, such as `[1] 4711`. It is looked for at the beginning only.
 _JOB = r"\[[0-9]{1,3}\] [0-9]{1,10}\b"
 _COUNTER = (
     r"[0-9](?<![\w./,-].)(?<!/ .)(?<!\bof .)[0-9]{0,14}"

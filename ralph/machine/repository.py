@@ -16,7 +16,7 @@ HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
 directory."""
 
-_MOST_BYTES = 8192
+_MOST_BYTES = 1 << 20  # git reads no longer `.git` file
 _VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -57,14 +57,6 @@ def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tup
     return tuple(dict.fromkeys(map(os.path.realpath, found)))
 
 
-def common_directory(git_directory: str) -> str:
-    """The git directory that all worktrees of a repository share, which is `git_directory` itself unless that is the
-    one of a linked worktree (gitrepository-layout(5), `commondir`).
-    """
-    common = _first_line(f"{git_directory}/commondir")
-    return os.path.join(git_directory, common) if common else git_directory  # noqa: PTH118 - strings throughout
-
-
 def _of_checkout(root: str) -> Iterator[str]:
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/.git"
@@ -83,28 +75,36 @@ def _with_common(directory: str | None) -> Iterator[str]:
     if directory is None:
         return
     yield directory
-    yield common_directory(directory)
+    common = _named_in(f"{directory}/commondir")
+    if common:
+        yield os.path.join(directory, common)  # noqa: PTH118 - strings throughout
 
 
 def _led_to(file: str, start: str) -> str | None:
-    line = _first_line(file)
-    if line is None or not line.startswith("gitdir:"):
+    words = _named_in(file)
+    if not words.startswith("gitdir: "):
         return None
-    return os.path.join(start, line.removeprefix("gitdir:").strip())  # noqa: PTH118 - strings throughout
+    return os.path.join(start, words.removeprefix("gitdir: "))  # noqa: PTH118 - strings throughout
 
 
-def _first_line(path: str) -> str | None:
-    """The first line of a file, or None if the file cannot be read. Never blocks on a named pipe."""
+def _named_in(path: str) -> str:
+    """The directory that a file of git names, read as git reads it: everything up to a NUL, without the line breaks at
+    the end. Spaces and other line breaks are part of the name. Empty if the file cannot be read. Never blocks on a
+    named pipe.
+    """
+    data = b""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return None
+        return ""
     try:
-        return os.fsdecode(os.read(descriptor, _MOST_BYTES)).partition("\n")[0].strip()
+        while len(data) < _MOST_BYTES and (chunk := os.read(descriptor, _MOST_BYTES)):
+            data += chunk
     except OSError:
-        return None
+        return ""
     finally:
         os.close(descriptor)
+    return os.fsdecode(data.partition(b"\0")[0].rstrip(b"\r\n"))
 
 
 def is_within(path: str, directory: str) -> bool:

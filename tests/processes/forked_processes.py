@@ -175,7 +175,7 @@ def start_fork(
     """
     order = Order(
         command,
-        str(start.cwd or Path.cwd()),
+        str(start.cwd or f"/proc/{os.getpid()}/cwd"),  # also if it was removed
         start.env,
         start.start_new_session,
         _umask(),
@@ -398,11 +398,15 @@ def _show(command: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 _shown: list[tuple[int, int]] = []
-"""Where this process's command line and its environment begin, and how many bytes /proc shows there besides zeros."""
+"""Where this process's command line and its environment begin, and how many bytes `_show` last wrote there."""
 
 
 def _clear_what_is_shown() -> None:
-    """Overwrites the command line and the environment of the server, so that no fork has to write to that many pages."""
+    """Overwrites the command line and the environment of the server, so that no fork has to write to that many pages.
+    Each variable gets a place of its own before, as the C library looks for it where the environment was.
+    """
+    for name, value in [*os.environ.items()]:
+        os.environ[name] = value
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     for place in (45, 47):  # proc(5): arg_start, arg_end, env_start, env_end
         begin, end = map(int, fields[place : place + 2])
@@ -421,7 +425,7 @@ def _run(order: Order) -> NoReturn:
         code = _code_of_ralph()
         sys.argv = [code.co_filename, *order.command[3:]]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
-        main.__file__ = code.co_filename
+        main.__file__, main.__package__ = code.co_filename, "ralph"
         exec(code, vars(main))
         sys.exit(0)
     at = order.command.index("-c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ralph.machine.repository import git_directories
 from ralph.sandbox.protected_places import gather_paths
 from ralph.tools.files.path_guard import PathGuard
 from ralph.values.tool_calls import ToolCall, ToolError
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +129,32 @@ def test_git_directories_are_found_without_git(work: Path) -> None:
     found = git_directories([str(work / "sub")], {})
     assert found == (str(own), str(work.parent / "main/.git"))
     assert git_directories([str(work.parent)], {"GIT_DIR": "odd"}) == (str(work.parent / "odd"),)
+
+
+@every_row(
+    ("content", "name"),
+    [
+        (b"s \n", "s "),
+        (b" s\r\n\n", " s"),
+        ("s\u00a0\n".encode(), "s\u00a0"),
+        (b"\ns\n", "\ns"),
+        (b"s\nt\n", "s\nt"),
+        (b"s\0t\n", "s"),
+        (b"./" * 4500 + b"s\n", "s"),
+        (b" ", " "),
+    ],
+)
+def test_the_shared_git_directory_is_the_one_that_git_uses(work: Path, content: bytes, name: str) -> None:
+    shutil.rmtree(work / ".git", ignore_errors=True)
+    shutil.rmtree(work.parent / "copy", ignore_errors=True)
+    subprocess.run(["git", "init", "-q", work], check=True)
+    shutil.copytree(work / ".git", work.parent / "copy")
+    shutil.copytree(work.parent / "copy", work / ".git" / name)
+    (work / ".git/commondir").write_bytes(content)
+    ask = ["git", "-C", str(work), "rev-parse", "--path-format=absolute", "--git-path", "hooks"]
+    used = subprocess.run(ask, capture_output=True, check=True).stdout.decode().removesuffix("\n")
+    assert git_directories([str(work)], {}) == (str(work / ".git"), str(work / ".git" / name))
+    assert used == str(work / ".git" / name / "hooks")
 
 
 def test_a_link_is_planted_where_it_lies_in_the_repository_and_nowhere_else(home: Path, work: Path) -> None:

@@ -33,7 +33,6 @@ from ralph.loop.git.push import Push, WritablePlaces, identity_of
 from ralph.loop.git.remote import local_path
 from ralph.loop.ports import CheckoutError
 from ralph.loop.values import Changes, Snapshot
-from ralph.machine.repository import common_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,7 +89,10 @@ class GitCheckout:
         """The git directory that all working trees of the repository share. It contains the hooks. Raises
         CheckoutError and Interrupted.
         """
-        return Path(common_directory(str(self.git_directory)))
+        if not os.path.lexists(self.git_directory / "commondir"):  # as git asks too: gitrepository-layout(5)
+            return self.git_directory
+        answer = self.git().read("rev-parse", "--git-common-dir")
+        return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
     def git(self) -> Git:
         """Makes a `Git` for one operation. The new `Git` reads the current git settings. Raises CheckoutError and

@@ -17,6 +17,7 @@ from ralph.values.ports import SignalReceived
 from tests.loop.git.repositories import Repository, Watch, changes_by
 from tests.loop.one_supervisor import SUPERVISOR
 from tests.processes.children import children
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,6 +207,27 @@ def test_a_new_hook_is_told_in_a_linked_working_tree_too(repository: Repository)
         hook.write_text("#!/bin/sh\n")
         assert checkout.changes(before, checkout.snapshot()) == Changes(0, (), ("hooks/post-commit",))
         hook.unlink()
+
+
+@every_row(
+    ("content", "name"),
+    [(b"s \n", "s "), (b"\ns\n", "\ns"), (b"s\nt\n", "s\nt"), (b"s\0\n", "s"), (b"./" * 4500 + b"s\n", "s")],
+)
+def test_a_new_hook_is_told_wherever_a_planted_file_leads_git(
+    repository: Repository, tmp_path: Path, content: bytes, name: str
+) -> None:
+    planted, commondir = repository.top / ".git" / name, repository.top / ".git/commondir"
+    copy = tmp_path / f"copy{abs(hash(content))}"
+    shutil.copytree(repository.top / ".git", copy)
+    shutil.move(copy, planted)
+    commondir.write_bytes(content)
+    before = repository.checkout().snapshot()
+    (planted / "hooks").mkdir(exist_ok=True)
+    (planted / "hooks/post-commit").write_text("#!/bin/sh\n")
+    after = repository.checkout().snapshot()
+    assert repository.checkout().changes(before, after) == Changes(0, (), ("hooks/post-commit",))
+    commondir.unlink()
+    shutil.rmtree(planted)
 
 
 def test_edits_and_commits_in_inner_repositories_are_progress(repository: Repository) -> None:

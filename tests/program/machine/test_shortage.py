@@ -237,7 +237,7 @@ def test_p18_a_report_that_cannot_be_checked_for_want_of_a_process_is_asked_for_
         arguments = {"status": "success", "summary": "Did it.", "payload": {"n": 1}}
         return Turn([Text("So."), ToolUse("final_report", arguments, id=name)])
 
-    ralph.starts_afresh = True  # a fork server beside it would make the process
+    ralph.starts_afresh = True  # otherwise a fork server starts the check, and meets no shortage
     turns = [reports("r1"), reports("r2")]
     options = ("--json-schema", SCHEMA, "--output-format", "json")
     server, ran = short_for_the_first_calls(ralph, scarcity, turns, serve, "go", *options)
