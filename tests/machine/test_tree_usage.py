@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -176,6 +177,15 @@ def test_memory_is_found_wherever_a_command_keeps_it(counting, code) -> None:
     assert command.exceeded is Ended.TOO_MUCH_MEMORY
 
 
+@pytest.fixture
+def _shared_memory() -> Iterator[None]:
+    """Makes two runs of the tests on one machine take turns: the new files of both count, as they are of one user."""
+    with Path(f"/dev/shm/ralph-tests-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.usefixtures("_shared_memory")
 def test_files_in_shared_memory_count_for_the_commands_after_too(counting) -> None:
     place = Path(f"/dev/shm/ralph-test-{os.getpid()}")
     old = Path(f"{place}-old")
