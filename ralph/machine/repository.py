@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.values.shortage import shortage_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +18,7 @@ HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
 directory."""
 
-_MOST_BYTES = 1 << 20  # git reads no longer `.git` file
+_MOST_BYTES = 1 << 16
 _VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -64,7 +66,7 @@ def _of_checkout(root: str) -> Iterator[str]:
             yield from _with_common(place)
             return
         if os.path.isfile(place):  # noqa: PTH113 - strings throughout
-            yield from _with_common(_led_to(place, above))
+            yield from _with_common(led_to(place))
             return
         if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # noqa: PTH110 - strings throughout
             yield from _with_common(above)
@@ -75,36 +77,45 @@ def _with_common(directory: str | None) -> Iterator[str]:
     if directory is None:
         return
     yield directory
-    common = _named_in(f"{directory}/commondir")
-    if common:
-        yield os.path.join(directory, common)  # noqa: PTH118 - strings throughout
+    common = common_directory(directory)
+    if common is not None:
+        yield common
 
 
-def _led_to(file: str, start: str) -> str | None:
-    words = _named_in(file)
+def common_directory(git_directory: str) -> str | None:
+    """The directory that `commondir` in a git directory names (gitrepository-layout(5)), or None."""
+    named = directory_named_in(f"{git_directory}/commondir")
+    return os.path.join(git_directory, named) if named else None  # noqa: PTH118 - strings throughout
+
+
+def led_to(file: str) -> str | None:
+    """The git directory that a file `.git` names, or None if it names none."""
+    words = directory_named_in(file)
     if not words.startswith("gitdir: "):
         return None
-    return os.path.join(start, words.removeprefix("gitdir: "))  # noqa: PTH118 - strings throughout
+    return os.path.join(os.path.dirname(file), words.removeprefix("gitdir: "))  # noqa: PTH118, PTH120 - strings throughout
 
 
-def _named_in(path: str) -> str:
-    """The directory that a file of git names, read as git reads it: everything up to a NUL, without the line breaks at
-    the end. Spaces and other line breaks are part of the name. Empty if the file cannot be read. Never blocks on a
-    named pipe.
+def directory_named_in(file: str) -> str:
+    """The directory that a file of git names, read as git reads it: without the line breaks at the end, and then up to
+    a NUL. Spaces and other line breaks are part of the name. Only the first 64 KiB are read. Empty if the file cannot
+    be read. Never blocks on a named pipe. Raises OSError if this machine lacks file descriptors or memory.
     """
     data = b""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if shortage_of(error) is not None:
+            raise
         return ""
     try:
-        while len(data) < _MOST_BYTES and (chunk := os.read(descriptor, _MOST_BYTES)):
+        while len(data) < _MOST_BYTES and (chunk := os.read(descriptor, _MOST_BYTES - len(data))):
             data += chunk
     except OSError:
         return ""
     finally:
         os.close(descriptor)
-    return os.fsdecode(data.partition(b"\0")[0].rstrip(b"\r\n"))
+    return os.fsdecode(data.rstrip(b"\r\n").partition(b"\0")[0])
 
 
 def is_within(path: str, directory: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import common_directory, directory_named_in, is_within, led_to
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.policy import BoxFacts, landlock_rules
 from ralph.values.shortage import shortage_of
@@ -174,6 +174,9 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
             return
         if os.path.isdir(place):
             yield place, ""
+            common = _common_of(place)  # git makes none there, but uses one that somebody made
+            if common is not None and common != os.path.realpath(place):
+                yield common, "" if _is_in_any(common, roots) else f"{place}/commondir names it"
             return
         if os.path.isfile(place):
             yield from _claimed_by_file(place, above, roots)
@@ -188,11 +191,11 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
-    text = _text(place)
-    if not text.startswith("gitdir:"):
+    named = led_to(place)
+    if named is None:
         return
-    directory = os.path.realpath(os.path.join(checkout, text.removeprefix("gitdir:").strip()))
-    back = _text(f"{directory}/gitdir").strip()
+    directory = os.path.realpath(named)
+    back = directory_named_in(f"{directory}/gitdir")
     if back:
         is_known = os.path.realpath(os.path.join(directory, back)) == place
     else:
@@ -211,8 +214,8 @@ def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterato
 
 def _common_of(directory: str) -> str | None:
     """The shared git directory that the git directory of a linked worktree names, or None."""
-    common = _text(f"{directory}/commondir").strip()
-    return os.path.realpath(os.path.join(directory, common)) if common else None
+    common = common_directory(directory)
+    return None if common is None else os.path.realpath(common)
 
 
 def _is_worktree_of(directory: str, common: str) -> bool:
@@ -229,7 +232,9 @@ def _submodule_at(directory: str) -> str | None:
 
 
 def _text(path: str) -> str:
-    """The first 64 KiB of a file, or an empty string if the file cannot be read. Never blocks on a named pipe."""
+    """The first 64 KiB of a file without NULs, or an empty string if the file cannot be read. Never blocks on a named
+    pipe.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -237,7 +242,7 @@ def _text(path: str) -> str:
             raise
         return ""
     try:
-        return os.fsdecode(os.read(descriptor, _MOST_BYTES))
+        return os.fsdecode(os.read(descriptor, _MOST_BYTES).replace(b"\0", b""))
     except OSError:
         return ""
     finally:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from ralph.sandbox.box_places import PolicyRuleset, box_facts, git_places
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.policy import GivenPlaces, box_policy
 from ralph.sandbox.protected_places import gather_paths
+from tests.rows import every_row
 from tests.sandbox.restricted import verdicts
 
 if TYPE_CHECKING:
@@ -69,6 +71,30 @@ def test_a_worktree_cannot_name_any_other_directory_as_its_common_one(repository
     found = granted(false)
     assert str(repository / ".git") not in found.granted
     assert found.refused == ((str(repository / ".git"), f"{own} is not one of its worktrees"),)
+
+
+def test_a_directory_that_a_planted_file_makes_the_common_one_is_known(repository, tmp_path) -> None:
+    """Git makes no `commondir` in `.git`, but follows one that an archive or a command without a sandbox brought."""
+    shutil.copytree(repository / ".git", tmp_path / "s")
+    shutil.copytree(tmp_path / "s", repository / ".git/s")
+    (repository / ".git/commondir").write_text("s\n")
+    assert granted(repository).granted == (str(repository / ".git"), str(repository / ".git/s"))
+    (repository / ".git/commondir").write_text("../../s\n")
+    found = granted(repository)
+    assert found.granted == (str(repository / ".git"),)
+    assert found.refused == ((str(tmp_path / "s"), f"{repository}/.git/commondir names it"),)
+
+
+@every_row("name", [".git", "own/commondir", "own/gitdir", "own/config"])
+def test_a_nul_in_a_file_of_git_is_no_error(tmp_path, name) -> None:
+    checkout = tmp_path / name.replace("/", "-")
+    own = checkout / "own"
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/main\n")
+    (checkout / ".git").write_text("gitdir: own\n")
+    (own / "commondir").write_text("s\n")
+    (checkout / name).write_bytes(b"gitdir: s\0x" if name == ".git" else b"worktree = s\0x\n")
+    assert granted(checkout).granted == ()
 
 
 def test_a_submodule_is_known_by_its_own_configuration(repository, tmp_path) -> None:

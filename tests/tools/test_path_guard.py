@@ -140,6 +140,7 @@ def test_git_directories_are_found_without_git(work: Path) -> None:
         (b"\ns\n", "\ns"),
         (b"s\nt\n", "s\nt"),
         (b"s\0t\n", "s"),
+        (b"s\n\0", "s\n"),
         (b"./" * 4500 + b"s\n", "s"),
         (b" ", " "),
     ],

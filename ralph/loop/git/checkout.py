@@ -84,14 +84,13 @@ class GitCheckout:
         answer = self.git().read("rev-parse", "--absolute-git-dir")
         return Path(os.fsdecode(answer.removesuffix(b"\n")))
 
-    @cached_property
-    def _common_directory(self) -> Path:
-        """The git directory that all working trees of the repository share. It contains the hooks. Raises
-        CheckoutError and Interrupted.
+    def _common_directory(self, git: Git) -> Path:
+        """The git directory that all working trees of the repository share. It contains the hooks. It is looked for each
+        time, because a command can change which one it is. Raises CheckoutError and Interrupted.
         """
         if not os.path.lexists(self.git_directory / "commondir"):  # as git asks too: gitrepository-layout(5)
             return self.git_directory
-        answer = self.git().read("rev-parse", "--git-common-dir")
+        answer = git.read("rev-parse", "--git-common-dir")
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
     def git(self) -> Git:
@@ -104,21 +103,21 @@ class GitCheckout:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
         git = self.git()
         seen = look(git, self._seams, digests, own=self._own)
-        guarded = guarded_settings(git.settings) | self._hooks(digests)
+        guarded = guarded_settings(git.settings) | self._hooks(git, digests)
         # The content of the plan file counts even if git ignores the file.
         seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
         return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
 
-    def _hooks(self, digests: FileDigests) -> dict[str, str]:
+    def _hooks(self, git: Git, digests: FileDigests) -> dict[str, str]:
         """The digest of each hook. The keys are the paths of the hooks relative to the git directory. Only the first
         `_MOST_HOOKS` entries of the hooks directory are read, and sample hooks are left out. Empty if the hooks
         cannot be read.
         """
-        with suppress(OSError), os.scandir(self._common_directory / "hooks") as listing:
+        place = self._common_directory(git) / "hooks"
+        with suppress(OSError), os.scandir(place) as listing:
             names = [
                 entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
             ]
-            place = self._common_directory / "hooks"
             return {f"hooks/{name}": digests.of_target(str(place / name)) for name in names}
         return {}
 

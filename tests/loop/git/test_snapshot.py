@@ -216,16 +216,17 @@ def test_a_new_hook_is_told_in_a_linked_working_tree_too(repository: Repository)
 def test_a_new_hook_is_told_wherever_a_planted_file_leads_git(
     repository: Repository, tmp_path: Path, content: bytes, name: str
 ) -> None:
+    checkout = repository.checkout()
+    checkout.snapshot()
     planted, commondir = repository.top / ".git" / name, repository.top / ".git/commondir"
     copy = tmp_path / f"copy{abs(hash(content))}"
     shutil.copytree(repository.top / ".git", copy)
     shutil.move(copy, planted)
     commondir.write_bytes(content)
-    before = repository.checkout().snapshot()
+    before = checkout.snapshot()
     (planted / "hooks").mkdir(exist_ok=True)
     (planted / "hooks/post-commit").write_text("#!/bin/sh\n")
-    after = repository.checkout().snapshot()
-    assert repository.checkout().changes(before, after) == Changes(0, (), ("hooks/post-commit",))
+    assert checkout.changes(before, checkout.snapshot()) == Changes(0, (), ("hooks/post-commit",))
     commondir.unlink()
     shutil.rmtree(planted)
 
