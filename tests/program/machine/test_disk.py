@@ -5,6 +5,7 @@ P17).
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -187,14 +188,15 @@ def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, ser
 @needs_mounts
 def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp_path) -> None:
     set_clocks(ralph, connect_s=0)
-    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.9\noptions timeout:30 attempts:5\n")
+    address = f"127.{'.'.join(str(random.randint(1, 254)) for _ in range(3))}"  # another run of the tests has another one
+    (tmp_path / "resolv.conf").write_text(f"nameserver {address}\noptions timeout:30 attempts:5\n")
     (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
     binds = " && ".join(
         f"mount --bind '{tmp_path}/{name}' /etc/{name}" for name in ("resolv.conf", "nsswitch.conf")
     )
     program = f"{binds} && exec {sys.executable} -m ralph hi --base-url http://slow.example.test"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-        silent.bind(("127.0.0.9", 53))
+        silent.bind((address, 53))
         silent.settimeout(PATIENCE_S)
         process = subprocess.Popen(
             ["unshare", "-m", "sh", "-c", program],
