@@ -242,7 +242,7 @@ _TIME_AFTER_UNIT = r"_ms[\"=: ]{1,4}[0-9]{1,12}(?:\.[0-9]{1,12})?"
 # A time in seconds or milliseconds since 1970, within this half of the century.
 _EPOCH = r"[12](?<![\w.].)(?:(?<=1)[6-9]|(?<=2)[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})"
 _PROCESS = r"[pP](?<!\w.)(?i:id|rocess)(?i: id)?[ =:#\"]{1,3}[0-9]{1,10}\b"
-# What a shell prints when it starts a job in the background, such as `[1] 4711`. It is looked for at the beginning only.
+# A shell prints `[1] 4711` when it starts a background job. Only the beginning of an output is looked at.
 _JOB = r"\[[0-9]{1,3}\] [0-9]{1,10}\b"
 _COUNTER = (
     r"[0-9](?<![\w./,-].)(?<!/ .)(?<!\bof .)[0-9]{0,14}"

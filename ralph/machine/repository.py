@@ -98,8 +98,14 @@ def led_to(file: str) -> str | None:
 
 def directory_named_in(file: str) -> str:
     """The directory that a file of git names, read as git reads it: without the line breaks at the end, and then up to
-    a NUL. Spaces and other line breaks are part of the name. Only the first 64 KiB are read. Empty if the file cannot
-    be read. Never blocks on a named pipe. Raises OSError if this machine lacks file descriptors or memory.
+    a NUL. Spaces and other line breaks are part of the name. Empty if the file names none. See `beginning_of`.
+    """
+    return os.fsdecode(beginning_of(file).rstrip(b"\r\n").partition(b"\0")[0])
+
+
+def beginning_of(file: str) -> bytes:
+    """The first 64 KiB of a file of git. Empty if the file cannot be read. Never blocks on a named pipe. Raises OSError
+    if this machine lacks file descriptors or memory.
     """
     data = b""
     try:
@@ -107,15 +113,15 @@ def directory_named_in(file: str) -> str:
     except OSError as error:
         if shortage_of(error) is not None:
             raise
-        return ""
+        return b""
     try:
         while len(data) < _MOST_BYTES and (chunk := os.read(descriptor, _MOST_BYTES - len(data))):
             data += chunk
     except OSError:
-        return ""
+        return b""
     finally:
         os.close(descriptor)
-    return os.fsdecode(data.rstrip(b"\r\n").partition(b"\0")[0])
+    return data
 
 
 def is_within(path: str, directory: str) -> bool:

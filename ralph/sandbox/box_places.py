@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import common_directory, directory_named_in, is_within, led_to
+from ralph.machine.repository import (
+    beginning_of,
+    common_directory,
+    directory_named_in,
+    is_within,
+    led_to,
+)
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.policy import BoxFacts, landlock_rules
 from ralph.values.shortage import shortage_of
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from ralph.sandbox.policy import BoxPolicy
     from ralph.sandbox.protected_paths import ProtectedPaths
 
-_MOST_BYTES = 65_536
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
 # The directories of a repository that `git commit` and `git fetch` write in a linked worktree, besides the worktree's own.
@@ -224,29 +229,12 @@ def _is_worktree_of(directory: str, common: str) -> bool:
 
 def _submodule_at(directory: str) -> str | None:
     """The working tree that a submodule's configuration names, or None."""
-    for line in _text(f"{directory}/config").splitlines():
+    configuration = beginning_of(f"{directory}/config").replace(b"\0", b"")  # no path has a NUL
+    for line in os.fsdecode(configuration).splitlines():
         key, equals, value = line.partition("=")
         if equals and key.strip().lower() == "worktree":
             return os.path.realpath(os.path.join(directory, value.strip()))
     return None
-
-
-def _text(path: str) -> str:
-    """The first 64 KiB of a file without NULs, or an empty string if the file cannot be read. Never blocks on a named
-    pipe.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if shortage_of(error) is not None:
-            raise
-        return ""
-    try:
-        return os.fsdecode(os.read(descriptor, _MOST_BYTES).replace(b"\0", b""))
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
 
 
 class PolicyRuleset:
