@@ -64,6 +64,7 @@ _PATTERNS = (
     (re.compile(r"^(ralph_\w*seconds\w*(\{.*\})?) \S+$"), r"\1 <seconds>"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "<process>"),
 )
+_VERSION = re.compile(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])"), "<version>"
 _LONG = 400
 """A system prompt or tool list with at least this many characters is replaced by its checksum."""
 
@@ -88,16 +89,26 @@ class Plain:
             (platform.release(), "<kernel>"),
             (platform.python_version(), "<python version>"),
         ]
+        short = ((re.compile(rf"\b{whole[:8]}\b"), name) for whole, name in self._ids.items())
+        self._patterns = [(pattern, f"{name[:-1]} in short>") for pattern, name in short]
+        self._patterns += [*_PATTERNS, _VERSION]
+        self._made: dict[str, str] = {}
+        """The texts so far. Most texts of a recording stand in it many times: a key of an object, a message that
+        each request repeats."""
 
     def text(self, text: str) -> str:
+        made = self._made.get(text)
+        if made is None:
+            made = self._made[text] = self._replaced_in(text)
+        return made
+
+    def _replaced_in(self, text: str) -> str:
         for old, new in self._replaced:
             text = text.replace(old, new)
         text = _UUID.sub(lambda found: self._ids.get(found[0], "<uuid>"), text)
-        for whole, name in self._ids.items():
-            text = re.sub(rf"\b{whole[:8]}\b", f"{name[:-1]} in short>", text)
-        for pattern, new in _PATTERNS:
+        for pattern, new in self._patterns:
             text = pattern.sub(new, text)
-        return re.sub(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])", "<version>", text)
+        return text
 
     def line(self, line: str) -> str:
         """A line of output or of a journal. The text says so if an object was not written as compactly as ralph
