@@ -199,8 +199,10 @@ def played_of(steps: Sequence[Step]) -> Played:
 
 @every_row("transcript", GOES_ON)
 def test_d6_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], Iterator[Step]]) -> None:
-    """The guards by themselves are asked about whole transcripts in `test_guards.py`."""
-    steps = list(islice(transcript(), 30))
+    """The guards by themselves are asked about whole transcripts in `test_guards.py`. Here, a guard that saw a circle
+    of at most four steps would have ended the run after 18 of these steps.
+    """
+    steps = list(islice(transcript(), 20))
     played = played_of(steps)
     assert (played.ended.exit_code, refusals(played)) == (0, [])
     assert len(played.ran) == len(steps)

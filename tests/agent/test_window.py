@@ -140,7 +140,7 @@ WINDOWS = (8_000, 32_000)
 
 
 @every_row("window", [8_000])
-@every_row("size", [500, 70_000, 400_000])
+@every_row("size", [500, 70_000, 140_000])
 @every_row("calls", [1, 8])
 def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, size: int, calls: int) -> None:
     server = SmallServer(
@@ -165,7 +165,7 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, s
 def test_one_call_after_the_other_finds_less_room(window: int) -> None:
     calls = [call("a"), call("t", "Touch"), call("b"), call("u", "Touch"), call("c")]
     server = SmallServer([answer(*calls), DONE], bytes_per_token=2)
-    world = World(server, target(window=window), result_bytes=1_000_000)
+    world = World(server, target(window=window), result_bytes=100_000)
     content = {r.tool_use_id: r.content for r in world.journal.records if r.kind == "tool_result"}
     assert len(content["a"]) > window
     assert len(content["b"]) <= LEAST_BYTES + 100
@@ -175,7 +175,7 @@ def test_one_call_after_the_other_finds_less_room(window: int) -> None:
 
 def test_where_no_window_is_known_results_stay_as_they_are() -> None:
     server = SmallServer([READ, DONE])
-    world = World(server, local(), result_bytes=3_000_000)
+    world = World(server, local(), result_bytes=1_000_000)
     assert "left out" not in str(world.journal.records)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from tests.pages.nights import SEVERAL
 
@@ -29,8 +29,8 @@ class Walk:
                 return replace(
                     value,
                     **{
-                        field.name: self.over(getattr(value, field.name), f"{kind}.{field.name}")
-                        for field in fields(value)
+                        field: self.over(getattr(value, field), f"{kind}.{field}")
+                        for field in value.__struct_fields__
                     },
                 )
             case tuple():

@@ -37,7 +37,7 @@ def test_neighbours_that_are_too_narrow_share_a_place_by_their_times() -> None:
 
 
 def test_however_many_there_are_the_bars_are_bounded() -> None:
-    many = [stretch(MODEL if at % 2 else TOOL, at * 0.1, at * 0.1 + 0.1) for at in range(50_000)]
+    many = [stretch(MODEL if at % 2 else TOOL, at * 0.5, at * 0.5 + 0.5) for at in range(10_000)]
     bars = bars_of(many, axis_of(BEGAN_S, BEGAN_S + 5000), most=300)
     assert 200 < len({bar.x for bar in bars}) <= 305
 

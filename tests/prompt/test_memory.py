@@ -150,10 +150,12 @@ def test_imports_are_five_deep_and_the_sixth_is_named(repository) -> None:
 
 
 def test_the_hundred_and_first_import_is_left_out(repository) -> None:
-    names = {f"f{number}": f"text {number}" for number in range(103)}
-    found = imported(repository, CLAUDE=" ".join(f"@{name}.md" for name in names), **names)
-    assert len(found) == 101
-    assert len(read_memory(repository, None).notices) == 3
+    names = [f"f{number}.md" for number in range(103)]
+    for name in names:
+        (repository / name).write_text(f"text of {name}")
+    (repository / "CLAUDE.md").write_text(" ".join(f"@{name}" for name in names))
+    memory = read_memory(repository, None)
+    assert (len(memory.files), len(memory.notices)) == (101, 3)
 
 
 def test_imports_share_the_32_kb(repository) -> None:

@@ -129,14 +129,11 @@ class _Stage:
             else:
                 path.write_text(content)
         if self._scene.is_checkout:
-            for command in (
-                ("init", "-q", "-b", "main"),
-                ("config", "user.name", "Tester"),
-                ("config", "user.email", "tester@example.com"),
-                ("add", "-A"),
-                ("commit", "-q", "-m", "begin"),
-            ):
-                self._git(*command)
+            self._git("init", "-q", "-b", "main")
+            with (self.work / ".git/config").open("a") as config:
+                config.write("[user]\n\tname = Tester\n\temail = tester@example.com\n")
+            self._git("add", "-A")
+            self._git("commit", "-q", "-m", "begin")
 
     def _git(self, *words: str) -> str:
         ran = subprocess.run(
