@@ -139,7 +139,7 @@ def test_what_a_conversation_holds_already_counts_after_a_resume() -> None:
     source = {
         "type": "base64",
         "media_type": "image/png",
-        "data": base64.b64encode(b"x" * 9_000_000).decode(),
+        "data": base64.b64encode(b"x" * 90_000).decode(),
     }
     image = {"type": "image", "source": source}
     result = ToolResult("a", ToolOutput((image,))).as_block()
@@ -147,7 +147,7 @@ def test_what_a_conversation_holds_already_counts_after_a_resume() -> None:
     budget = ImageBudget()
     for message in talk.messages:
         budget.restore(message.content)
-    budget.take(MOST_BYTES - 9_000_000)
+    budget.take(MOST_BYTES - 90_000)
     with pytest.raises(ToolError, match="and 0 are left"):
         budget.take(1)
 
