@@ -48,10 +48,12 @@ ROWS = {
 """,
 }
 """New fields, by the file and the line that they follow."""
-# Runs each command that it is told of in a fork, because a start of an interpreter takes longer than all else.
+# Runs each command that it is told of in a fork, because a start of an interpreter takes longer than all else. For
+# the same reason it imports at once what most of the commands import.
 FORKS = """
 import json, os, runpy, sys
-import ralph.cli.app, ralph.cli.doctor, ralph.run.command
+import ralph.api.transport, ralph.cli.app, ralph.cli.doctor, ralph.run.command
+import ralph.cli.checks.claude_rules, ralph.cli.checks.night, ralph.machine.process_limit
 for line in sys.stdin:
     sys.argv, environment, streams = json.loads(line)
     if os.fork() == 0:
@@ -72,7 +74,13 @@ class Copy:
 
     def __init__(self, tmp_path: Path) -> None:
         self.root = tmp_path / "copy"
-        shutil.copytree(Path(ralph.__file__).parent, self.root / "ralph")
+        (self.root / "ralph").mkdir(parents=True)
+        has_new_rows = {Path(file).parts[0] for file, _ in ROWS}
+        for part in Path(ralph.__file__).resolve().parent.iterdir():
+            if part.name in has_new_rows:
+                shutil.copytree(part, self.root / "ralph" / part.name)
+            else:
+                (self.root / "ralph" / part.name).symlink_to(part)
         for (file, line), row in ROWS.items():
             path = self.root / "ralph" / file
             text = path.read_text()
@@ -87,6 +95,7 @@ class Copy:
             "HOME": str(tmp_path),
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
             "ANTHROPIC_API_KEY": "sk-none",
+            "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",  # an https:// URL makes each doctor load all certificates
             "RALPH_STATE_DIR": str(tmp_path / "state"),
             "PYTHONPATH": str(self.root),
         }
