@@ -19,6 +19,7 @@ from ralph.fleet import checkouts
 from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
 from ralph.fleet.git_calls import RepositoryError, StoppedError
 from ralph.values.outcome import Outcome
+from tests.fleet.checked_out import checked_out
 from tests.fleet.http_repository import HttpRepository
 from tests.loop.git.repositories import Repository, cloned
 
@@ -153,7 +154,7 @@ def test_a_shallow_clone_can_be_the_jobs_repository(world: World) -> None:
 
 
 def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: World) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     agent = world.agent(checkout)
     agent.write("gone.txt")
     agent.write("tool.sh", "run\n").chmod(0o755)
@@ -188,7 +189,7 @@ def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: 
 
 
 def test_without_a_change_there_is_no_checkpoint(world: World) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     assert checkout.snapshot(None, "Checkpoint") is None
     agent = world.agent(checkout)
     agent.write("ignored.txt")
@@ -205,7 +206,7 @@ def test_without_a_change_there_is_no_checkpoint(world: World) -> None:
 
 def test_a_checkpoint_follows_every_kind_of_change(world: World) -> None:
     """Each row ends in a checkpoint whose tree is the working tree without ignored files."""
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     agent = world.agent(checkout)
     top = checkout.directory
 
@@ -250,7 +251,7 @@ def test_a_checkpoint_follows_every_kind_of_change(world: World) -> None:
 def test_large_files_that_git_does_not_track_are_left_out_and_named(world: World, monkeypatch) -> None:
     monkeypatch.setattr(checkouts, "MOST_FILE_BYTES", 1000)
     monkeypatch.setattr(checkouts, "MOST_UNTRACKED_BYTES", 2000)
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     agent = world.agent(checkout)
     agent.write("tracked", "x" * 5000)
     agent.commit_all()
@@ -275,7 +276,7 @@ def test_large_files_that_git_does_not_track_are_left_out_and_named(world: World
 
 def test_a_file_that_grows_is_left_out_from_then_on(world: World, monkeypatch) -> None:
     monkeypatch.setattr(checkouts, "MOST_FILE_BYTES", 1000)
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     grows = checkout.directory / "grows"
     grows.write_text("x" * 1000)
     first = checkout.snapshot(None, "Checkpoint")
@@ -292,7 +293,7 @@ def test_a_file_that_grows_is_left_out_from_then_on(world: World, monkeypatch) -
 
 
 def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypatch) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     (checkout.directory / "a.txt").write_text("changed\n")
     for name in ("closed", "open"):
         (checkout.directory / name).touch()
@@ -309,7 +310,7 @@ def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypa
 
 
 def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     inner = Repository.empty(checkout.directory / "inner", world.place / "home")
     inner.write("f")
     inner.commit_all()
@@ -328,7 +329,7 @@ def test_a_checkpoint_keeps_a_submodule_that_is_not_checked_out(world: World) ->
 
 
 def test_a_zombie_does_not_overwrite_the_checkpoint_of_its_successor(world: World) -> None:
-    zombie = world.check_out()
+    zombie = checked_out(world.source)
     (zombie.directory / "f").write_text("1")
     first = zombie.snapshot(None, "Checkpoint")
     assert first is not None
@@ -350,7 +351,7 @@ def test_a_zombie_does_not_overwrite_the_checkpoint_of_its_successor(world: Worl
 
 
 def test_checkpoints_are_removed(world: World) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     for attempt in (1, 2):
         checkout.push_checkpoint(checkout.commit, checkpoint_ref("job", attempt))
     for other in ("refs/ralph/job2/1", "refs/heads/x/refs/ralph/job/1"):
@@ -365,7 +366,7 @@ def test_checkpoints_are_removed(world: World) -> None:
 
 
 def test_what_was_left_uncommitted_becomes_a_last_commit_with_the_jobs_trailer(world: World) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     agent = world.agent(checkout)
     agent.write("committed")
     head = agent.commit_all()
@@ -388,7 +389,7 @@ def test_what_was_left_uncommitted_becomes_a_last_commit_with_the_jobs_trailer(w
 
 
 def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> None:
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     base = checkout.commit
     (checkout.directory / "f").write_text("1")
     mine = checkout.finish("mine", FIRST).commit
@@ -416,7 +417,7 @@ def test_a_push_whose_answer_was_lost_has_arrived(world: World) -> None:
     real = shutil.which("git")
     hidden.write_text(f'#!/bin/sh\n{real} "$@" || exit\ncase "$*" in *" push "*) exit 1; esac\n')
     hidden.chmod(0o755)
-    checkout = world.check_out()
+    checkout = checked_out(world.source)
     (checkout.directory / "f").write_text("1")
     commit = checkout.finish("mine", FIRST).commit
     world.source.environment["PATH"] = f"{hidden.parent}:{world.source.environment['PATH']}"

@@ -12,8 +12,9 @@ import pytest
 
 from ralph.fleet.checkouts import Delivered, Maker, Repositories, head_of
 from ralph.fleet.git_calls import RepositoryError
+from tests.fleet.checked_out import checked_out, source_with
 from tests.fleet.http_repository import HttpRepository
-from tests.loop.git.repositories import Repository, cloned, committed
+from tests.loop.git.repositories import Repository, committed
 from tests.loop.git.test_planted_programs import plant_everything, program
 
 if TYPE_CHECKING:
@@ -22,21 +23,18 @@ if TYPE_CHECKING:
     from ralph.fleet.checkouts import JobCheckout
 
 FIRST = Maker("set", "job", 1, 1)
+ATTRIBUTES = "*.txt diff=evil merge=evil\n*.bin filter=evil\n"
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Repository:
     """A clone of the job's repository `remote.git`, which is beside it."""
-    return cloned(tmp_path / "source", tmp_path / "home")
+    return source_with(ATTRIBUTES, tmp_path)
 
 
 @pytest.fixture
-def checkout(source: Repository, tmp_path: Path) -> JobCheckout:
-    source.write(".gitattributes", "*.txt diff=evil merge=evil\n*.bin filter=evil\n")
-    source.commit_all()
-    source.git("push", "-q", "origin", "main")
-    repositories = Repositories(tmp_path / "mirrors", source.environment)
-    return repositories.check_out(str(tmp_path / "remote.git"), None, tmp_path / "job/checkout", "ralph/job")
+def checkout(source: Repository) -> JobCheckout:
+    return checked_out(source, ATTRIBUTES)
 
 
 def test_nothing_that_was_planted_runs(source: Repository, checkout: JobCheckout, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Copies of a checkout of a job. `Repositories` makes it once, because that takes twenty calls of git."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ralph.fleet.checkouts import CheckoutPlace, JobCheckout, Repositories
+from ralph.fleet.git_calls import GitCalls
+from tests.loop.git.repositories import Repository, cloned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class _Prepared(NamedTuple):
+    folder: Path
+    commit: str
+    keeper: tempfile.TemporaryDirectory[str]
+
+
+def source_with(attributes: str, place: Path) -> Repository:
+    """What `cloned` makes as `source` in a folder, and one more commit, also at the remote, of `.gitattributes`."""
+    made = _prepared(attributes)
+    _copy(made, place, ("source", "remote.git"), ("source/.git/config",))
+    return Repository(place / "source", place / "home")
+
+
+def checked_out(source: Repository, attributes: str = "") -> JobCheckout:
+    """What `check_out` makes as `job/checkout` beside a source of `cloned`, or of `source_with` these attributes."""
+    made, place = _prepared(attributes), source.top.parent
+    told = [
+        f"job/{git}/{name}"
+        for git in ("git", "checkout/.git")
+        for name in ("config", "objects/info/alternates")
+    ]
+    _copy(made, place, ("mirrors", "job"), told)
+    (mirror,) = (place / "mirrors").glob("*.git")
+    there = CheckoutPlace(str(place / "remote.git"), place / "job/checkout", mirror / "objects")
+    return JobCheckout(GitCalls(source.environment), there, made.commit, {})
+
+
+def _copy(made: _Prepared, place: Path, folders: Iterable[str], with_paths: Iterable[str]) -> None:
+    for folder in folders:
+        shutil.copytree(made.folder / folder, place / folder)
+    for name in with_paths:
+        text = (place / name).read_text()
+        (place / name).write_text(text.replace(str(made.folder), str(place)))
+
+
+@functools.cache
+def _prepared(attributes: str) -> _Prepared:
+    keeper = tempfile.TemporaryDirectory()
+    folder = Path(keeper.name)
+    source = cloned(folder / "source", folder / "home")
+    if attributes:
+        source.write(".gitattributes", attributes)
+        source.commit_all()
+        source.git("push", "-q", "origin", "main")
+    repositories = Repositories(folder / "mirrors", source.environment)
+    made = repositories.check_out(str(folder / "remote.git"), None, folder / "job/checkout", "ralph/job")
+    return _Prepared(folder, made.commit, keeper)
