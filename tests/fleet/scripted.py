@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ralph.fleet.database import database_of, prepare
@@ -22,6 +21,7 @@ from tests.processes.fork_server import REPOSITORY, start_ralph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from ralph.fleet.rows import JobRow, StoredCheckpoint
@@ -31,7 +31,7 @@ SET = "night"
 KEY = "sk-ant-canary-0123456789abcdef"
 _MARKER = "FLEET_OF_THIS_TEST"
 _JOB = re.compile(r"Job ([a-z-]+):")
-_PROC = Path("/proc")
+_PROC = "/proc"
 NEVER = Step(Turn("Wait."), Fault(stall_after_events=2))
 """An answer that begins and does not end."""
 DONE = Turn("Done.")
@@ -69,11 +69,10 @@ class Place:
 
     def __enter__(self) -> Self:
         self.api.start()
-        self.git("init", "-q", "--bare", "-b", "main", str(self.repository), cwd=self.folder)
-        first = self.commit_tree(
-            {"kept.txt": "kept\n", "doomed.txt": "doomed\n", ".gitignore": "*.ignored\n"}
+        self.git("init", "-q", "--bare", "--template=", "-b", "main", str(self.repository), cwd=self.folder)
+        self.commit_first(
+            "main", {"kept.txt": "kept\n", "doomed.txt": "doomed\n", ".gitignore": "*.ignored\n"}
         )
-        self.git("update-ref", "refs/heads/main", first)
         return self
 
     def __exit__(
@@ -174,13 +173,12 @@ class Place:
         )
         return ran.stdout.strip()
 
-    def commit_tree(self, files: Mapping[str, str]) -> str:
-        """A commit without parents that has these files."""
-        blobs = {name: self.git("hash-object", "-w", "--stdin", stdin=text) for name, text in files.items()}
-        tree = self.git(
-            "mktree", stdin="".join(f"100644 blob {blob}\t{name}\n" for name, blob in blobs.items())
-        )
-        return self.git("commit-tree", "-m", "by hand", tree)
+    def commit_first(self, branch: str, files: Mapping[str, str]) -> str:
+        """Makes a branch with one commit of these files. Returns the commit."""
+        stream = f"commit refs/heads/{branch}\nmark :1\ncommitter A <a@b.example> 0 +0000\ndata 7\nby hand\n"
+        for name, text in files.items():
+            stream += f"M 100644 inline {name}\ndata {len(text)}\n{text}\n"
+        return self.git("fast-import", "--quiet", stdin=f"{stream}get-mark :1\n")
 
     def refs(self) -> dict[str, str]:
         """The commit of each reference of the repository."""
@@ -193,14 +191,13 @@ class Place:
 
     def processes(self) -> dict[int, str]:
         """The command lines of the processes of this place that run now: workers, runs and commands."""
-        marker = f"{_MARKER}={self.folder}".encode()
+        marker = f"\0{_MARKER}={self.folder}\0".encode()
         found = {}
-        for process in _PROC.iterdir():
-            if process.name.isdigit():
-                with suppress(OSError):  # gone meanwhile
-                    if marker in (process / "environ").read_bytes().split(b"\0"):
-                        words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-                        found[int(process.name)] = words.decode(errors="replace")
+        for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208 - a test asks often, and a Path is slow
+            with suppress(OSError):  # gone meanwhile
+                if marker in b"\0" + _content(f"{_PROC}/{pid}/environ"):
+                    words = _content(f"{_PROC}/{pid}/cmdline").replace(b"\0", b" ")
+                    found[int(pid)] = words.decode(errors="replace")
         return found
 
     def _answer(self, request: RecordedRequest, _index: int) -> Playable:
@@ -208,6 +205,11 @@ class Place:
         said = sum(message["role"] == "assistant" for message in request.json()["messages"])
         times = self._asked[job, said] = self.asked(job, said) + 1
         return self._models[job](Asked(said, times, (request.body or b"").decode()))
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
+        return file.read()
 
 
 def job_of(request: RecordedRequest) -> str:

@@ -131,8 +131,7 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
         "changed": changed,
     }
     with Place(tmp_path, models) as place:
-        foreign = place.commit_tree({"foreign.txt": "theirs\n"})
-        place.git("update-ref", "refs/heads/ralph/taken", foreign)
+        foreign = place.commit_first("ralph/taken", {"foreign.txt": "theirs\n"})
         place.submit(
             place.job("taken"),
             place.job("lacking", env=("HOME", "NO_SUCH_TOKEN")),
@@ -267,7 +266,7 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
     with Place(tmp_path, {"hard": model}) as place:
         place.submit(place.job("hard"))
         worker = place.work("a")
-        wait_until(lambda: "sleep 996" in str(place.processes()) and "sleep 997" in str(place.processes()))
+        wait_until(lambda: {"996", "997"} <= set(re.findall(r"sleep (\d+)", str(place.processes()))))
         worker.kill()
         worker.wait()
         wait_until(lambda: not place.processes(), 20)

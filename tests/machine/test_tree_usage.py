@@ -30,7 +30,7 @@ MIB = 1024 * 1024
 # Four processes and two threads beside; the parent's memory is shared with its children until somebody writes to it.
 TREE = """
 import os, threading, time
-memory = bytearray(os.urandom(64 * 1024 * 1024))
+memory = bytearray(b"x" * 32 * 1024 * 1024)
 for _ in range(2):
     threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
 for _ in range(3):
@@ -69,8 +69,8 @@ def test_processes_and_threads_of_a_tree_are_counted(tree) -> None:
 
 
 def test_memory_that_processes_share_counts_once(tree) -> None:
-    assert exceeded(tree, 0, 200 * MIB) == b""
-    assert exceeded(tree, 0, 60 * MIB) == TOO_MUCH_MEMORY
+    assert exceeded(tree, 0, 100 * MIB) == b""
+    assert exceeded(tree, 0, 30 * MIB) == TOO_MUCH_MEMORY
 
 
 def test_a_tree_that_has_ended_uses_nothing() -> None:
@@ -88,7 +88,7 @@ ready = os.pipe()
 pid = os.fork()
 if pid == 0:
     ctypes.CDLL(None).prctl(4, 0)
-    x = bytearray(100 * 1024 * 1024)
+    x = bytearray(40 * 1024 * 1024)
     os.write(ready[1], b".")
     time.sleep(20)
 os.read(ready[0], 1)
@@ -98,7 +98,7 @@ try:
         sys.exit("it can be read")
     except PermissionError:
         pass
-    if not tree_usage.Limits(0, 60 * 1024 * 1024, time.time()).exceeded([pid]):
+    if not tree_usage.Limits(0, 30 * 1024 * 1024, time.time()).exceeded([pid]):
         sys.exit("it does not count")
 finally:
     os.kill(pid, 9)
@@ -121,7 +121,7 @@ def test_a_process_that_hides_its_memory_from_other_processes_is_counted() -> No
 def counting() -> Iterator[CommandSupervisor]:
     """A supervisor whose launcher counts."""
     supervising = CommandSupervisor(
-        ENVIRONMENT, most_processes=20, most_memory_bytes=60 * MIB, makes_group=False
+        ENVIRONMENT, most_processes=20, most_memory_bytes=30 * MIB, makes_group=False
     )
     yield supervising
     supervising.close()
@@ -144,7 +144,7 @@ for number in range(40):
         time.sleep(20)
     os.wait()
 """
-HOLD = "100 * 1024 * 1024"
+HOLD = "40 * 1024 * 1024"
 
 
 def test_a_storm_that_leaves_session_and_parent_is_counted_and_ended(counting) -> None:
@@ -189,12 +189,12 @@ def _shared_memory() -> Iterator[None]:
 def test_files_in_shared_memory_count_for_the_commands_after_too(counting) -> None:
     place = Path(f"/dev/shm/ralph-test-{os.getpid()}")
     old = Path(f"{place}-old")
-    old.write_bytes(bytes(100 * MIB))
+    old.write_bytes(bytes(40 * MIB))
     time.sleep(0.3)
     try:
         command = started(counting, "sleep 1.5")
         assert finished(command)[0] == 0, "a file that was there before is nobody's"
-        command = started(counting, f"mkdir {place}; head -c 100000000 /dev/zero > {place}/x; sleep 20")
+        command = started(counting, f"mkdir {place}; head -c 40000000 /dev/zero > {place}/x; sleep 20")
         finished(command)
         assert command.exceeded is Ended.TOO_MUCH_MEMORY
         command = started(counting, "sleep 20")

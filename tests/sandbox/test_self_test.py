@@ -4,6 +4,7 @@ denied. Any other access that works without a sandbox must still work, because t
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -108,6 +109,7 @@ for name, means in {"namespaces": all_means, "landlock": without_namespaces}.ite
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
+@functools.cache
 def python_for_others() -> str | None:
     """A Python of this version that another user may run."""
     # setpriv looks the program up with root's rights, so the program itself must ask whether the user may run it.
