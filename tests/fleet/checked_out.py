@@ -23,14 +23,14 @@ class _Prepared(NamedTuple):
 
 
 def source_with(attributes: str, place: Path) -> Repository:
-    """What `cloned` makes as `source` in a folder, and one more commit, also at the remote, of `.gitattributes`."""
+    """Makes `source` in a folder as `cloned` does, with one more commit of `.gitattributes`, also at the remote."""
     made = _prepared(attributes)
     _copy(made, place, ("source", "remote.git"), ("source/.git/config",))
     return Repository(place / "source", place / "home")
 
 
 def checked_out(source: Repository, attributes: str = "") -> JobCheckout:
-    """What `check_out` makes as `job/checkout` beside a source of `cloned`, or of `source_with` these attributes."""
+    """Makes `job/checkout` as `check_out` does, beside a source of `cloned` or of `source_with` these attributes."""
     made, place = _prepared(attributes), source.top.parent
     told = [
         f"job/{git}/{name}"
