@@ -99,6 +99,8 @@ def set_up(directory: Path, *, developer: bool) -> str:
     wanted = hashlib.sha256((HERE / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return str(python)
+    if Path(sys.prefix).resolve() == directory:
+        raise SetupError(f"{directory.name} is outdated, and its own Python cannot replace it: use python3")
     print(f"setting up {directory.name} (once, less than a minute)", file=sys.stderr, flush=True)  # noqa: T201
     shutil.rmtree(directory, ignore_errors=True)
     package = f"{HERE}[dev]" if developer else str(HERE)

@@ -121,7 +121,7 @@ def test_a_process_that_hides_its_memory_from_other_processes_is_counted() -> No
 def counting() -> Iterator[CommandSupervisor]:
     """A supervisor whose launcher counts."""
     supervising = CommandSupervisor(
-        ENVIRONMENT, most_processes=20, most_memory_bytes=30 * MIB, makes_group=False
+        ENVIRONMENT, most_processes=20, most_memory_bytes=50 * MIB, makes_group=False
     )
     yield supervising
     supervising.close()
@@ -144,7 +144,7 @@ for number in range(40):
         time.sleep(20)
     os.wait()
 """
-HOLD = "40 * 1024 * 1024"
+HOLD = "60 * 1024 * 1024"
 
 
 def test_a_storm_that_leaves_session_and_parent_is_counted_and_ended(counting) -> None:
@@ -189,12 +189,12 @@ def _shared_memory() -> Iterator[None]:
 def test_files_in_shared_memory_count_for_the_commands_after_too(counting) -> None:
     place = Path(f"/dev/shm/ralph-test-{os.getpid()}")
     old = Path(f"{place}-old")
-    old.write_bytes(bytes(40 * MIB))
+    old.write_bytes(bytes(60 * MIB))
     time.sleep(0.3)
     try:
         command = started(counting, "sleep 1.5")
         assert finished(command)[0] == 0, "a file that was there before is nobody's"
-        command = started(counting, f"mkdir {place}; head -c 40000000 /dev/zero > {place}/x; sleep 20")
+        command = started(counting, f"mkdir {place}; head -c 60000000 /dev/zero > {place}/x; sleep 20")
         finished(command)
         assert command.exceeded is Ended.TOO_MUCH_MEMORY
         command = started(counting, "sleep 20")

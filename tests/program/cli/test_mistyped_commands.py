@@ -148,3 +148,19 @@ def test_quickstart_shows_its_help_without_setting_up_and_says_why_it_could_not_
     *_, reason, last = ran("doctor").stderr.splitlines()
     assert reason == "no route to the index"
     assert last.startswith("quickstart: .venv-run could not be made; the reason is in the lines above")
+
+
+def test_an_outdated_environment_is_not_removed_by_its_own_python(tmp_path) -> None:
+    alone = tmp_path / "quickstart.py"
+    shutil.copy(REPOSITORY / "quickstart.py", alone)
+    (tmp_path / "pyproject.toml").touch()
+    own = tmp_path / ".venv-dev/bin/python"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    (tmp_path / ".venv-dev/pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\n")
+    ran = subprocess.run([own, "-I", alone, "test"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "quickstart: .venv-dev is outdated, and its own Python cannot replace it: use python3\n",
+    )
+    assert own.exists()
