@@ -156,7 +156,9 @@ def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools: Any
 
 
 def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools: Any) -> None:
-    """What remains of a command is ended after a tenth of a second. A busy machine may need more, and is asked again."""
+    """The processes that a command leaves behind are ended after a tenth of a second. A busy machine may need longer, so
+    it is asked again.
+    """
     wait_until(lambda: tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late").endswith("late"))
 
 

@@ -33,8 +33,10 @@ class Repository:
         """A repository without commits on the branch `main`, with a committer's name and address."""
         made = cls(top, home)
         top.mkdir(parents=True)
-        # Without the hooks that git only gives as samples, a copy is a fraction of the work.
+        # Without the files that git gives as samples, a copy is a fraction of the work.
         made.git("init", "-q", "--template=", "-b", "main")
+        for folder in ("hooks", "info"):
+            (top / ".git" / folder).mkdir(exist_ok=True)
         with (top / ".git" / "config").open("a") as config:
             config.write("[user]\n\tname = Tester\n\temail = tester@example.com\n")
         return made
