@@ -774,3 +774,52 @@ def test_each_exception_from_a_rule_gives_its_reason_on_its_line() -> None:
 )
 def test_an_exception_without_a_reason_is_seen(comment: str, is_wrong: bool) -> None:
     assert without_reason(f"    work()  {comment}") is is_wrong
+
+
+def locks_in_handlers(nodes: list[ast.AST]) -> set[str]:
+    """The calls in a module's signal handlers that may wait for a lock. Those of `StopEvent` do not."""
+    handlers = {
+        call.args[1].attr if isinstance(call.args[1], ast.Attribute) else ast.unparse(call.args[1])
+        for call in nodes
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "signal.signal"
+    }
+    safe = {
+        ast.unparse(node.targets[0])
+        for node in nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "StopEvent()"
+    }
+    return {
+        ast.unparse(part)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name in handlers
+        for part in nodes_below(node)
+        if (
+            isinstance(part, ast.Call)
+            and isinstance(part.func, ast.Attribute)
+            and part.func.attr in {"set", "put", "acquire", "notify", "notify_all"}
+            and ast.unparse(part.func.value) not in safe
+        )
+        or (isinstance(part, ast.With) and "lock" in ast.unparse(part.items[0]))
+    }
+
+
+def test_a_signal_handler_waits_for_no_lock() -> None:
+    """It may have interrupted the code that holds the lock."""
+    assert not {
+        f"{module_name(path)}: {found}"
+        for path in MODULES
+        if "signal.signal(" in path.read_text()
+        for found in locks_in_handlers(nodes_of(path))
+    }
+
+
+@every_row(
+    ("code", "found"),
+    [
+        ("stop = Event()", {"stop.set()"}),
+        ("stop = StopEvent()", set()),
+    ],
+)
+def test_a_lock_in_a_handler_is_seen(code: str, found: set[str]) -> None:
+    handler = "def hear(number, frame):\n    stop.set()\nsignal.signal(2, hear)"
+    assert locks_in_handlers(nodes_below(ast.parse(f"{code}\n{handler}"))) == found

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -433,9 +432,10 @@ def _opened(db: str | None) -> "Iterator[Fleet]":
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.database import StoreError, WaitStoppedError  # noqa: PLC0415 - not needed for --help
+    from ralph.machine.inbox import StopEvent  # noqa: PLC0415 - not needed for --help
     from ralph.output.standard_streams import ReaderLeftError  # noqa: PLC0415 - not needed for --help
 
-    stop = Event()
+    stop = StopEvent()
     heard: list[int] = []
 
     def hear(number: int, _frame: FrameType | None) -> None:

@@ -27,11 +27,11 @@ from ralph.values.screen_text import counted, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from threading import Event
 
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
     from ralph.fleet.rows import AttemptRow, JobRow, SetRow
+    from ralph.machine.inbox import StopEvent
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class Chosen(Struct, frozen=True):
 class Fleet:
     """One store, as users see it. All methods wait while the store is away, and return exit codes."""
 
-    def __init__(self, database: Database, store: FleetStore, console: Console, stop: Event) -> None:
+    def __init__(self, database: Database, store: FleetStore, console: Console, stop: StopEvent) -> None:
         self._database = database
         self._store = store
         self._console = console
@@ -380,7 +380,7 @@ _NOBODY = listing.Workers(0, 0)
 
 @contextmanager
 def opened(
-    named: str | None, environment: Mapping[str, str], console: Console, stop: Event
+    named: str | None, environment: Mapping[str, str], console: Console, stop: StopEvent
 ) -> Iterator[Fleet]:
     """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError."""
     database = database_of(named, environment)

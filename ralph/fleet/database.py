@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from threading import Event
 
+    from ralph.machine.inbox import StopEvent
+
 T = TypeVar("T")
 
 VARIABLE = "RALPH_FLEET_DB"
@@ -385,7 +387,7 @@ class Waiting:
         self,
         database: Database,
         tell: Callable[[str], None],
-        stop: Event,
+        stop: Event | StopEvent,
         *,
         outlasts_full_disk: bool = False,
     ) -> None:

@@ -31,7 +31,7 @@ from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
 from ralph.fleet.rows import NotOurs, OpenSet, TakeUp
 from ralph.fleet.takeups import WorkerStore
-from ralph.machine.inbox import ONE_SIGNAL_S
+from ralph.machine.inbox import ONE_SIGNAL_S, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.values.credentials import known_secrets
 from ralph.values.redaction import Redactor
@@ -105,7 +105,7 @@ class _Supervisor:
     def run(self) -> int:
         prepare(self._database)
         _remove_left_folders(self._database)
-        stop = threading.Event()
+        stop = StopEvent()
         waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=True)
 
         def heard(number: int, _frame: object) -> None:

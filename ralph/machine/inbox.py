@@ -83,6 +83,31 @@ class _Bell:
             os.close(self._rung)
 
 
+class StopEvent:
+    """An event that a signal handler may set. It works like `threading.Event`, whose `set` needs a lock: a handler that
+    interrupts `wait` in the same thread could wait for that lock for ever.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError if the machine has no free descriptors."""
+        self._bell = _Bell()
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._bell.ring()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until the event is set, but at most `timeout_s` seconds. Returns whether it is set."""
+        poller = select.poll()
+        poller.register(self._bell.descriptor, select.POLLIN)
+        poller.poll(math.ceil(timeout_s * 1000))
+        return self._is_set
+
+
 class Inbox:
     def __init__(self, clock: Clock, *, one_signal_for_s: float = 0.0) -> None:
         """After a signal, signals with the same number are ignored as duplicates for `one_signal_for_s` seconds."""

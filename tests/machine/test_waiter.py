@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.inbox import Inbox, catch_stop_signals
+from ralph.machine.inbox import Inbox, StopEvent, catch_stop_signals
 from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
 from ralph.values.events import (
     ClockFired,
@@ -439,3 +439,34 @@ def test_a_signal_that_came_by_two_ways_is_heard_once(
             waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing")
         assert raised.value.signal_number == number
     assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing") is TIMED_OUT
+
+
+def was_interrupted_at(line: int) -> bool:
+    """Waits for an event, and sets it in a signal handler that interrupts the wait at this line, counted from the call.
+    Returns False if the wait has fewer lines.
+    """
+    event, lines = StopEvent(), 0
+
+    def trace(*_: object) -> Any:
+        nonlocal lines
+        lines += 1
+        if lines == line:
+            signal.raise_signal(signal.SIGUSR1)
+        return trace
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: event.set())
+    sys.settrace(trace)
+    try:
+        event.wait(0)
+    finally:
+        sys.settrace(None)
+        signal.signal(signal.SIGUSR1, before)
+    assert event.is_set() == (lines >= line)
+    return lines >= line
+
+
+def test_a_signal_may_set_an_event_at_any_line_of_a_wait() -> None:
+    """With `threading.Event`, the handler would wait for the lock that the interrupted wait holds."""
+    interrupted = [line for line in range(1, 20) if was_interrupted_at(line)]
+    assert interrupted == [*range(1, len(interrupted) + 1)]
+    assert len(interrupted) >= 4

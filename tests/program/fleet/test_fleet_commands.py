@@ -18,6 +18,7 @@ from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.rows import TakeUp
 from ralph.fleet.takeups import WorkerStore
+from ralph.machine.inbox import StopEvent
 from tests.patience import PATIENCE_S, wait_until
 from tests.services.small_terminal import PtyReader
 
@@ -120,7 +121,7 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
     store, ralph, until_done: bool
 ) -> None:
     store.submit("s", SetLimits(), [job("a")])
-    stop = threading.Event()
+    stop = StopEvent()
     stop.set()
     console = command.Console(
         write=lambda _: None, write_text=lambda _: None, tell=lambda _: None, show_status=None, width=None
