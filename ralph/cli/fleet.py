@@ -203,7 +203,7 @@ def work(
         raise CannotError(
             Outcome.CONFIG, "there is no git program on PATH, and every job needs one; install git"
         )
-    with _opened(db) as store:
+    with _opened(db, begins_after=True) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
         from ralph.fleet.database import StoreError, database_of  # noqa: PLC0415 - not needed for --help
@@ -427,8 +427,10 @@ def _extra() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(db: str | None) -> "Iterator[Fleet]":
-    """The store. A signal while a command waits ends it with 128 + its number. The second signal does so at once."""
+def _opened(db: str | None, *, begins_after: bool = False) -> "Iterator[Fleet]":
+    """The store. A signal while a command waits ends it with 128 + its number. The second signal does so at once.
+    `begins_after` is True if the command's own work begins when the store is closed: then no signal is forgotten.
+    """
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.database import StoreError, WaitStoppedError  # noqa: PLC0415 - not needed for --help
@@ -462,6 +464,8 @@ def _opened(db: str | None) -> "Iterator[Fleet]":
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if begins_after and heard:
+        raise typer.Exit(128 + heard[0])
 
 
 def _console() -> "Console":

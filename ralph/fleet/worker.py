@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
 from ralph.fleet.rows import NotOurs, OpenSet, TakeUp
 from ralph.fleet.takeups import WorkerStore
-from ralph.machine.inbox import ONE_SIGNAL_S, StopEvent
+from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.values.credentials import known_secrets
 from ralph.values.redaction import Redactor
@@ -112,11 +112,12 @@ class _Supervisor:
             self._signals.append(number)
             stop.set()
             for process_id in self._slots:
-                with suppress(ProcessLookupError):
+                with suppress(OSError):  # it has ended
                     os.kill(process_id, signal.SIGTERM)
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, heard)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves SIGHUP
+                signal.signal(number, heard)
         with suppress(WaitStoppedError):
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
             patiently(self._created, waiting=waiting)
@@ -157,21 +158,28 @@ class _Supervisor:
 
     def _fork(self, set_name: str) -> None:
         # A signal between the fork and the child's own handlers would be lost.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-        supervisor = os.getpid()
-        process_id = os.fork()
-        if process_id == 0:
-            code = 70
-            try:
-                code = _Slot(self._database, self._options, self._environment, set_name, self._tell).run(
-                    supervisor
-                )
-            except BaseException as error:  # noqa: BLE001 - a forked process must never return into the supervisor
-                self._tell(f"a slot ended: {self._database.without_password(str(error))}")
-            finally:
-                os._exit(code)
-        self._slots[process_id] = set_name
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            if self._signals:  # it came a moment ago, and its handler could not tell this slot
+                return
+            supervisor = os.getpid()
+            process_id = os.fork()
+            if process_id == 0:
+                self._become_slot(set_name, supervisor)
+            self._slots[process_id] = set_name
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _become_slot(self, set_name: str, supervisor: int) -> NoReturn:
+        code = 70
+        try:
+            code = _Slot(self._database, self._options, self._environment, set_name, self._tell).run(
+                supervisor
+            )
+        except BaseException as error:  # noqa: BLE001 - a forked process must never return into the supervisor
+            self._tell(f"a slot ended: {self._database.without_password(str(error))}")
+        finally:
+            os._exit(code)
 
     def _reap(self) -> None:
         for process_id in list(self._slots):
@@ -256,11 +264,11 @@ class _Slot:
 
     def run(self, supervisor: int) -> int:
         """Works until the slot must end, and returns the exit code of its process."""
+        for number in (signal.SIGINT, signal.SIGHUP):
+            # A terminal sends them to all; the supervisor passes them on. The handler here is still the supervisor's.
+            signal.signal(number, signal.SIG_IGN)
         end_with_parent(supervisor, signal.SIGKILL)
         signal.signal(signal.SIGTERM, self._heard)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            # A terminal sends them to all; the supervisor passes them on.
-            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         threading.Thread(target=self._watch_signals, daemon=True).start()
         waiting = Waiting(self._database, self._tell, self._hard_stop, outlasts_full_disk=True)

@@ -10,6 +10,7 @@ import os
 import queue
 import select
 import signal
+import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ _STUCK_S = 1.0
 
 # Only if the machine has no descriptors for a bell.
 _LOOK_EVERY_S = 0.01
+
+# A signal that comes just before a system call waits does not end it: its handler runs when this time is over.
+_LONGEST_POLL_S = 0.2
 
 ONE_SIGNAL_S = 1.0
 """The seconds for which a loop ignores repetitions of a signal. A signal to a process group may arrive several times."""
@@ -84,8 +88,8 @@ class _Bell:
 
 
 class StopEvent:
-    """An event that a signal handler may set. It works like `threading.Event`, whose `set` needs a lock: a handler that
-    interrupts `wait` in the same thread could wait for that lock for ever.
+    """An event that a signal handler may set. The `set` of `threading.Event` needs a lock: a handler that interrupts
+    `wait` in the same thread could wait for that lock for ever.
     """
 
     def __init__(self) -> None:
@@ -104,7 +108,11 @@ class StopEvent:
         """Waits until the event is set, but at most `timeout_s` seconds. Returns whether it is set."""
         poller = select.poll()
         poller.register(self._bell.descriptor, select.POLLIN)
-        poller.poll(math.ceil(timeout_s * 1000))
+        until_s = time.monotonic() + timeout_s
+        while not self._is_set and (left_s := until_s - time.monotonic()) > 0:
+            has_rung = poller.poll(math.ceil(min(left_s, _LONGEST_POLL_S) * 1000))
+            if has_rung and not self._is_set:  # a fork of this process has set its copy, and the pipe is one
+                self._bell.silence()
         return self._is_set
 
 

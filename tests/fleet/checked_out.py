@@ -1,4 +1,4 @@
-"""Copies of a checkout of a job. `Repositories` makes it once, because that takes twenty calls of git."""
+"""Copies one checkout of a job, which `Repositories` has made: that takes twenty calls of git."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def source_with(attributes: str, place: Path) -> Repository:
 
 
 def checked_out(source: Repository, attributes: str = "") -> JobCheckout:
-    """Makes `job/checkout` as `check_out` does, beside a source of `cloned` or of `source_with` these attributes."""
+    """Makes `job/checkout` as `check_out` does, beside a source of `cloned` or of `source_with` these attributes. May be
+    called once for each source, and not after `check_out`. A later `check_out` makes a mirror of its own.
+    """
     made, place = _prepared(attributes), source.top.parent
     told = [
         f"job/{git}/{name}"

@@ -177,7 +177,7 @@ class Place:
         """Makes a branch with one commit of these files. Returns the commit."""
         stream = f"commit refs/heads/{branch}\nmark :1\ncommitter A <a@b.example> 0 +0000\ndata 7\nby hand\n"
         for name, text in files.items():
-            stream += f"M 100644 inline {name}\ndata {len(text)}\n{text}\n"
+            stream += f"M 100644 inline {name}\ndata {len(text.encode())}\n{text}\n"
         return self.git("fast-import", "--quiet", stdin=f"{stream}get-mark :1\n")
 
     def refs(self) -> dict[str, str]:

@@ -109,10 +109,11 @@ def test_a_ref_is_a_branch_a_tag_a_commit_or_the_remotes_head(world: World) -> N
         checkout = world.check_out(ref)
         assert checkout.commit == commit, ref
         agent = world.agent(checkout)
+        # No third line: no file differs.
         assert agent.git("status", "--porcelain=v2", "--branch").splitlines() == [
             f"# branch.oid {commit}",
             "# branch.head ralph/job",
-        ], "and no file differs"
+        ]
         assert agent.git("remote", "get-url", "origin") == world.remote
 
 

@@ -302,8 +302,9 @@ def test_jobs_that_contradict_each_other_are_refused(content: str, says: str, tm
 
 def test_a_chain_of_any_length_is_no_circle_and_an_earlier_job_may_be_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
+    # More jobs than Python nests calls.
     path.write_text(lines(*({"id": f"j{n}", "after": [f"j{n + 1}"]} for n in range(1200))))
-    assert len(read(path, earlier={"j1200"}).jobs) == 1200, "more jobs than calls can be nested"
+    assert len(read(path, earlier={"j1200"}).jobs) == 1200
 
 
 def test_jobs_of_two_repositories_may_push_branches_of_one_name(tmp_path: Path) -> None:

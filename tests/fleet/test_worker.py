@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import pytest
+
+from ralph.fleet import worker as worker_module
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.rows import OpenSet
 from ralph.fleet.worker import (
@@ -16,12 +21,15 @@ from ralph.fleet.worker import (
     _machine,
     _remove_left_folders,
     _Slot,
+    _Supervisor,
     _wanted,
     must_end_now,
 )
+from ralph.machine.inbox import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 
 class FakeEngine:
@@ -109,3 +117,54 @@ def test_a_drain_ends_although_a_git_host_never_answers() -> None:
     assert not must_end_now(1, HAND_BACK_S)
     assert must_end_now(1, HAND_BACK_S + 1)
     assert must_end_now(2, -1)
+
+
+def supervisor_at(tmp_path: Path) -> _Supervisor:
+    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
+    return _Supervisor(database, WorkOptions(slots=1), {}, lambda _line: None)
+
+
+def blocked_signals() -> set[int]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+def test_a_worker_that_was_just_told_to_stop_starts_no_slot_that_would_not_know_of_it(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a fork"))
+    supervisor = supervisor_at(tmp_path)
+    supervisor._signals.append(signal.SIGTERM)
+    supervisor._fork("s")
+    assert (supervisor._slots, blocked_signals()) == ({}, set())
+
+
+def test_a_worker_that_cannot_start_a_slot_still_hears_signals(tmp_path, monkeypatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no process left")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(BlockingIOError):
+        supervisor_at(tmp_path)._fork("s")
+    assert blocked_signals() == set()
+
+
+def test_a_slot_ignores_what_a_terminal_sends_to_all_before_any_signal_can_reach_it(
+    tmp_path, monkeypatch
+) -> None:
+    class BegunError(Exception):
+        pass
+
+    def begin(_parent: int, _number: int) -> None:
+        raise BegunError
+
+    monkeypatch.setattr(worker_module, "end_with_parent", begin)
+    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        with pytest.raises(BegunError):
+            _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None).run(1)
+        ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) is signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ignored == {signal.SIGINT, signal.SIGHUP}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.machine import inbox
 from ralph.machine.inbox import Inbox, StopEvent, catch_stop_signals
 from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
 from ralph.values.events import (
@@ -30,7 +32,7 @@ from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.machine.inbox import InboxMailbox
     from ralph.values.events import Event
@@ -470,3 +472,49 @@ def test_a_signal_may_set_an_event_at_any_line_of_a_wait() -> None:
     interrupted = [line for line in range(1, 20) if was_interrupted_at(line)]
     assert interrupted == [*range(1, len(interrupted) + 1)]
     assert len(interrupted) >= 4
+
+
+def polled_before(event: StopEvent, first: Callable[[], None], monkeypatch) -> list[float]:
+    """Makes a wait call `first` after it has looked at the event and just before it begins to poll. Returns a list of the
+    times in milliseconds for which it polls. No poll ends by itself before the wait does.
+    """
+    polls: list[float] = []
+    usual = select.poll
+
+    class Poller:
+        def __init__(self) -> None:
+            self._poller = usual()
+            self.register = self._poller.register
+
+        def poll(self, most_ms: float) -> object:
+            if not polls:
+                first()
+            polls.append(most_ms)
+            return self._poller.poll(most_ms)
+
+    monkeypatch.setattr(select, "poll", Poller)
+    monkeypatch.setattr(inbox, "_LONGEST_POLL_S", math.inf)
+    return polls
+
+
+def test_an_event_that_is_set_when_the_wait_has_looked_ends_the_wait(monkeypatch) -> None:
+    event = StopEvent()
+    polls = polled_before(event, event.set, monkeypatch)
+    assert event.wait(10 * PATIENCE_S)
+    assert event.wait(10 * PATIENCE_S)
+    assert len(polls) == 1
+
+
+def test_a_fork_that_sets_its_copy_of_an_event_does_not_keep_the_parent_busy(monkeypatch) -> None:
+    event = StopEvent()
+    polls = polled_before(event, event._bell.ring, monkeypatch)
+    assert not event.wait(0.05)
+    assert len(polls) == 2
+
+
+def test_a_wait_polls_again_and_again_for_signals_that_came_just_before_a_poll() -> None:
+    assert inbox._LONGEST_POLL_S == 0.2
+    event = StopEvent()
+    assert not event.wait(-1)
+    threading.Timer(0.01, setattr, [event, "_is_set", True]).start()  # nobody rings
+    assert event.wait(math.inf)

@@ -113,10 +113,11 @@ def both(data: bytes, path: Path) -> list[bytes]:
 
 def both_to_cut(data: bytes, path: Path) -> list[tuple[bytes, int]]:
     """Both forms of a journal, each with the offset at which its cuts begin. Up to the first end of a run, the forms
-    differ only in the times of the lines, which a list does not show. The older form is therefore cut only behind that.
+    differ only in the times of the lines, which a list does not show. The older form is therefore cut only behind that,
+    or everywhere if no run has ended.
     """
     first_end = data.find(b',"kind":"ended",')
-    from_end = len(data) if first_end < 0 else data.rindex(b"\n", 0, first_end)
+    from_end = 0 if first_end < 0 else data.rindex(b"\n", 0, first_end)
     return [(written, from_end if written is data else 0) for written in both(data, path)]
 
 

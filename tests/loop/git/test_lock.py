@@ -212,7 +212,7 @@ def test_a_status_that_looks_without_end_never_refuses_a_loop_that_starts(plain:
             assert status.stdout.readline() == b"%d\n" % os.getpid()
             first.close()
             assert status.stdout.readline() == b"0\n"
-            for _ in range(600):  # a lock for a moment refuses one of the first two hundred
+            for _ in range(600):  # a status that locks for a moment refuses one of the first few hundred
                 locked(plain).close()
         finally:
             status.kill()

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
+from ralph.cli.fleet import _opened
 from ralph.fleet import command
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
@@ -231,6 +233,15 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
     ran = ralph.stopped_by(process, signal.SIGINT)
     assert (ran.code, ran.stdout) == (130, "")
     assert "hidden-word" not in told + ran.stderr
+
+
+def test_a_signal_that_comes_while_the_store_is_closed_ends_a_worker_before_it_begins(
+    monkeypatch, ralph
+) -> None:
+    monkeypatch.setenv("RALPH_STATE_DIR", ralph.environment["HOME"])
+    with pytest.raises(typer.Exit) as ended, _opened(None, begins_after=True):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.exit_code == 143
 
 
 def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
