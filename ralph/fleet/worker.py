@@ -171,7 +171,7 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def _become_slot(self, set_name: str, supervisor: int) -> NoReturn:
-        code = 70
+        code = _BUG_EXIT
         try:
             code = _Slot(self._database, self._options, self._environment, set_name, self._tell).run(
                 supervisor

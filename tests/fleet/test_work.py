@@ -225,6 +225,19 @@ def test_a_machine_with_a_broken_disk_ends_no_job(tmp_path: Path) -> None:
         assert worker.wait(PATIENCE_S) == 0
 
 
+def test_a_hangup_does_not_stop_a_worker_that_nohup_started(tmp_path: Path) -> None:
+    with Place(tmp_path, {}) as place:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            worker = place.work("a")
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        wait_until(lambda: "working on" in place.log("a"))
+        worker.send_signal(signal.SIGHUP)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == 0, "the first signal that it hears decides about its exit code"
+
+
 def test_a_loop_whose_worker_is_killed_in_an_iteration_continues_that_iteration(tmp_path: Path) -> None:
     def loop(asked: Asked) -> Playable:
         iteration = place.asked("looped", 0)
