@@ -21,7 +21,7 @@ PACKAGE = TESTS.parent / "ralph"
 MAY_KNOW: dict[str, set[str]] = {
     "run": {
         *{"settings", "agent", "retry", "api", "sessions", "tools", "mcp", "prompt", "sandbox", "output"},
-        *{"sandbox.permissions", "machine", "conversation", "values"},
+        *{"permissions", "machine", "conversation", "values"},
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
     "loop": {
@@ -31,7 +31,7 @@ MAY_KNOW: dict[str, set[str]] = {
         "retry",
         "prompt",
         "sandbox",
-        "sandbox.permissions",
+        "permissions",
         "machine",
         "values",
     },
@@ -44,17 +44,17 @@ MAY_KNOW: dict[str, set[str]] = {
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
     "tools": {"mcp", "sandbox", "machine", "values"},
+    "permissions": {"sandbox", "values"},
     "mcp": {"machine", "values"},
     "prompt": {"sandbox", "machine", "values"},
     "sandbox": {"machine", "values"},
     "machine": {"values"},
     "conversation": {"values"},
-    "sandbox.permissions": {"sandbox", "values"},
     "values": set(),
     "mock_api": set(),
 }
 MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "demo", "mock_api"}
-MOST_ROOMS = 20
+MOST_ROOMS = 21
 MOST_MODULES_FLAT = 25
 
 # The folders of `tests/` that are not named after a room: what tests use, and tests of several rooms.

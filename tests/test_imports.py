@@ -96,7 +96,7 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
 ) -> None:
     loaded = loaded_by(command, base_url, tmp_path)
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
-    assert "ralph.sandbox.permissions" not in loaded, "without rules"
+    assert "ralph.permissions" not in loaded, "without rules"
     assert of_ralph - {"__main__"} == set(rooms.split())
     assert "hashlib" in modules.split() or not {"_ssl", "_hashlib"} & loaded, "OpenSSL, which only TLS needs"
     others = {name.partition(".")[0] for name in loaded} - {"ralph"}
@@ -136,7 +136,7 @@ def test_rules_are_loaded_where_there_are_some_and_the_parser_with_the_first_com
     (tmp_path / ".claude" / "settings.json").write_text(json.dumps(RULES))
     with MockApi(Scenario(turns)) as server:
         loaded = loaded_by("hi", server.base_url, tmp_path)
-    assert "ralph.sandbox.permissions.judge" in loaded
+    assert "ralph.permissions.judge" in loaded
     assert {name for name in loaded if name in {"tree_sitter", "tree_sitter_bash"}} == packages
 
 

@@ -235,7 +235,7 @@ def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:
     files = plan.claude_files or ()
     if not guards_in_short(files):
         return settings.sandbox
-    from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few loops have such files
+    from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few loops have such files
     from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few loops have such files
 
     try:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph.agent.ports import Permission
+from ralph.permissions.matcher import matches
 from ralph.run.driven import hooks as hk
-from ralph.sandbox.permissions.matcher import matches
 from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import GuardRefused, HookStopped, Interrupted
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.agent.ports import Gate
-    from ralph.sandbox.permissions.claude_settings import HookCommand
+    from ralph.permissions.claude_settings import HookCommand
     from ralph.tools.hook_command import HookEnding
     from ralph.values.controls import RunControls
     from ralph.values.ports import CallJudge, Events

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.agent.tool_turn import PromptCall, PromptRefusedError
+from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand
 from ralph.prompt.frontmatter import as_text
 from ralph.prompt.imports import is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
 from ralph.run.command_rules import rules_of_command
-from ralph.sandbox.permissions.judge import RulePlaces
 from ralph.values.events import Notice
 from ralph.values.tool_calls import ToolOutput
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.frontmatter import as_names
-from ralph.sandbox.permissions.settings_keys import misspelt
 from ralph.values.controls import NarrowedTools
 from ralph.values.tool_calls import RuleVerdict
 from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere
 
 if TYPE_CHECKING:
+    from ralph.permissions.judge import RulePlaces
+    from ralph.permissions.rule import PermissionRule
     from ralph.prompt.commands import Command
-    from ralph.sandbox.permissions.judge import RulePlaces
-    from ralph.sandbox.permissions.rule import PermissionRule
     from ralph.values.ports import CallJudge
     from ralph.values.tool_calls import ToolCall
 
@@ -60,9 +60,9 @@ def _names(command: Command, key: str) -> tuple[str, ...]:
 
 
 def _patterns(command: Command, places: RulePlaces) -> CallJudge:
+    from ralph.permissions.judge import Permissions  # noqa: PLC0415 - few commands have patterns
+    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few commands have patterns
     from ralph.run.permission_rules import LocalDisk, has_parser  # noqa: PLC0415 - few commands have patterns
-    from ralph.sandbox.permissions.judge import Permissions  # noqa: PLC0415 - few commands have patterns
-    from ralph.sandbox.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few commands have patterns
 
     def rules(key: str, effect: Effect) -> list[PermissionRule]:
         return [parse_rule(name, effect, command.file.path) for name in _names(command, key)]

@@ -16,11 +16,11 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
+    from ralph.permissions.judge import Permissions
+    from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
-    from ralph.sandbox.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
-    from ralph.sandbox.permissions.judge import Permissions
-    from ralph.sandbox.permissions.rule import Effect, PermissionRule
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.claude_files import ClaudeFile
     from ralph.values.controls import RunControls
@@ -75,7 +75,7 @@ def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
     """Whether a file has a top-level key that may be meant as a guard."""
     if not any(documents):
         return False
-    from ralph.sandbox.permissions.settings_keys import wrong_at_top  # noqa: PLC0415 - few runs have settings files
+    from ralph.permissions.settings_keys import wrong_at_top  # noqa: PLC0415 - few runs have settings files
 
     return any(wrong_at_top(document) for document in documents)
 
@@ -96,9 +96,9 @@ def _built(
     files: Sequence[ClaudeFile],
     kept: Mapping[str, tuple[str, ...]],
 ) -> RunGuards:
-    from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few runs have rules
-    from ralph.sandbox.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
-    from ralph.sandbox.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
 
     try:
         sources = [SettingsSource(file.name, file.kind, file.root) for file in files]
@@ -157,7 +157,7 @@ def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[
     """Returns the rules that deny calls and the rules that allow calls, both made from the tool lists in the
     settings. The second value is None if every tool is allowed.
     """
-    from ralph.sandbox.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
 
     tools, origins = around.settings.tools, around.settings.origins
     denied = [
@@ -234,7 +234,7 @@ def _about_rules(
     """Notices about the rules in force, and about a repository's allow rules that are not used. `allowing` are the
     files whose allow rules are used.
     """
-    from ralph.sandbox.permissions.rule import Effect  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import Effect  # noqa: PLC0415 - few runs have rules
 
     in_force, left_out = [], []
     for source, found in pairs:

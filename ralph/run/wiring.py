@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
-    from ralph.sandbox.permissions.judge import Permissions
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings

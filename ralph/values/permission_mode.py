@@ -2,7 +2,7 @@
 
 Ralph never asks a person for permission. If a mode makes Claude Code ask the user, ralph allows everything in this
 mode, and a notice says so. In the mode `dontAsk`, a call runs only if an allow rule covers it. The code in
-`ralph/sandbox/permissions/` checks that.
+`ralph/permissions/` checks that.
 """
 
 from __future__ import annotations

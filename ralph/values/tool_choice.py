@@ -132,7 +132,7 @@ def enabled_tools(
 
     If `exact` is not None, only the tools in it can be used. If `allowed` is not None, only the read-only tools and
     the tools in `allowed` can be used. The tools in `disallowed` are never used. If an entry has a pattern, such as
-    `Bash(git *)`, the tool is enabled, and `ralph/sandbox/permissions/` judges each call.
+    `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)

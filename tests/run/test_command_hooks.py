@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ralph.agent.call_rules import ModeGate
+from ralph.permissions.claude_settings import HookCommand
 from ralph.run.command_hooks import CommandHookGate
 from ralph.run.driven.hooks import HookFacts
-from ralph.sandbox.permissions.claude_settings import HookCommand
 from ralph.tools.hook_command import HookEnding
 from ralph.values.controls import RunControls
 from ralph.values.tool_calls import ToolCall

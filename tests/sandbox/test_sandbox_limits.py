@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
 from ralph.sandbox.box_plan import CannotConfineError
-from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings
 from ralph.sandbox.sandbox_limits import restricted
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.rows import every_row

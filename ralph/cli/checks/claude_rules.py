@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
+from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
 from ralph.run.permission_rules import not_kept
-from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
-from ralph.sandbox.permissions.matcher import matches, why_no_matcher
+from ralph.permissions.matcher import matches, why_no_matcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.json import Decoder
 
+from ralph.permissions.matcher import matches
 from ralph.run.driven.hooks import (
     DEFAULT_S,
     OBSERVING,
@@ -20,7 +21,6 @@ from ralph.run.driven.hooks import (
     hook_answer,
     hook_table,
 )
-from ralph.sandbox.permissions.matcher import matches
 from tests.rows import every_row
 
 

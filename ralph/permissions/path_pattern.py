@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions.rule import Effect, RuleError
-from ralph.sandbox.permissions.wildcard import ANY, Element, Wildcard
+from ralph.permissions.rule import Effect, RuleError
+from ralph.permissions.wildcard import ANY, Element, Wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.sandbox.permissions.rule import PermissionRule
+    from ralph.permissions.rule import PermissionRule
 
 _MOST_ALTERNATIVES = 200
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")

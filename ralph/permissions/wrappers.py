@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions.shell_words import UNKNOWN, Word, plain
+from ralph.permissions.shell_words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions.shell_words import UNKNOWN, Word, plain
-from ralph.sandbox.permissions.wildcard import ANY, NAME, Element
-from ralph.sandbox.permissions.wrappers import name_of
+from ralph.permissions.shell_words import UNKNOWN, Word, plain
+from ralph.permissions.wildcard import ANY, NAME, Element
+from ralph.permissions.wrappers import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.sandbox.permissions.bash_rules import Judged
-    from ralph.sandbox.permissions.path_pattern import PathPattern
-    from ralph.sandbox.permissions.rule import PermissionRule
+    from ralph.permissions.bash_rules import Judged
+    from ralph.permissions.path_pattern import PathPattern
+    from ralph.permissions.rule import PermissionRule
 
 
 class Disk(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.sandbox.permissions.judge import Permissions, RulePlaces
-from ralph.sandbox.permissions.rule import Effect, parse_rule
+from ralph.permissions.judge import Permissions, RulePlaces
+from ralph.permissions.rule import Effect, parse_rule
 from ralph.values.tool_calls import ToolCall
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.sandbox.permissions.rule import Effect, RuleError, parse_rule
+from ralph.permissions.rule import Effect, RuleError, parse_rule
+from tests.permissions.worlds import denies, permissions
 from tests.rows import every_row
-from tests.sandbox.permissions.worlds import denies, permissions
 
 WRONG = {
     "bash(rm *)": "no tool is called 'bash': did you mean Bash?",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions import settings_keys as names
-from ralph.sandbox.permissions.matcher import why_no_matcher
-from ralph.sandbox.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
+from ralph.permissions import settings_keys as names
+from ralph.permissions.matcher import why_no_matcher
+from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
 from ralph.values.permission_mode import PermissionMode
 

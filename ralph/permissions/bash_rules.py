@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions.shell import ShellCall, SimpleCommand, parse_shell
-from ralph.sandbox.permissions.wildcard import ANY, Element, Wildcard
-from ralph.sandbox.permissions.wrappers import name_of, within
+from ralph.permissions.shell import ShellCall, SimpleCommand, parse_shell
+from ralph.permissions.wildcard import ANY, Element, Wildcard
+from ralph.permissions.wrappers import name_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.sandbox.permissions.rule import PermissionRule
-    from ralph.sandbox.permissions.shell_words import Word
+    from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.shell_words import Word
 
 _SEPARATOR = "\x1f"
 """Follows each word when words are joined into one text, so that a space inside a word does not look like the end of

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions.bash_paths import PathJudge, PathRule
-from ralph.sandbox.permissions.bash_rules import BashPattern, denied_by, judged, why_not_allowed
-from ralph.sandbox.permissions.path_pattern import PathPattern, PatternBases
-from ralph.sandbox.permissions.rule import READERS, WRITERS, Effect, PermissionRule
+from ralph.permissions.bash_paths import PathJudge, PathRule
+from ralph.permissions.bash_rules import BashPattern, denied_by, judged, why_not_allowed
+from ralph.permissions.path_pattern import PathPattern, PatternBases
+from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
 from ralph.values.tool_calls import RuleVerdict
 from ralph.values.tool_choice import READ_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ralph.sandbox.permissions.bash_paths import Disk
-    from ralph.sandbox.permissions.bash_rules import Judged
+    from ralph.permissions.bash_paths import Disk
+    from ralph.permissions.bash_rules import Judged
     from ralph.values.tool_calls import ToolCall
 
 _NOT_RUN = "This call was not run"

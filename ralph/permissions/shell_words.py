@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.sandbox.permissions.wildcard import ANY
+from ralph.permissions.wildcard import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
-from tests.sandbox.permissions.worlds import denies, permissions, verdict
 
 DENIED = ("Bash(rm:*)", "Bash(git push:*)")
 ALLOWED = ("Bash(git diff:*)", "Bash(git log *)", "Bash(echo *)", "Bash(npm run test*)", "Bash(make lint)")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
 from tests.rows import every_row
 
 USER, PROJECT = (SettingsSource("f.json", kind) for kind in ("user", "project"))

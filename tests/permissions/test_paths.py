@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
 from tests.rows import every_row
-from tests.sandbox.permissions.worlds import CWD, HOME, denies, permissions, verdict
 
 # A rule, a path and whether the rule is about it.
 PATTERNS = [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.sandbox.permissions.shell_words import UNKNOWN, Word, plain, word_of
+from ralph.permissions.shell_words import UNKNOWN, Word, plain, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -30,7 +30,7 @@ def why_no_matcher(matcher: str | None) -> str | None:
     if matcher is None or matcher == "*":
         return None
     if _PLAIN.fullmatch(matcher):
-        from ralph.sandbox.permissions.settings_keys import misspelt  # noqa: PLC0415 - few drivers have hooks
+        from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - few drivers have hooks
 
         listed = re.split(r"\s*[|,]\s*", matcher.strip())
         missing = [name for name in TOOL_NAMES if name not in listed]
