@@ -26,6 +26,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
     "loop": {
         "settings",
+        "git",
         "output",
         "sessions",
         "retry",
@@ -38,8 +39,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
     "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
-    "pages": {"fleet", "loop", "sessions", "output", "conversation", "machine", "values"},
-    "fleet": {"settings", "loop", "sessions", "prompt", "output", "machine", "values"},
+    "pages": {"fleet", "loop", "git", "sessions", "output", "conversation", "machine", "values"},
+    "fleet": {"settings", "loop", "git", "sessions", "prompt", "output", "machine", "values"},
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
@@ -48,13 +49,14 @@ MAY_KNOW: dict[str, set[str]] = {
     "mcp": {"machine", "values"},
     "prompt": {"sandbox", "machine", "values"},
     "sandbox": {"machine", "values"},
+    "git": {"machine", "values"},
     "machine": {"values"},
     "conversation": {"values"},
     "values": set(),
     "mock_api": set(),
 }
 MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "demo", "mock_api"}
-MOST_ROOMS = 21
+MOST_ROOMS = 25
 MOST_MODULES_FLAT = 25
 
 # The folders of `tests/` that are not named after a room: what tests use, and tests of several rooms.
@@ -79,9 +81,10 @@ TOUCHES_THE_WORLD = (
     "cli",
     "demo",
     "fleet",
+    "git",
     "loop.command",
     "loop.context",
-    "loop.git",
+    "loop.directory",
     "loop.history",
     "loop.opening",
     "loop.process",
@@ -165,6 +168,10 @@ DECIDES = (
         "fleet.job_rules",
         "fleet.jobs",
         "fleet.listing",
+        "git.answer",
+        "git.pins",
+        "git.settings",
+        "git.snapshot",
     ),
 )
 

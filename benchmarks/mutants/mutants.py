@@ -53,7 +53,7 @@ COMMANDS = (
     "test_bash.py",
     "test_process_storm.py",
 )
-GIT = ("test_git_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
+GIT = ("git/test_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
 SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py", "test_trusted_files.py")
 TURNS = (
     "test_next_step.py",

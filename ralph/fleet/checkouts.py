@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ralph.loop.git.git import GitAnswer
+    from ralph.git.answer import GitAnswer
 
 MOST_FILE_BYTES = 20_000_000
 """A file that git does not track is left out of a checkpoint if it is larger. Git hosts warn at 50 MB."""

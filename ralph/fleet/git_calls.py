@@ -14,9 +14,10 @@ from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from ralph.loop.git.git import GitAnswer, environment_for_git
-from ralph.loop.git.git_settings import settings_before_any
-from ralph.loop.git.remote import local_path
+from ralph.git.answer import GitAnswer
+from ralph.git.remote import local_path
+from ralph.git.runner import environment_for_git
+from ralph.git.settings import settings_before_any
 from ralph.machine import launcher
 from ralph.machine.own_programs import own_program
 from ralph.machine.starting import start_process

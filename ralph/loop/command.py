@@ -8,6 +8,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+from ralph.git.answer import CheckoutError
 from ralph.loop.context import CannotBeginError, event_stream, open_context
 from ralph.loop.events import LoopEnded
 from ralph.loop.iterate import OuterLoop
@@ -19,7 +20,6 @@ from ralph.loop.opening import (
     with_prompt,
     without_credentials,
 )
-from ralph.loop.ports import CheckoutError
 from ralph.loop.record import RecordError
 from ralph.loop.sinks import LoopLog
 from ralph.loop.values import LoopEnd

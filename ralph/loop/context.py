@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.loop.git.own_paths import own_output_files
+from ralph.git.own_paths import own_output_files
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
 from ralph.loop.state import LoopState, moved_state

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.git.answer import CheckoutError
 from ralph.loop.book import LoopBook
 from ralph.loop.commit_message import commit_message
 from ralph.loop.events import (
@@ -23,7 +24,6 @@ from ralph.loop.events import (
 )
 from ralph.loop.iteration import Iteration, unseen_end
 from ralph.loop.patience import OutageLastsError, PatientCheck, PatientCheckout, PatientIterations
-from ralph.loop.ports import CheckoutError
 from ralph.loop.rules import (
     check_limit_s,
     end_after,
@@ -40,9 +40,10 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
+    from ralph.git.snapshot import Snapshot
     from ralph.loop.ports import LoopWorld
     from ralph.loop.state import CurrentIteration
-    from ralph.loop.values import CheckResult, Snapshot
+    from ralph.loop.values import CheckResult
     from ralph.values.events import LoopEvent
 
 

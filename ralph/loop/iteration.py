@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.git.snapshot import Snapshot
 from ralph.loop.events import IterationBegan, IterationResumed
 from ralph.loop.patience import LACKING
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
 from ralph.loop.state import Phase, begun, snapshot_before
-from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback, Snapshot
+from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback
 from ralph.retry.backoff import GiveUp
 from ralph.values.outcome import Outcome
 

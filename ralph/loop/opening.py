@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.git.checkout import GitCheckout
+from ralph.git.pins import BrokenPinsError
+from ralph.git.runner import GitSeams
 from ralph.loop.context import CannotBeginError, opening_state
-from ralph.loop.git.checkout import GitCheckout
-from ralph.loop.git.git import GitSeams
-from ralph.loop.git.lock import CheckoutLock
-from ralph.loop.git.pins import BrokenPinsError
-from ralph.loop.git.plain_directory import PlainDirectory
-from ralph.loop.git.preflight import check_checkout, open_checkout
+from ralph.loop.directory.lock import CheckoutLock
+from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop.directory.preflight import check_checkout, open_checkout
 from ralph.loop.ports import LoopWorld
 from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.process.report_page import LoopPage

@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from ralph.git.snapshot import Changes, Snapshot
     from ralph.loop.book import LoopBook
     from ralph.loop.ports import Check, Checkout, Iterations, LoopWorld
     from ralph.loop.values import (
-        Changes,
         CheckResult,
         IterationOrder,
         IterationResult,
         SessionSeen,
-        Snapshot,
     )
     from ralph.retry.backoff import Wait
 

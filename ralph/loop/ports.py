@@ -6,33 +6,22 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
-from ralph.values.outcome import Outcome
 from ralph.values.ports import NoTurnLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ralph.git.snapshot import Changes, Snapshot
     from ralph.loop.state import LoopState
     from ralph.loop.values import (
-        Changes,
         CheckResult,
         IterationOrder,
         IterationResult,
         SessionSeen,
-        Snapshot,
     )
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
-
-
-class CheckoutError(Exception):
-    """Git or the file system refused an operation. The message is one line that names the operation and the reason."""
-
-    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
-        """`outcome` is the outcome of the command if the loop cannot begin because of this error."""
-        super().__init__(message)
-        self.outcome = outcome
 
 
 class Checkout(Protocol):

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from ralph.loop.values import CheckResult, LoopEnd, LoopPlan, Snapshot
+from ralph.git.snapshot import Snapshot
+from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints at run time
+    CheckResult,
+    LoopEnd,
+    LoopPlan,
+)
 from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
 
 if TYPE_CHECKING:

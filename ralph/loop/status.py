@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
-from ralph.loop.git.lock import holder_of
+from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import RecordError
 from ralph.loop.state import LoopState, Phase, state_fields
 from ralph.loop.store import LoopStore

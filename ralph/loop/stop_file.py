@@ -12,7 +12,8 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ralph.loop.values import OWN_DIRECTORY, STOP_FILE
+from ralph.git.own_paths import OWN_DIRECTORY
+from ralph.loop.values import STOP_FILE
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.repository import HELD_DIRECTORY
 

@@ -12,8 +12,8 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
-from ralph.loop.values import OWN_DIRECTORY
 from ralph.sessions.places import directory_name
 from ralph.sessions.store import SessionStore, make_private, written_at
 from ralph.values.outcome import Outcome

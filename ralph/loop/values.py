@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.settings.claude_files import ClaudeFile  # noqa: TC001 - records are read by their hints
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
 _CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
 """Exit codes of a shell that could not run a command (POSIX, "Exit Status for Commands")."""
-OWN_DIRECTORY = ".ralph"
-"""The directory of the stop file, relative to the loop's directory. A change in this directory is never progress."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The path of the stop file, relative to the loop's directory. The model creates this file when no work is left."""
 REPORT_PAGE = "ralph-report.html"
@@ -90,36 +88,6 @@ class LoopPlan(Struct, frozen=True):
     own_paths: tuple[str, ...] = ()
     """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to. Files that receive ralph's output are
     among them."""
-
-
-class Snapshot(Struct, frozen=True):
-    """The state of a checkout at one moment. If two snapshots have equal digests, there was no progress between them."""
-
-    digest: str
-    """One digest of everything whose change is progress. In a git checkout, that is HEAD, the branch, the index, the
-    working tree and the plan file. Without git, that is all files of the directory. ralph's own files are not
-    included."""
-    head: str = ""
-    """The id of the current commit. Empty before the first commit, and if the directory is not under git."""
-    files: Mapping[str, str] | None = field(default_factory=dict)
-    """Digests of files by path, or None if there were too many files. Under git, these are the untracked files and
-    the files that differ from HEAD or the index. Without git, these are all files."""
-    branch: str | None = None
-    """The current git branch. None if HEAD is detached or the directory is not under git."""
-    guarded: Mapping[str, str] | None = None
-    """The repository's settings and hooks that could make git run a program or send data. Maps each name to a digest.
-    None if the directory is not under git, or if there were too many."""
-
-
-class Changes(Struct, frozen=True):
-    """The changes between two snapshots."""
-
-    commits: int = 0
-    files: tuple[str, ...] = ()
-    """Sorted names of files that were changed, added or removed. Both committed and uncommitted changes are included.
-    If a snapshot has no digests of files, only committed changes are included."""
-    guarded: tuple[str, ...] = ()
-    """Sorted names of git settings and hooks that were added, removed or changed."""
 
 
 class CheckResult(Struct, frozen=True):

@@ -38,6 +38,7 @@ _IMPORT = (
 )
 # Constants of `supervisor.py`, which is not imported into this process.
 _CONTROL = 3
+_HELD = 3
 _HEAD_BYTES = 4
 # Linux MAX_ARG_STRLEN without the final NUL, for arguments and for variables.
 _LONGEST_WORD_BYTES = 131_072 - 1
@@ -151,7 +152,9 @@ class CommandSupervisor:
         environment: Mapping[str, str],
         grace_s: float,
         input_from: int | None = None,
+        output_to: int | None = None,
         errors_to: int | None = None,
+        held: int | None = None,
         is_confined: bool = True,
         held_directory: int | None = None,
     ) -> SupervisedCommand:
@@ -161,14 +164,15 @@ class CommandSupervisor:
         `held_directory` is a descriptor of the directory `cwd` from earlier. If `cwd` does not lead to it any more,
         the command is not started, and its status is ELSEWHERE. If `held_directory` is None, `cwd` is opened now.
 
-        The descriptor `input_from` becomes the standard input; None means empty input. The descriptor `errors_to`
-        becomes the standard error; None means that the errors go to the same place as the output. If `is_confined` is
-        True, the command gets this supervisor's limits and its sandbox, if there is one.
+        The descriptor `input_from` becomes the standard input; None means empty input. The descriptors `output_to` and
+        `errors_to` become the standard output and the standard error; None means the command's pipe. The launcher and
+        all processes of the command keep the descriptor `held` open until they have ended. If `is_confined` is True,
+        the command gets this supervisor's limits and its sandbox, if there is one.
 
         Raises ShortageError if the machine is short of a resource. Raises ValueError for an argument that no command
         line can hold. Raises OSError if the command cannot start for another reason.
         """
-        streams = {0: input_from, 2: errors_to}
+        streams = {0: input_from, 1: output_to, 2: errors_to, _HELD: held}
         given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
         try:
             confinement = None

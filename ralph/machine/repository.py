@@ -62,15 +62,20 @@ def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tup
 def _of_checkout(root: str) -> Iterator[str]:
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/.git"
-        if os.path.isdir(place):  # noqa: PTH112 - strings throughout
-            yield from _with_common(place)
-            return
-        if os.path.isfile(place):  # noqa: PTH113 - strings throughout
-            yield from _with_common(led_to(place))
+        if os.path.isdir(place) or os.path.isfile(place):  # noqa: PTH112, PTH113 - strings throughout
+            yield from _with_common(git_directory(above))
             return
         if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # noqa: PTH110 - strings throughout
             yield from _with_common(above)
             return
+
+
+def git_directory(top: str) -> str | None:
+    """The git directory of the checkout at `top`, the directory that contains `.git`. That is `.git` itself, or the
+    directory that the file `.git` names, as in a linked worktree and in a submodule. None if this file names none.
+    """
+    place = f"{top}/.git"
+    return led_to(place) if os.path.isfile(place) else place  # noqa: PTH113 - strings throughout
 
 
 def _with_common(directory: str | None) -> Iterator[str]:

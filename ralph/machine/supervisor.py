@@ -19,8 +19,8 @@ The rules:
    ends its command. If the socket is closed, the supervisor and the launcher end too.
 3. The supervisor adopts no processes. If a launcher is killed, ralph adopts its processes.
 4. A request contains everything for one command, and nothing is kept for the next command. Some parts of a request
-   are descriptors: output, directory, channel, the command's other streams, the ruleset of its sandbox and the socket
-   to its proxy. The last two are left out if the command does not have them. The other parts are bytes: the grace
+   are descriptors: output, directory, channel, the command's other streams and a held one, the ruleset of its sandbox and
+   the socket to its proxy. The last three are left out if the command does not have them. The other parts are bytes: the grace
    period, umask, limits, the path that must still lead to the directory, arguments, environment, the filter of the
    sandbox and the command line of bubblewrap.
    Descriptors are close-on-exec from the start, and the launcher closes them.
@@ -65,6 +65,9 @@ else:  # imported from this module's own directory, because ralph is not on the 
 
 CONTROL = 3
 """The descriptor of the socket to ralph."""
+HELD = 3
+"""The number of a stream that is none of the standard streams: the command inherits its descriptor as it is, and the
+launcher keeps it open until no process of the command is left. So a lock is held until then."""
 # The head of a request: the size of what follows, and the descriptors.
 HEAD_BYTES = 4
 _MOST_DESCRIPTORS = 7
@@ -100,6 +103,8 @@ class _Request:
         self.channel.setblocking(False)
         self.streams = list(zip(others, map(int, streams.split()), strict=True))
         """The descriptors for the command's standard streams, each with the number of its stream."""
+        self._held = -1
+        """A descriptor that the command inherits, and that is closed when the command has ended. -1 without one."""
         self.grace_s = float(grace_s)
         self.umask = int(umask)
         self.core_limit = int(core_limit)
@@ -134,6 +139,10 @@ class _Request:
             os.dup2(self.output, descriptor)
         os.close(self.output)
         for descriptor, stream in self.streams:
+            if stream == HELD:
+                os.set_inheritable(descriptor, True)
+                self._held = descriptor
+                continue
             os.dup2(descriptor, stream)
             os.close(descriptor)
 
@@ -180,6 +189,8 @@ class _Request:
             os.close(self._ruleset)
         if self._proxy >= 0:
             os.close(self._proxy)
+        if self._held >= 0:
+            os.close(self._held)
 
     def close(self) -> None:
         os.close(self.output)

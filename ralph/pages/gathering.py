@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph import __version__
-from ralph.loop.git.lock import holder_of
+from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.store import LoopStore
 from ralph.machine.opened_file import read_regular_file

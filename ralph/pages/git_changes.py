@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.loop.git.git import Git, GitSeams
-from ralph.loop.ports import CheckoutError
-from ralph.loop.values import OWN_DIRECTORY
+from ralph.git.answer import CheckoutError
+from ralph.git.checkout import kept_commits
+from ralph.git.own_paths import OWN_DIRECTORY
+from ralph.git.remote import COMMIT_ID
+from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
@@ -48,7 +50,6 @@ _MOST_LINES = 600
 _SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
 _CALL_LIMIT_S = 20.0
 
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _TIME = re.compile(rb"^committer .*> (-?\d{1,12}) [+-]\d{4}$", re.MULTILINE)
 # The first four options keep git from running programs of the repository. The others undo settings that change the
@@ -114,13 +115,11 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
-            git = Git(top, self._seams)
-            git.settings = replace(git.settings, arguments=(*_FOR_ALL, *git.settings.arguments))
-            return self._asked(git, top, question)
+            return self._asked(CheckoutGit(top, self._seams, _FOR_ALL), top, question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
 
-    def _asked(self, git: Git, top: Path, question: GitQuestion) -> GitFacts:
+    def _asked(self, git: CheckoutGit, top: Path, question: GitQuestion) -> GitFacts:
         notes: list[str] = []
         made = self._by_ranges(git, question, notes) if question.ranges else self._by_times(git, question)
         more_commits = max(len(made) - self._most_commits, 0)
@@ -141,14 +140,16 @@ class GitReader:
         shown = tuple(files[: self._most_files])
         return GitFacts(tuple(commits), shown, tuple(notes), more_commits, more_files)
 
-    def _by_ranges(self, git: Git, question: GitQuestion, notes: list[str]) -> list[tuple[str, int | None]]:
+    def _by_ranges(
+        self, git: CheckoutGit, question: GitQuestion, notes: list[str]
+    ) -> list[tuple[str, int | None]]:
         """The ids of the commits of each iteration, the oldest first, with the iteration's number. The number of git
         calls does not depend on the number of iterations.
         """
         head = _head_of(git) if any(one.after is None for one in question.ranges) else ""
         ends = [(one, head if one.after is None else one.after) for one in question.ranges]
         ends = [(one, after) for one, after in ends if after and one.before != after]
-        kept = self._kept(git, {each for one, after in ends for each in (one.before, after) if each})
+        kept = kept_commits(git, {each for one, after in ends for each in (one.before, after) if each})
         ranges = []
         for one, after in ends:
             if after in kept and (not one.before or one.before in kept):
@@ -176,16 +177,7 @@ class GitReader:
             made += [(each, one.iteration) for each in its]
         return made
 
-    def _kept(self, git: Git, identifiers: set[str]) -> set[str]:
-        """Those of the ids whose commits the repository has. Other text could be an option or an expression of git,
-        so the form of an id is checked first.
-        """
-        asked = sorted(one for one in identifiers if _COMMIT_ID.fullmatch(one))
-        given = "".join(f"{one}\n" for one in asked).encode()
-        listed = self._read(git, "cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
-        return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
-
-    def _by_times(self, git: Git, question: GitQuestion) -> list[tuple[str, int | None]]:
+    def _by_times(self, git: CheckoutGit, question: GitQuestion) -> list[tuple[str, int | None]]:
         """The ids of the commits of the current branch that were made in the time of the work."""
         if not _head_of(git):
             return []
@@ -194,10 +186,10 @@ class GitReader:
         listed = self._read(git, "rev-list", "--reverse", "--topo-order", *times, "HEAD")
         return [(each, None) for each in listed.decode().split()]
 
-    def _read(self, git: Git, *arguments: str, given: bytes | None = None) -> bytes:
+    def _read(self, git: CheckoutGit, *arguments: str, given: bytes | None = None) -> bytes:
         return git.beginning(*arguments, most_bytes=_MOST_OUTPUT_BYTES, limit_s=_CALL_LIMIT_S, given=given)
 
-    def _commits(self, git: Git, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
+    def _commits(self, git: CheckoutGit, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
         if not made:
             return []
         listed = b"".join(f"{one}\n".encode() for one, _ in made)
@@ -270,7 +262,7 @@ class GitReader:
             left_out = added + removed
         return FileDiff(name, added, removed, text, left_out)
 
-    def _between(self, git: Git, before: str, after: str) -> list[ChangedFile]:
+    def _between(self, git: CheckoutGit, before: str, after: str) -> list[ChangedFile]:
         """The files that differ between two commits."""
         base = before or self._read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
         output = self._read(git, "diff-tree", "-r", *_PLAINLY, "--numstat", "-z", base, after)
@@ -279,7 +271,7 @@ class GitReader:
             for path, added, removed in _numbers_in(output)
         ]
 
-    def _uncommitted(self, git: Git, top: Path, question: GitQuestion) -> list[ChangedFile]:
+    def _uncommitted(self, git: CheckoutGit, top: Path, question: GitQuestion) -> list[ChangedFile]:
         """The files of the working directory that differ from the current commit, without ralph's own files."""
         own = {os.path.relpath(os.path.realpath(path), top) for path in question.left_out}
         found: list[NumberedFile] = []
@@ -306,11 +298,11 @@ def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int
         supervisor.close()
 
 
-def _head_of(git: Git) -> str:
+def _head_of(git: CheckoutGit) -> str:
     """The id of the current commit, or "" before the first commit."""
     answer = git.answer("rev-parse", "--verify", "--quiet", "HEAD")
     found = answer.output.decode("ascii", "replace").strip()
-    return found if not answer.status and _COMMIT_ID.fullmatch(found) else ""
+    return found if not answer.status and COMMIT_ID.fullmatch(found) else ""
 
 
 def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: set[str]) -> list[str]:
@@ -326,16 +318,7 @@ def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: 
     return found
 
 
-def _is_kept(git: Git, identifier: str) -> bool:
-    """Whether the repository has this commit. Other text could be an option of git, so its form is checked first."""
-    if not identifier:
-        return True
-    return bool(_COMMIT_ID.fullmatch(identifier)) and (
-        git.answer("cat-file", "-e", f"{identifier}^{{commit}}").status == 0
-    )
-
-
-def _ends_of(git: Git, question: GitQuestion, made: Sequence[str]) -> tuple[str, str] | None:
+def _ends_of(git: CheckoutGit, question: GitQuestion, made: Sequence[str]) -> tuple[str, str] | None:
     """The commit before the work and the last commit of the work. None if the work made no commit."""
     if not made:
         return None
@@ -345,7 +328,7 @@ def _ends_of(git: Git, question: GitQuestion, made: Sequence[str]) -> tuple[str,
     else:
         answer = git.answer("rev-parse", "--verify", "--quiet", f"{made[0]}^")
         before = answer.output.decode("ascii", "replace").strip() if not answer.status else ""
-    return (before, after) if _is_kept(git, before) else None
+    return (before, after) if not before or kept_commits(git, [before]) else None
 
 
 def _objects_in(output: bytes) -> dict[str, bytes]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.git.answer import CheckoutError
+from ralph.git.snapshot import Changes, Snapshot
 from ralph.loop.events import LoopWaits
 from ralph.loop.iterate import OuterLoop
-from ralph.loop.ports import CheckoutError, LoopWorld
+from ralph.loop.ports import LoopWorld
 from ralph.loop.state import LoopState, read_state, state_text
 from ralph.loop.values import (
-    Changes,
     CheckResult,
     IterationOrder,
     IterationResult,
@@ -22,7 +23,6 @@ from ralph.loop.values import (
     LoopPlan,
     SessionSeen,
     Setback,
-    Snapshot,
 )
 from ralph.loop.words import line_of
 from ralph.settings.tables import LoopSettings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ralph.fleet.checkouts import CheckoutPlace, JobCheckout, Repositories
 from ralph.fleet.git_calls import GitCalls
-from tests.loop.git.repositories import Repository, cloned
+from tests.git.repositories import Repository, cloned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,7 +21,7 @@ from ralph.fleet.git_calls import RepositoryError, StoppedError
 from ralph.values.outcome import Outcome
 from tests.fleet.checked_out import checked_out
 from tests.fleet.http_repository import HttpRepository
-from tests.loop.git.repositories import Repository, cloned
+from tests.git.repositories import Repository, cloned
 
 if TYPE_CHECKING:
     from typing import IO

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ralph.fleet.git_calls import failure_of
-from ralph.loop.git.git import GitAnswer
+from ralph.git.answer import GitAnswer
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
 

@@ -14,8 +14,8 @@ from ralph.fleet.checkouts import Delivered, Maker, Repositories, head_of
 from ralph.fleet.git_calls import RepositoryError
 from tests.fleet.checked_out import checked_out, source_with
 from tests.fleet.http_repository import HttpRepository
-from tests.loop.git.repositories import Repository, committed
-from tests.loop.git.test_planted_programs import plant_everything, program
+from tests.git.repositories import Repository, committed
+from tests.git.test_planted_programs import plant_everything, program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from ralph.git.answer import CheckoutError
 from ralph.loop.events import BranchChanged
-from ralph.loop.ports import CheckoutError
 from ralph.loop.state import LoopState, Phase
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings

@@ -17,8 +17,8 @@ from ralph.sandbox import box_turns
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
 from tests.fakes.box import FakeBox
-from tests.loop.one_supervisor import SUPERVISOR
 from tests.processes.children import is_gone
+from tests.processes.one_supervisor import SUPERVISOR
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from tests.fakes import call, text
-from tests.loop.git.repositories import committed
+from tests.git.repositories import committed
 from tests.rows import every_row
 from tests.sessions.session_journals import SESSION_ID, Told, completed
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.values.redaction import Redactor
-from tests.loop.git.repositories import committed
+from tests.git.repositories import committed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.pages.works import GitFacts
-    from tests.loop.git.repositories import Repository
+    from tests.git.repositories import Repository
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ralph.mock_api import Playable, RecordedRequest
-    from tests.loop.git.repositories import Repository
+    from tests.git.repositories import Repository
     from tests.program.driver import Driver
 
 KEY = "sk-ant-test-0123456789abcdef"
@@ -235,7 +235,7 @@ def answer_with(ralph) -> Iterator[Callable[..., RawServer]]:
 @pytest.fixture
 def checkout(ralph: Ralph) -> Repository:
     """Makes `ralph` work in a git checkout with one commit. Its remote `origin` is a bare repository beside it."""
-    from tests.loop.git.repositories import cloned  # it makes repositories, which few tests need
+    from tests.git.repositories import cloned  # it makes repositories, which few tests need
 
     work, home = ralph.cwd, Path(ralph.environment["HOME"])
     work.rmdir()

@@ -6,12 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, ok, short, warn
+from ralph.git.answer import CheckoutError
+from ralph.git.checkout import GitCheckout
+from ralph.git.look import status_of
+from ralph.git.runner import GitSeams
 from ralph.loop.defaults import DEFAULT_PLAN_FILE
-from ralph.loop.git.checkout import GitCheckout
-from ralph.loop.git.git import GitSeams
-from ralph.loop.git.look import status_of
-from ralph.loop.git.preflight import open_checkout
-from ralph.loop.ports import CheckoutError
+from ralph.loop.directory.preflight import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.waiter import InboxWaiter
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from ralph.loop.git.plain_directory import PlainDirectory
+    from ralph.loop.directory.plain_directory import PlainDirectory
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
 

@@ -18,7 +18,7 @@ from ralph.fleet.database import database_of
 from ralph.fleet.job_process import child_environment
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from tests.loop.git.repositories import committed
+from tests.git.repositories import committed
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.program.namespaces import forbidding_namespaces
 

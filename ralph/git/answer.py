@@ -1,0 +1,125 @@
+"""The answer of a git call, and the error that is made of a call that failed. Nothing here contains a credential."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from ralph.machine.terminal_text import readable_text
+from ralph.values.outcome import Outcome
+from ralph.values.redaction import MARK, Redactor
+
+_MOST_COMPLAINT_CHARS = 500
+_LINES_OF_A_COMPLAINT = 3
+_NOISE = re.compile(
+    r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
+)
+_COMPLAINT = re.compile(r"fatal:|error:")
+_USER_IN_URL = re.compile(r"://[^\s/@'\"]+@")
+# The user of SSH is no credential, and a message of git is not clear without it.
+_USER_OF_HTTP = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
+
+# Parts of git's messages in the C locale, in lower case. The first row that has one decides.
+_REASONS = (
+    (
+        Outcome.IO_ERROR,
+        (
+            *("no space left on device", "disk quota exceeded", "read-only file system"),
+            *("failed to write new configuration file", "unable to write new index file"),
+        ),
+    ),
+    (
+        Outcome.AUTH,
+        (
+            *("authentication failed", "could not read username", "could not read password"),
+            *("permission denied (", "terminal prompts disabled", "returned error: 401"),
+            *("returned error: 403", "invalid username or", "access denied"),
+            "host key verification failed",
+        ),
+    ),
+    (
+        Outcome.API_UNAVAILABLE,
+        (
+            *("could not resolve host", "couldn't resolve host", "name resolution", "network is unreachable"),
+            *("no route to host", "connection refused", "connection timed out", "connection reset"),
+            *("failed to connect to", "couldn't connect to", "operation timed out", "connection closed by"),
+            *("early eof", "rpc failed", "unexpected disconnect", "the remote end hung up unexpectedly"),
+            *("returned error: 429", "returned error: 5", "operation too slow", "ssl_error_syscall"),
+            *("empty reply from server", "broken pipe", "kex_exchange_identification"),
+            ".lock': file exists",  # another call changes the same refs
+            *("resource temporarily unavailable", "cannot allocate memory", "too many open files"),
+        ),
+    ),
+)
+_MISSING = ("does not appear to be a git repository", "repository not found", "' not found")
+
+
+class CheckoutError(Exception):
+    """Git or the file system refused an operation on a repository. The message is one line with the reason. It
+    contains no credentials.
+    """
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
+        """`outcome` is the outcome of a command or a job that cannot do its work because of this error."""
+        super().__init__(message)
+        self.outcome = outcome
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether a later attempt may succeed, because the network or the machine was the reason."""
+        return self.outcome is Outcome.API_UNAVAILABLE
+
+
+class GitAnswer(Struct, frozen=True):
+    status: int
+    output: bytes
+    errors: bytes = b""
+    """What git wrote to standard error. For a call to a remote, its standard output comes first, because
+    `push --porcelain` tells there what was refused."""
+
+    def complaint(self) -> str:
+        """The last meaningful lines of git's error output, joined to one line. Credentials are removed."""
+        lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
+        telling = [line for line in lines if line and not _NOISE.match(line)]
+        refused = [line for line in telling if line.startswith("! ")]  # lines of `push --porcelain`
+        telling = [line for line in telling if line not in refused]
+        ends = [number for number, line in enumerate(telling, start=1) if _COMPLAINT.match(line)]
+        last = telling[: ends[-1]] if ends else telling
+        said = "; ".join([*refused, *last[-_LINES_OF_A_COMPLAINT:]])
+        masked = Redactor().redact_all(_USER_OF_HTTP.sub(rf"\1{MARK}@", said))
+        if len(masked) > _MOST_COMPLAINT_CHARS:
+            masked = masked[:_MOST_COMPLAINT_CHARS] + "..."
+        return masked or f"it ended with {self.status}"
+
+
+def failure(repository: str, command: str, answer: GitAnswer, *, is_named: bool = True) -> CheckoutError:
+    """Makes the error for a git command that failed. If the cause is known, the error contains advice. `repository`
+    is an address or a directory. If `is_named` is False, the caller's messages need no name of the repository.
+    """
+    complaint = answer.complaint()
+    said = answer.errors.decode("utf-8", "replace").lower()
+    subject = f"{without_user(repository)}: " if is_named else ""
+    if "dubious ownership" in said:
+        return CheckoutError(
+            f"{without_user(repository)} belongs to another user, and git refuses to work in it; "
+            f"if you trust it: git config --global --add safe.directory '{repository}'"
+        )
+    if "refusing to update checked out branch" in said:
+        return CheckoutError(
+            f"{subject}the branch is checked out there, and git does not push to such a branch; "
+            "push to another branch, or to a bare repository"
+        )
+    if any(part in said for part in _MISSING):
+        return CheckoutError(
+            f"{subject}there is no such repository, or it may not be read (git {command}: {complaint})"
+        )
+    outcome = next(
+        (outcome for outcome, parts in _REASONS if any(part in said for part in parts)), Outcome.CONFIG
+    )
+    return CheckoutError(f"{subject}git {command}: {complaint}", outcome)
+
+
+def without_user(repository: str) -> str:
+    """The address of a repository without a user name and a password."""
+    return _USER_IN_URL.sub("://", repository)

@@ -1,0 +1,327 @@
+"""The git checkout that a loop works in: finds changes, commits them and pushes them. This module never discards
+uncommitted work: it does not reset, check out, clean or stash. It does not stage files that ralph itself writes, such
+as ralph's output, and a change of these files is no progress.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.git.answer import CheckoutError
+from ralph.git.file_digests import FileDigests, differing
+from ralph.git.look import counted, look, status_of
+from ralph.git.own_paths import OwnPaths
+from ralph.git.pins import (
+    Pins,
+    changed_names,
+    guarded_settings,
+    pins_of,
+    pins_text,
+    read_pins,
+    remote_settings,
+)
+from ralph.git.push import Push, WritablePlaces, identity_of
+from ralph.git.remote import COMMIT_ID, local_path
+from ralph.git.runner import CheckoutGit
+from ralph.git.snapshot import Changes, Snapshot
+from ralph.machine.repository import common_directory, git_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.git.look import GitStatus, StatusEntry
+    from ralph.git.runner import GitSeams
+
+
+# Files in git's directory during an unfinished operation.
+_UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+}
+_MOST_HOOKS = 200
+
+
+class GitCheckout:
+    """Implements `Checkout` with git. It works on the whole repository, even if the loop works in a subdirectory."""
+
+    def __init__(
+        self,
+        top: Path,
+        directory: Path,
+        *,
+        plan_file: str,
+        seams: GitSeams,
+        own_paths: tuple[Path, ...] = (),
+        writable: tuple[Path, ...] = (),
+    ) -> None:
+        """`top` is the result of `repository_top`. `own_paths` are as in `OwnPaths`. `writable` lists the directories
+        outside the checkout where the agent may write.
+        """
+        self.top = top
+        self._seams = seams
+        self._directory = directory.resolve()
+        self._plan = os.path.normpath(self._directory / plan_file)
+        self._own = OwnPaths(top, self._directory, own_paths)
+        self._writable = tuple(Path(os.path.realpath(place)) for place in (top, self._directory, *writable))
+        self._pins: Pins | None = None
+
+    @cached_property
+    def git_directory(self) -> Path:
+        """The git directory of this working tree. Each linked working tree (git-worktree(1)) has a separate git
+        directory. Raises CheckoutError and Interrupted.
+        """
+        found = os.path.realpath(git_directory(str(self.top)) or "")
+        if not os.path.isdir(found):  # noqa: PTH112 - strings throughout
+            self.git()  # git says what is wrong
+            raise CheckoutError(f"{self.top / '.git'} leads to no git directory")
+        return Path(found)
+
+    def git(self) -> CheckoutGit:
+        """Makes a `CheckoutGit` for one operation. It reads the current git settings. Raises CheckoutError and
+        Interrupted.
+        """
+        return CheckoutGit(self.top, self._seams)
+
+    def snapshot(self) -> Snapshot:
+        digests = FileDigests(self._seams.waiter, self._seams.clock)
+        git = self.git()
+        seen = look(git, digests, own=self._own)
+        guarded = guarded_settings(git.settings) | self._hooks(digests)
+        # The content of the plan file counts even if git ignores the file.
+        seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
+        return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
+
+    def _hooks(self, digests: FileDigests) -> dict[str, str]:
+        """The digest of each hook. The keys are the paths of the hooks relative to the git directory. Only the first
+        `_MOST_HOOKS` entries of the hooks directory are read, and sample hooks are left out. Empty if the hooks
+        cannot be read.
+        """
+        # All working trees of a repository share a directory. It is looked for each time: a command can change which.
+        place = Path(common_directory(str(self.git_directory)) or self.git_directory, "hooks")
+        with suppress(OSError), os.scandir(place) as listing:
+            names = [
+                entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
+            ]
+            return {f"hooks/{name}": digests.of_target(str(place / name)) for name in names}
+        return {}
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        """The changes between two snapshots. After a rebase, for example, the repository may lack the commit of
+        `before`. In this case, the number of commits is 0, and files are compared only by their digests.
+        """
+        files, commits = set(differing(before.files, after.files)), 0
+        if before.head != after.head:
+            git = self.git()
+            ids = {head for head in (before.head, after.head) if head}
+            if kept_commits(git, ids) == ids:
+                committed = _committed_differences(git, before.head, after.head)
+                files |= {path for path in committed if not self._own.hold(path)}
+                commits = _commits_between(git, before.head, after.head)
+        guarded = differing(before.guarded, after.guarded)
+        return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
+
+    def commit(self, message: str) -> bool:
+        """Commits all uncommitted work and returns whether there was any. Skips repositories inside this one that are
+        not tracked. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
+        branch.
+        """
+        git = self.git()
+        status = status_of(git)
+        self.refuse_unfinished(status)
+        self.refuse_detached(status)
+        entries = [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
+        unstaged = [entry for entry in entries if entry.is_unstaged]
+        if not entries:
+            return False
+        if unstaged:
+            _refuse_unfiltered(git, unstaged)
+            _stage(git, unstaged)
+        if not self._is_anything_staged(git, status.head):
+            return False
+        git.change(
+            *("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--no-status", "--cleanup=whitespace"),
+            f"--message={message}",
+        )
+        return True
+
+    def push(self) -> int:
+        git = self.git()
+        status = status_of(git)
+        return self.push_of(git, status).push() if status.head else 0
+
+    def unpushed(self) -> int | None:
+        git = self.git()
+        status = status_of(git)
+        try:
+            push = self.push_of(git, status)
+        except CheckoutError:  # nowhere to push to
+            return None
+        return push.unpushed() if status.head else 0
+
+    def push_of(self, git: CheckoutGit, status: GitStatus) -> Push:
+        """Prepares a push that uses the pinned settings (`pins.py`). If no settings are pinned yet, pins the current
+        ones. Raises CheckoutError and Interrupted.
+        """
+        pins = self._pins = self._pins or self._pinned_now(git, status)
+        places = WritablePlaces(self._writable, pins.places)
+        return Push(git, remote_settings(git.settings, pins), status, places)
+
+    def pins_text(self) -> str:
+        """The pinned settings as text that `restore_pins` accepts. Raises CheckoutError and Interrupted."""
+        git = self.git()
+        self._pins = self._pins or self._pinned_now(git, status_of(git))
+        return pins_text(self._pins, secrets.token_hex(16))
+
+    def restore_pins(self, text: str) -> list[str]:
+        """Replaces the pinned settings by the recorded settings in `text`, and returns notices for the user. Raises
+        BrokenPinsError, CheckoutError and Interrupted.
+        """
+        now = pins_of(self.git().settings)
+        self._pins, has_lost = read_pins(text, now)
+        changed = changed_names(self._pins, now)
+        if not changed and not has_lost:
+            return []
+        notice = (
+            f"git's configuration here says something else than when the loop began ({shown(changed)}): "
+            "pushes keep to what it was"
+        )
+        lost = "; what held a credential then is not known any more: put it back, or begin a new loop"
+        return [notice + (lost if has_lost else "")]
+
+    def _pinned_now(self, git: CheckoutGit, status: GitStatus) -> Pins:
+        """Makes pins from the current settings. They include the identities of those push remotes that are
+        directories on this machine. Raises CheckoutError and Interrupted.
+        """
+        pins = pins_of(git.settings)
+        everywhere = WritablePlaces((), frozenset())
+        try:
+            push = Push(git, remote_settings(git.settings, pins), status, everywhere)
+            paths = [path for url in push.urls() if (path := local_path(url)) is not None]
+        except CheckoutError:  # nowhere to push to, which is reported later
+            return pins
+        found = (identity_of(self.top, path) for path in paths)
+        return replace(pins, places=frozenset(one for one in found if one is not None))
+
+    def tracks(self, path: Path) -> bool:
+        """Whether git tracks the file. Raises CheckoutError and Interrupted."""
+        inside = os.path.relpath(os.path.realpath(path), self.top)
+        return not inside.startswith("../") and bool(
+            self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
+        )
+
+    def refuse_unfinished(self, status: GitStatus) -> None:
+        """Raises CheckoutError if files have conflicts, or if a merge, rebase, cherry-pick or revert is unfinished."""
+        unmerged = [entry.path for entry in status.entries if entry.is_unmerged]
+        if unmerged:
+            raise CheckoutError(
+                f"{shown(unmerged)} {'has' if len(unmerged) == 1 else 'have'} conflicts; resolve them and commit first"
+            )
+        for name, what in _UNDER_WAY.items():
+            if os.path.lexists(self.git_directory / name):
+                raise CheckoutError(f"{what} is in progress; finish or abort it first")
+
+    def refuse_detached(self, status: GitStatus) -> None:
+        """Raises CheckoutError if HEAD is detached."""
+        if status.branch is None:
+            raise CheckoutError(
+                "HEAD is detached: commits would be on no branch; "
+                "git switch -c NAME makes one of what is here, git switch BRANCH goes back to another"
+            )
+
+    def uncommitted(self, status: GitStatus) -> list[str]:
+        """Paths of the files that `commit` would commit."""
+        return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
+
+    def _is_anything_staged(self, git: CheckoutGit, head: str) -> bool:
+        but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")
+        if not head:
+            return bool(git.read("ls-files", "-z", *but_ours))
+        diff = ("diff-index", "--cached", "--quiet", "--no-ext-diff", "--ignore-submodules=dirty")
+        answer = git.answer(*diff, head, *but_ours)
+        if answer.status > 1:
+            raise git.failure("diff-index", answer)
+        return answer.status == 1
+
+
+def shown(paths: Sequence[str], most: int = 3) -> str:
+    """The first `most` names, and the number of the other names, as text for the user. A name with unprintable
+    characters is written with quotes and escapes.
+    """
+    names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
+    return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
+
+
+def _stage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
+    """Stages the files with `git update-index`, because `git add` would look into submodules. Stages tracked files
+    first. For example, if a directory has become a file, the tracked files of the directory must leave the index
+    before the file can enter it.
+    """
+    in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
+    git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
+
+
+def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
+    """Raises CheckoutError if a file needs a filter that ralph does not run. Without its filter, a file that should
+    be encrypted would be committed as plain text.
+    """
+    dropped = git.settings.dropped_filters
+    if not dropped:
+        return
+    output = git.read("check-attr", "-z", "--stdin", "filter", given=_listed(entries))
+    fields = output.decode("utf-8", "surrogateescape").split("\0")
+    for path, value in zip(fields[0::3], fields[2::3], strict=False):
+        if value in dropped:
+            raise CheckoutError(
+                f"{shown([path])} goes through the filter {value!r}, a program that only the repository's own "
+                "configuration names, which an agent can write; define it in your own: git config --global"
+            )
+
+
+def _listed(entries: Sequence[StatusEntry]) -> bytes:
+    return b"".join(os.fsencode(entry.path) + b"\0" for entry in entries)
+
+
+def kept_commits(git: CheckoutGit, identifiers: Iterable[str]) -> set[str]:
+    """Those of the ids whose commits the repository has. The form of an id is checked, because it may come from a
+    damaged record, and git could take other text for an option or an expression.
+    """
+    asked = sorted(one for one in identifiers if COMMIT_ID.fullmatch(one))
+    if not asked:
+        return set()
+    given = "".join(f"{one}\n" for one in asked).encode()
+    listed = git.read("cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
+    return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
+
+
+def _committed_differences(git: CheckoutGit, before: str, after: str) -> set[str]:
+    """Paths of the files that differ between two commits. An empty string for one of the commits stands for the state
+    before the first commit.
+    """
+    if before and after:
+        plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+        output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)
+    else:
+        output = git.read("ls-tree", "-r", "-z", "--name-only", "--full-tree", before or after)
+    return set(_paths(output))
+
+
+def _paths(output: bytes) -> Iterator[str]:
+    return (os.fsdecode(path) for path in output.split(b"\0") if path)
+
+
+def _commits_between(git: CheckoutGit, before: str, after: str) -> int:
+    """The number of commits that are reachable from `after` but not from `before`."""
+    if not after:
+        return 0
+    return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

@@ -1,0 +1,155 @@
+"""Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it.
+
+The loop compares two such states to detect progress. Git runs separately in each inner repository, with settings made
+for that repository. In the outer repository, git must not look into inner repositories, because it would run programs
+that their configurations name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph.git.answer import CheckoutError
+from ralph.git.runner import CheckoutGit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from ralph.git.file_digests import FileDigests
+    from ralph.git.own_paths import OwnPaths
+    from ralph.git.runner import GitSeams
+
+# Does not look into submodules: git would start processes that follow the submodules' configuration.
+STATUS_ARGUMENTS = (
+    *("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind"),
+    *("--untracked-files=all", "--no-renames", "--ignore-submodules=dirty"),
+)
+# Fields before the path in git-status(1): "1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>". A "u" record of an
+# unmerged file has modes and object ids of three stages.
+_FIELDS = {b"1": 8, b"u": 10}
+
+
+class StatusEntry(Struct, frozen=True):
+    path: str
+    """The path relative to the top directory. Bytes that are not UTF-8 are decoded as by `os.fsdecode`."""
+    record: bytes
+    """The line about the file in git's output. It contains file modes and the object ids in HEAD and in the index."""
+    is_tracked: bool
+    is_unstaged: bool
+    """Whether the file in the working tree differs from the file in the index."""
+    is_unmerged: bool = False
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the entry is a repository inside this repository and is not tracked."""
+        return not self.is_tracked and self.path.endswith("/")
+
+
+class GitStatus(Struct, frozen=True):
+    head: str
+    """The id of the current commit, or "" before the first commit."""
+    branch: str | None
+    """The current branch, or None if HEAD is detached."""
+    entries: tuple[StatusEntry, ...]
+
+
+def status_from(output: bytes) -> GitStatus:
+    """Parses the output of `git status` with `STATUS_ARGUMENTS`."""
+    headers: dict[str, str] = {}
+    entries: list[StatusEntry] = []
+    for record in output.split(b"\0"):
+        if record.startswith(b"# "):
+            name, _, value = record[2:].decode("utf-8", "surrogateescape").partition(" ")
+            headers[name] = value
+        elif record:
+            entries += _entry(record)
+    head, branch = headers.get("branch.oid", ""), headers.get("branch.head", "")
+    return GitStatus(
+        "" if head == "(initial)" else head, None if branch == "(detached)" else branch, tuple(entries)
+    )
+
+
+def _entry(record: bytes) -> Iterator[StatusEntry]:
+    kind = record[:1]
+    fields = _FIELDS.get(kind, 1)
+    parts = record.split(b" ", fields)
+    path = parts[-1].decode("utf-8", "surrogateescape")
+    if kind == b"?":
+        yield StatusEntry(path, record, is_tracked=False, is_unstaged=True)
+    elif kind in _FIELDS:
+        is_unstaged = parts[1][1:2] != b"."
+        yield StatusEntry(path, record, is_tracked=True, is_unstaged=is_unstaged, is_unmerged=kind == b"u")
+
+
+_GITLINK = b"160000 "
+
+
+class Seen(Struct, frozen=True):
+    """The state of one repository and of all repositories inside it."""
+
+    head: str
+    branch: str | None = None
+    """The current branch, or None if HEAD is detached."""
+    lines: list[str] = field(default_factory=list)
+    """The commit and branch of each repository, git's record of each changed file, and the errors of inner
+    repositories. If there is any progress, `lines` or `files` changes."""
+    files: dict[str, str] = field(default_factory=dict)
+    """The digest of each changed or untracked file, by the file's path relative to the top of the outermost
+    repository."""
+
+    def digest(self) -> str:
+        said = [*self.lines, *(f"{path}\0{digest}" for path, digest in sorted(self.files.items()))]
+        whole = "\0\0".join(said).encode("utf-8", "surrogateescape")
+        return hashlib.sha256(whole).hexdigest()
+
+
+def status_of(git: CheckoutGit) -> GitStatus:
+    return status_from(git.read(*STATUS_ARGUMENTS))
+
+
+def look(git: CheckoutGit, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
+    """Reads the state of one repository and of the repositories inside it. Changes of the paths in `own` are not
+    included, because ralph itself writes there. `prefix` is the repository's path within the outermost repository.
+    Raises CheckoutError and Interrupted.
+    """
+    status = status_of(git)
+    entries = list(counted(status.entries, own, prefix))
+    seen = Seen(status.head, status.branch, [f"{prefix}\0{status.head}\0{status.branch}"])
+    for entry in entries:
+        seen.lines.append(prefix + entry.record.decode("utf-8", "surrogateescape"))
+        if not entry.is_nested:
+            seen.files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118 - digests are of strings
+    for path in _inner_repositories(git, entries):
+        inner = _look_inside(git.top / path, git.seams, digests, own=own, prefix=f"{prefix}{path}/")
+        seen.lines.extend(inner.lines)
+        seen.files.update(inner.files)
+    return seen
+
+
+def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> Iterator[StatusEntry]:
+    return (entry for entry in entries if not own.hold(prefix + entry.path))
+
+
+def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
+    """Reads the state of an inner repository. If git fails there, the text of its error is used as the state. Raises
+    Interrupted.
+    """
+    try:
+        return look(CheckoutGit(top, seams), digests, own=own, prefix=prefix)
+    except CheckoutError as error:
+        return Seen("", lines=[f"{prefix}\0{error}"])
+
+
+def _inner_repositories(git: CheckoutGit, entries: Iterable[StatusEntry]) -> Iterator[str]:
+    """Paths of inner repositories, including submodules. Skips a repository without a `.git`, because nothing is
+    checked out there.
+    """
+    listed = git.read("ls-files", "--stage", "-z").split(b"\0")
+    links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
+    nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]
+    return (path for path in dict.fromkeys([*links, *nested]) if os.path.lexists(git.top / path / ".git"))

@@ -1,0 +1,277 @@
+"""Pushes the branch of a checkout. Never changes git's configuration and never forces a push.
+
+A push does not read the checkout's current configuration or hooks. It runs in a temporary git directory that has no
+hooks, remotes or settings and uses only the checkout's objects. All settings are passed in the environment
+(`GIT_CONFIG_COUNT`), those of the user's own files too: a condition in these files (`includeIf`) that tests the checkout
+would not match in the temporary directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.git.answer import CheckoutError
+from ralph.git.remote import PUSH, local_path, reach, refuse_old
+from ralph.git.runner import Git, environment_for_git
+from ralph.machine.repository import common_directory, git_directory
+from ralph.machine.spill_directory import OwnDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.git.answer import GitAnswer
+    from ralph.git.look import GitStatus
+    from ralph.git.pins import RemoteSettings
+    from ralph.git.runner import CheckoutGit
+
+REMOTE_LIMIT_S = 300.0
+
+# git-push(1): `<flag>\t<from>:<to>\t<summary>`. The summary of a fast-forward is "<old>..<new>".
+_PUSHED = re.compile(
+    rb"^(?P<flag>[ *=])\t\S+:\S+\t(?:(?P<old>[0-9a-f]+)\.\.(?P<new>[0-9a-f]+)$)?", re.MULTILINE
+)
+_REMOTE_REFS = "refs/remotes/"
+_PASSED_BY_ENVIRONMENT = re.compile(
+    r"GIT_CONFIG_(?:PARAMETERS|COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)"
+)
+_CONFIGURATION = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n[extensions]\n{extensions}"
+
+
+class PushTarget(Struct, frozen=True):
+    remote: str
+    branch: str
+    """The local branch, without `refs/heads/`."""
+    remote_branch: str
+
+    @property
+    def remote_ref(self) -> str:
+        return f"refs/heads/{self.remote_branch}"
+
+
+class WritablePlaces(Struct, frozen=True):
+    """The directories that an agent may write to, and the remotes that existed before the agent started."""
+
+    directories: Sequence[Path]
+    known: frozenset[str]
+    """The identities (`identity_of`) of remotes that are on this machine and existed before the agent started."""
+
+
+def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
+    """Chooses the remote to push to. The settings may name a remote for the branch. If not, the only remote is used
+    or, if there are several, `origin`. `branch` is None if HEAD is detached. Raises CheckoutError with advice if no
+    remote can be chosen, or if there is no branch.
+    """
+    if branch is None:
+        raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
+    values, remotes = settings.values, settings.remotes
+    configured = (
+        values.get(f"branch.{branch}.pushremote")
+        or values.get("remote.pushdefault")
+        or values.get(f"branch.{branch}.remote")
+    )
+    if configured and configured != ".":  # a dot means that the branch follows another local branch
+        return PushTarget(configured, branch, _remote_branch(settings, branch, configured))
+    if not remotes:
+        raise CheckoutError("there is no remote to push to; git remote add origin URL")
+    if len(remotes) > 1 and "origin" not in remotes:
+        raise CheckoutError(
+            f"branch {branch} has no remote, and of {', '.join(remotes)} none is named origin; "
+            f"git config branch.{branch}.remote NAME"
+        )
+    return PushTarget(remotes[0] if len(remotes) == 1 else "origin", branch, branch)
+
+
+class Push:
+    """Pushes the current branch to one remote. Git uses only the given settings."""
+
+    def __init__(
+        self, git: CheckoutGit, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
+    ) -> None:
+        """Chooses the remote. Raises CheckoutError if there is no remote to push to, or if HEAD is detached."""
+        self.target = target_of(settings, status.branch)
+        self._git = git
+        self._head = status.head
+        self._settings = settings
+        self._places = places
+        self._ref = f"refs/heads/{self.target.branch}"
+        if os.path.normpath(self._ref) != self._ref:
+            raise CheckoutError(f"{self.target.branch!r} is no name of a branch")
+        # It reads the user's configuration, and a relative path of a remote is relative to the checkout.
+        self._asking = Git(git.seams, git.top, environment_for_git(git.seams.environment, git.top))
+
+    def urls(self) -> list[str]:
+        """The addresses to push to. Raises CheckoutError if an address leads to a repository that the agent may have
+        created.
+        """
+        found = self._settings.push_urls(self.target.remote)
+        for url in found:
+            _refuse_new_place(self._git.top, url, self._places)
+        return found
+
+    def push(self) -> int:
+        """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError
+        and Interrupted.
+        """
+        before = self._missing()
+        answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
+        for answer in answers:  # fails only after all addresses were tried
+            if answer.status:
+                raise self._git.failure("push", answer)
+        self._note_what_the_remote_has()
+        return max((_count(self._git, answer, before) for answer in answers), default=0)
+
+    def try_out(self) -> None:
+        """Tests whether a push would work. Does not change the remote. Raises Interrupted, and CheckoutError if a
+        push would fail.
+        """
+        refuse_old(self._asking)
+        for url in self.urls():
+            if self._head:
+                answer = self._pushed(url, is_tried_out=True)
+            else:
+                answer = self._reached(url, ("ls-remote",))
+            if answer.status:
+                raise self._git.failure("push" if self._head else "ls-remote", answer)
+
+    def unpushed(self) -> int | None:
+        """The number of commits that the remote lacked when git last contacted it, or None if that is unknown."""
+        return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
+
+    def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
+        options = ["--dry-run"] if is_tried_out else []
+        return self._reached(url, [*PUSH, *options], f"{self._ref}:{self.target.remote_ref}")
+
+    def _reached(self, url: str, command: Sequence[str], *rest: str) -> GitAnswer:
+        remote = self.target.remote
+        with self._environment(self._settings.with_only_url(remote, url)) as environment:
+            git = Git(self._git.seams, self._git.top, environment, ())
+            return reach(git, command, url, rest, remote=remote, limit_s=REMOTE_LIMIT_S, asking=self._asking)
+
+    @contextmanager
+    def _environment(self, settings: RemoteSettings) -> Iterator[dict[str, str]]:
+        """Makes the temporary git directory, and yields the environment variables of git in it."""
+        own = OwnDirectory("ralph-push-")
+        try:
+            self._make_repository(Path(own.path))
+            kept = {
+                name: value
+                for name, value in self._asking.environment.items()
+                if not _PASSED_BY_ENVIRONMENT.fullmatch(name)
+            }
+            theirs = os.path.realpath(git_directory(str(self._git.top)) or "")
+            shared = common_directory(theirs) or theirs
+            yield (
+                kept
+                | _by_environment(settings)
+                | {
+                    "GIT_CONFIG_GLOBAL": os.devnull,
+                    "GIT_CONFIG_NOSYSTEM": "1",
+                    "GIT_DIR": own.path,
+                    "GIT_OBJECT_DIRECTORY": f"{shared}/objects",
+                    "GIT_SHALLOW_FILE": f"{shared}/shallow",
+                }
+            )
+        finally:
+            own.remove()
+
+    def _make_repository(self, place: Path) -> None:
+        """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its only branch is the branch to
+        push.
+        """
+        (place / "refs").mkdir()
+        (place / "HEAD").write_text("ref: refs/heads/none\n")
+        if self._head:
+            branch = place / self._ref
+            branch.parent.mkdir(parents=True, exist_ok=True)
+            branch.write_text(f"{self._head}\n")
+        form = self._git.settings.object_format
+        extensions = "" if form == "sha1" else f"\tobjectFormat = {form}\n"
+        version = 0 if form == "sha1" else 1
+        (place / "config").write_text(_CONFIGURATION.format(version=version, extensions=extensions))
+
+    def _missing(self) -> int:
+        return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
+
+    def _note_what_the_remote_has(self) -> None:
+        """Updates the remote-tracking branch after a push, as an ordinary `git push` does."""
+        fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
+        for ref in tracking_refs(fetched, self.target.remote_ref):
+            self._git.change("update-ref", ref, self._head)
+
+
+def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
+    """The names of the local refs in which git stores the last known state of the remote's ref `remote_ref`.
+    `refspecs` are the values of `remote.*.fetch`.
+    """
+    found = []
+    for refspec in refspecs:
+        source, _, kept = refspec.removeprefix("+").partition(":")
+        before, star, after = source.partition("*")
+        name = remote_ref.removeprefix(before).removesuffix(after) if star else ""
+        if f"{before}{name}{after}" == remote_ref and kept.startswith(_REMOTE_REFS):
+            found.append(kept.replace("*", name, 1))
+    return found
+
+
+def identity_of(top: Path, path: str) -> str | None:
+    """The device and inode number of a directory on this machine, as text. None if the path does not exist. If
+    another directory replaces this one at the same path, it has a different identity. `path` may be relative to
+    `top`.
+    """
+    try:
+        status = (top / path).stat()
+    except OSError:
+        return None
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
+    """Raises CheckoutError if `url` leads to a repository on this machine that the agent may have created. In a push
+    to such a repository, git would run programs that the repository's configuration names.
+    """
+    path = local_path(url)
+    if path is None or identity_of(top, path) in {None, *places.known}:
+        return
+    real = Path(os.path.realpath(top / path))
+    if any(real.is_relative_to(directory) for directory in places.directories):
+        raise CheckoutError(
+            f"{path} lies where the agent may write, and was not there when the loop began: it is no remote to push to"
+        )
+
+
+def _by_environment(settings: RemoteSettings) -> dict[str, str]:
+    told = {"GIT_CONFIG_COUNT": str(len(settings.entries))}
+    for number, entry in enumerate(settings.entries):
+        told |= {f"GIT_CONFIG_KEY_{number}": entry.name, f"GIT_CONFIG_VALUE_{number}": entry.value}
+    return told
+
+
+def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
+    """The name of the branch at the remote. This is the local name, unless the user has set `push.default` to
+    `upstream`. For example, a branch that was created from `main` is not pushed to `main`.
+    """
+    values = settings.values
+    merge = values.get(f"branch.{branch}.merge", "")
+    is_upstream = values.get("push.default") in {"upstream", "tracking"}
+    if is_upstream and remote == values.get(f"branch.{branch}.remote") and merge.startswith("refs/heads/"):
+        return merge.removeprefix("refs/heads/")
+    return branch
+
+
+def _count(git: CheckoutGit, answer: GitAnswer, before: int) -> int:
+    said = _PUSHED.search(answer.output)
+    if said is None or said["flag"] == b"*":
+        return before
+    if said["flag"] == b"=" or said["old"] is None:
+        return 0
+    return _commits(git, f"{said['old'].decode()}..{said['new'].decode()}")
+
+
+def _commits(git: CheckoutGit, *what: str) -> int:
+    return int(git.read("rev-list", "--count", *what))

@@ -1,0 +1,131 @@
+"""Runs the git calls that contact a remote.
+
+A remote may be a repository on this machine. Its configuration may name programs, and a push or a fetch would run these
+programs as the user. So ralph passes settings to `git receive-pack` and `git upload-pack` that override the settings of
+the remote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from shlex import quote
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ralph.git.answer import CheckoutError
+from ralph.git.runner import Git
+from ralph.git.settings import settings_before_any, settings_from
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.git.answer import GitAnswer
+
+COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# ralph's push runs no hook (git-lfs has one), signs nothing, and enters no submodule.
+PUSH = (
+    *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
+)
+
+_OLDEST = (2, 32)
+"""The oldest version of git that works. GIT_CONFIG_GLOBAL came with this version, and GIT_CONFIG_COUNT with 2.31."""
+_VERSION = re.compile(rb"git version (\d+)\.(\d+)")
+_WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+# The suffixes that git tries on the path of a repository, in git's order (`enter_repo` in git's path.c).
+_SUFFIXES = ("/.git", "", ".git/.git", ".git")
+# Settings in force in a remote on this machine. They override the remote's own settings.
+_IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
+
+
+def reach(
+    git: Git,
+    command: Sequence[str],
+    url: str,
+    rest: Sequence[str],
+    *,
+    limit_s: float,
+    asking: Git,
+    remote: str | None = None,
+    refuses_checked_out: bool = False,
+    held: int | None = None,
+) -> GitAnswer:
+    """Runs `git COMMAND URL REST`, which contacts the remote at `url` and no other. `remote` is the name under which the
+    settings of `git` have this address, or None. `asking` runs calls about a remote on this machine; a relative path is
+    relative to its directory. If `refuses_checked_out` is True, such a remote refuses a push to a branch that is
+    checked out. Without it, only a push that would update files there is refused. `held` is as in `Git.call`. Raises
+    CheckoutError and Interrupted.
+    """
+    service = "receive-pack" if command[0] == "push" else "upload-pack"
+    path = local_path(url)
+    started = f"git-{service}"
+    if path is not None:
+        options = " ".join(map(quote, _for_theirs(asking, path, refuses_checked_out=refuses_checked_out)))
+        started = f"{_whose_files(asking)}git {options} {service}"
+    words = (*command, f"--{service}={started}", "--", remote or url, *rest)
+    return git.call(*words, limit_s=limit_s, held=held, is_remote=True)
+
+
+def refuse_old(git: Git) -> None:
+    """Raises CheckoutError if git is too old: for a push, ralph passes all settings in the environment, which old
+    versions do not support. Also raises the errors of `Git.call`.
+    """
+    output = git.call("version").output
+    found = _VERSION.match(output)
+    if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
+
+
+def _for_theirs(asking: Git, path: str, *, refuses_checked_out: bool) -> list[str]:
+    """Options for git if the remote is the repository at `path` on this machine. With them, git runs no programs that
+    this repository's configuration names. Raises CheckoutError and Interrupted.
+    """
+    pairs = (*_IN_THEIRS, *(["receive.denyCurrentBranch=refuse"] if refuses_checked_out else []))
+    ours = [word for pair in pairs for word in ("-c", pair)]
+    place = _git_directory_of(asking, path)
+    if place is None:  # git will report it
+        return [*settings_before_any().arguments, *ours]
+    # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
+    there = Git(asking.seams, asking.directory / place, {**asking.environment, "GIT_DIR": "."})
+    settings = settings_from(there.read("config", "--list", "--show-scope", "-z"))
+    updates = settings.values.get("receive.denycurrentbranch", "").lower() == "updateinstead"
+    if updates and not refuses_checked_out:
+        raise CheckoutError(
+            f"a push to {path} would update the files there (receive.denyCurrentBranch=updateInstead), by programs "
+            "that it names; push to a bare repository"
+        )
+    return [*settings.arguments, *ours]
+
+
+def _git_directory_of(asking: Git, path: str) -> str | None:
+    """The git directory that git would use for a remote at `path`, or None if `path` is no repository. Raises
+    CheckoutError and Interrupted.
+    """
+    for suffix in _SUFFIXES:
+        if os.path.lexists(asking.directory / (path + suffix)):
+            answer = asking.call("rev-parse", "--resolve-git-dir", path + suffix)
+            if not answer.status:
+                return os.fsdecode(answer.output.removesuffix(b"\n"))
+    return None
+
+
+def _whose_files(asking: Git) -> str:
+    """Shell text that sets environment variables for a git process in a remote on this machine. With them, this
+    process reads the same configuration files of the user as git in the checkout.
+    """
+    theirs = {name: asking.environment[name] for name in _WHOSE_FILES if name in asking.environment}
+    return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
+        f"{name}={quote(value)} " for name, value in theirs.items()
+    )
+
+
+def local_path(url: str) -> str | None:
+    """The path of a remote on this machine, or None if the remote is on another machine. Uses git's own rules to tell
+    paths from addresses.
+    """
+    if url.lower().startswith("file://"):
+        path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
+        return path[2:] if path.startswith("///") else path  # git takes a host for a part of the path
+    before_colon, colon, _ = url.partition(":")
+    return None if colon and "/" not in before_colon else os.path.expanduser(url)  # noqa: PTH111 - for strings

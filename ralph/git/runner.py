@@ -1,0 +1,305 @@
+"""Runs git, under supervision, with a time limit and a limit on the output of each call. Git runs only programs that the
+user's own configuration names, not programs that only the repository's configuration names. `settings.py` makes
+sure of this.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.git.answer import CheckoutError, GitAnswer, failure
+from ralph.git.settings import GitSettings, settings_before_any, settings_from
+from ralph.machine.launcher import TRY_AGAIN
+from ralph.machine.own_programs import own_program, trusted_directories
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.running_command import CommandEnding, Ended, MemoryCapture, RunningCommand
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.values.ports import Clock, Waiter
+
+LOCAL_LIMIT_S = 300.0
+"""Seconds for a call that contacts no remote. So long because a slow disk with a cold cache must not end a loop."""
+
+_GRACE_S = 2.0
+_MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
+_MOST_ERROR_BYTES = 64 * 1024
+
+# These would make git use another checkout or index, or read paths in another way: `git rev-parse
+# --local-env-vars` lists most of them.
+_NOT_OURS = frozenset(
+    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
+    | {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_NAMESPACE",
+        "GIT_SHALLOW_FILE",
+        "GIT_GRAFT_FILE",
+        "GIT_CONFIG",
+    }
+    | {"GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"}
+    | {"GIT_EXTERNAL_DIFF", "GIT_IMPLICIT_WORK_TREE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS"}
+)
+_OF_READING = {"GIT_OPTIONAL_LOCKS": "0"}
+# Git's message ends with strerror(3) in the C locale. Nothing else shows a shortage.
+_SHORTAGE = re.compile(
+    rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
+    re.MULTILINE,
+)
+
+
+class GitSeams(Struct, frozen=True):
+    """The environment, supervisor, waiter and clock that every git call uses."""
+
+    environment: Mapping[str, str]
+    """The environment, without credentials that git does not need."""
+    supervisor: CommandSupervisor
+    waiter: Waiter
+    clock: Clock
+
+
+class Git:
+    """Runs git in one directory, always with the same options and environment variables."""
+
+    def __init__(
+        self,
+        seams: GitSeams,
+        directory: Path,
+        environment: Mapping[str, str],
+        options: Sequence[str] = settings_before_any().arguments,
+        *,
+        repository: str | None = None,
+    ) -> None:
+        """`environment` is made by `environment_for_git`. `repository` names the repository in errors. None stands for
+        `directory`, which a reader of the error knows.
+        """
+        self.directory = directory
+        self.environment = environment
+        self.options = tuple(options)
+        self.seams = seams
+        self._repository = repository
+
+    def read(self, *arguments: str, given: bytes | None = None) -> bytes:
+        """Runs a git command that changes nothing, and returns its output. Raises Interrupted, and CheckoutError if
+        the command fails.
+        """
+        return self._refuse_failure(arguments[0], self.answer(*arguments, given=given))
+
+    def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
+        """Runs a git command that changes nothing and is allowed to fail. Raises as `call` does."""
+        return self.call(*arguments, variables=_OF_READING, given=given)
+
+    def beginning(
+        self, *arguments: str, most_bytes: int, limit_s: float, given: bytes | None = None
+    ) -> bytes:
+        """Runs a git command that changes nothing, and returns about the first `most_bytes` bytes of its output.
+        Raises as `read` does, also if the command takes longer than `limit_s` seconds.
+        """
+        call = partial(self.call, variables=_OF_READING, given=given)
+        return self._refuse_failure(arguments[0], call(*arguments, limit_s=limit_s, most_bytes=most_bytes))
+
+    def change(
+        self,
+        *arguments: str,
+        given: bytes | None = None,
+        variables: Mapping[str, str] | None = None,
+        input_from: int | None = None,
+        output_to: int | None = None,
+    ) -> bytes:
+        """Runs a git command that changes this repository, and returns its output. The parameters are those of `call`.
+        Raises Interrupted, and CheckoutError if the command fails.
+        """
+        call = partial(self.call, variables=variables, given=given, input_from=input_from)
+        return self._refuse_failure(arguments[0], call(*arguments, output_to=output_to))
+
+    def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
+        """Makes the error for a command that failed."""
+        name = self._repository
+        return failure(name or str(self.directory), command, answer, is_named=name is not None)
+
+    def _refuse_failure(self, command: str, answer: GitAnswer) -> bytes:
+        if answer.status:
+            raise self.failure(command, answer)
+        return answer.output
+
+    def call(
+        self,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        given: bytes | None = None,
+        input_from: int | None = None,
+        output_to: int | None = None,
+        held: int | None = None,
+        limit_s: float = LOCAL_LIMIT_S,
+        is_remote: bool = False,
+        most_bytes: int | None = None,
+    ) -> GitAnswer:
+        """Runs one git command, which is allowed to fail. This is the only place where ralph runs git.
+
+        `variables` are added to the environment. `given` is the standard input. `input_from` and `output_to` are
+        descriptors for input and output that do not fit into memory. `held` is a descriptor that the command's
+        processes keep open until they have ended. `is_remote` says whether the command contacts a remote; a shortage
+        that is reported may then be the remote's. If the output exceeds `most_bytes`, the command is stopped and its
+        output so far is returned with status 0. If `most_bytes` is None, output that no call of ralph should have is an
+        error.
+
+        Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself. Raises
+        ShortageError if this machine lacks a resource that the command needs, such as memory.
+        """
+        name = arguments[0]
+        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
+            source.write(given or b"")
+            source.seek(0)
+            output = _Output(most_bytes or _MOST_OUTPUT_BYTES)
+            follow = partial(
+                self._followed,
+                arguments,
+                dict(self.environment) | dict(variables or {}),
+                output,
+                limit_s,
+                input_from=input_from if given is None else source.fileno(),
+                output_to=output_to,
+                errors_to=errors.fileno(),
+                held=held,
+            )
+            ending = follow()
+            if ending.how is Ended.NEVER_STARTED:  # an iteration has killed the supervisor
+                ending = follow()
+            errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
+            said = errors.read()
+        if most_bytes is not None and ending.how is Ended.TOO_MUCH_OUTPUT and ending.is_all_gone:
+            return GitAnswer(0, output.data(), said)
+        _refuse_other_ends(name, ending, limit_s)
+        _refuse_shortage(ending.status, b"" if is_remote else said)
+        return GitAnswer(ending.status, output.data(), output.data() + said if is_remote else said)
+
+    def _followed(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: _Output,
+        limit_s: float,
+        **descriptors: int | None,
+    ) -> CommandEnding:
+        """Runs the command and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
+        program = own_program("git", environment["PATH"], None)
+        if program is None:
+            raise CheckoutError("there is no git program on PATH outside of the checkout; install git")
+        seams = self.seams
+        try:
+            process = seams.supervisor.start(
+                [program, "--no-pager", *self.options, *arguments],
+                cwd=self.directory,
+                environment=environment,
+                grace_s=_GRACE_S,
+                is_confined=False,
+                **descriptors,
+            )
+            running = RunningCommand(
+                process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
+            )
+            return running.run(limit_s, f"git {arguments[0]}")
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            problem = f"git {arguments[0]} could not be run in {self.directory}: {error}"
+            raise CheckoutError(problem) from None
+
+
+class CheckoutGit(Git):
+    """Runs git on the user's checkout at `top`, the directory that contains `.git`. Never contacts a remote.
+
+    The git settings are read in the constructor. An agent may change the settings later, so each operation of a loop
+    uses a new `CheckoutGit`.
+    """
+
+    def __init__(self, top: Path, seams: GitSeams, options: Sequence[str] = ()) -> None:
+        """Reads the git settings of the checkout. `options` are further options of each later call. Raises
+        CheckoutError and Interrupted.
+        """
+        super().__init__(seams, top, _checkout_environment(seams.environment, top))
+        self.top = top
+        self.settings: GitSettings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
+        self.options = (*options, *self.settings.arguments)
+
+
+class _Output(MemoryCapture):
+    """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds `most_bytes`."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> bool:
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        return self._size <= self._most_bytes
+
+    def data(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def environment_for_git(base: Mapping[str, str], work: Path) -> dict[str, str]:
+    """The environment variables for ralph's git calls. `base` are the variables of the user. Programs on PATH inside
+    `work` are not run, because an agent may have made them.
+    """
+    ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
+    search_path = trusted_directories(ours.get("PATH", os.defpath), work)
+    return environment_for_commands(ours) | {
+        # Git looks there for its helper programs, ssh and a shell.
+        "PATH": os.pathsep.join(search_path),
+        # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
+        "GIT_NO_LAZY_FETCH": "1",
+        # Git's messages are parsed in this package.
+        "LC_ALL": "C",
+    }
+
+
+def _checkout_environment(base: Mapping[str, str], top: Path) -> dict[str, str]:
+    return environment_for_git(base, top) | {
+        # So that git uses neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
+        "GIT_WORK_TREE": str(top),
+        "GIT_CEILING_DIRECTORIES": str(top.parent),
+        # Git uses the first `core.gitProxy`: a later one does not replace it.
+        "GIT_PROXY_COMMAND": base.get("GIT_PROXY_COMMAND", ""),
+    }
+
+
+def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> None:
+    if not ending.is_all_gone:
+        raise CheckoutError(f"git {command} started something that cannot be stopped")
+    match ending.how:
+        case Ended.TIMED_OUT:
+            problem = f"git {command} took longer than {limit_s:g} s and was stopped"
+            raise CheckoutError(problem, Outcome.API_UNAVAILABLE)
+        case Ended.TOO_MUCH_OUTPUT:
+            raise CheckoutError(
+                f"git {command} printed more than {_MOST_OUTPUT_BYTES:,} bytes and was stopped"
+            )
+        case Ended.WITHOUT_SUPERVISOR:
+            raise CheckoutError(f"git {command} was killed", Outcome.API_UNAVAILABLE)
+        case Ended.NEVER_STARTED:
+            problem = f"git {command} was not started: the process that starts commands was killed"
+            raise CheckoutError(problem, Outcome.API_UNAVAILABLE)
+
+
+def _refuse_shortage(status: int, said: bytes) -> None:
+    """Raises ShortageError if git failed because this machine lacks a resource, such as memory. Looks at the exit
+    status `status` and at git's error output `said`.
+    """
+    found = _SHORTAGE.search(said) if status else None
+    if status == TRY_AGAIN:
+        raise ShortageError("process")
+    if found is not None:
+        raise ShortageError(found.lastgroup or "file descriptor")

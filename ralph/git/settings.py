@@ -1,0 +1,204 @@
+"""Decides which programs git may run for ralph: those that the user's configuration names, not those that only the
+repository's configuration names. An agent can write `.git/config`, and many git settings are commands. Settings from
+the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph
+replaces it by the user's value of this setting. If the user has set no value, ralph uses an empty or harmless value.
+This module runs nothing: it only parses the output of `git config --list`.
+
+These rules apply to git calls without a remote, and depend on a list of the settings that name programs. Git calls
+with a remote ignore the repository's configuration and use the pinned settings of `pins.py`. Two risks remain,
+because git has no option against them. First, a helper from the user's own configuration, such as git-lfs, reads some
+of its settings from the repository. Second, before version 2.39.4, git may fetch a missing object with the program in
+`remote.*.uploadpack`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.git.answer import CheckoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+# Always in force, whoever set them: ralph's calls need none of these features.
+_ALWAYS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.pager=cat",
+    "commit.gpgSign=false",
+    "log.showSignature=false",
+    "submodule.recurse=false",
+    # If this is true, git fetches first, with the program in `remote.*.uploadpack`.
+    "push.negotiate=false",
+    # If these are on, git leaves a maintenance process behind.
+    "gc.auto=0",
+    "maintenance.auto=false",
+)
+# Each names a program. If the user names none, the value here replaces the repository's.
+_PROGRAMS = {
+    "core.sshcommand": "ssh",
+    "core.alternaterefscommand": "true",
+}
+# The name between the dots may be empty: `[filter ""]`, chosen by `filter=` in `.gitattributes`.
+_FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|required)", re.DOTALL)
+_CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
+_HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
+_LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
+# The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH.
+_GIT_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
+_NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
+_OBJECT_FORMAT = "extensions.objectformat"
+_OF_THE_REPOSITORY = frozenset({"local", "worktree"})
+
+
+class Setting(Struct, frozen=True):
+    scope: str
+    """`system`, `global`, `local`, `worktree` or `command`."""
+    name: str
+    """Section and key in lower case, as git prints their names."""
+    value: str
+
+    @property
+    def is_of_repository(self) -> bool:
+        """Whether the setting comes from a file in the repository, which an agent can write."""
+        return self.scope in _OF_THE_REPOSITORY
+
+
+class GitSettings(Struct, frozen=True):
+    values: dict[str, str]
+    """The effective value of each setting. It may come from the repository, so do not use this mapping for a setting
+    that names a program."""
+    arguments: tuple[str, ...]
+    """Arguments that every git call gets, in front of the git command."""
+    left_out: tuple[str, ...] = ()
+    """Names of repository settings that ralph's git calls ignore. A push or a commit may fail without them."""
+    dropped_filters: frozenset[str] = frozenset()
+    """Names of filters that only the repository defines. ralph does not run these filters, so a file that needs such
+    a filter must not be committed."""
+    entries: tuple[Setting, ...] = ()
+    """All settings, in the order in which git reads them."""
+
+    @property
+    def object_format(self) -> str:
+        """The hash function of the repository, `sha1` or `sha256`."""
+        told = [one.value for one in self.entries if one.is_of_repository and one.name == _OBJECT_FORMAT]
+        return told[-1].lower() if told else "sha1"
+
+
+def settings_before_any() -> GitSettings:
+    """The settings for the first git call, which asks git for its configuration."""
+    return GitSettings({}, tuple(_options(_ALWAYS)))
+
+
+def settings_from(listing: bytes) -> GitSettings:
+    """Makes the settings from `listing`, the output of `git config --list --show-scope -z`. Raises CheckoutError."""
+    settings = list(_read(listing))
+    theirs = [setting for setting in settings if setting.is_of_repository]
+    trusted = [setting for setting in settings if not setting.is_of_repository]
+    known = {setting.name: setting.value for setting in trusted}
+    filters = _filters_to_replace(theirs)
+    dropped = frozenset(name for name, keys in filters.items() if not _is_defined(name, keys, known))
+    pairs = [
+        *(_pair("protocol.ext.allow", known.get("protocol.ext.allow", "never")),),
+        *_replaced_programs(theirs, known),
+        *_replaced_helpers(theirs, trusted),
+        *_replaced_filters(filters, dropped, known),
+    ]
+    return GitSettings(
+        {setting.name: setting.value for setting in settings},
+        tuple(_options([*_ALWAYS, *pairs])),
+        tuple(dict.fromkeys(_missed(theirs, filters))),
+        dropped,
+        tuple(settings),
+    )
+
+
+def _read(listing: bytes) -> Iterator[Setting]:
+    parts = listing.decode("utf-8", "surrogateescape").split("\0")
+    for scope, setting in zip(parts[0::2], parts[1::2], strict=False):
+        name, has_value, value = setting.partition("\n")
+        yield Setting(scope, name, value if has_value else "true")
+
+
+def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:
+    for name in dict.fromkeys(setting.name for setting in theirs):
+        if name in _PROGRAMS:
+            yield _pair(name, known.get(name, _PROGRAMS[name]))
+        elif hook := _HOOK.fullmatch(name):
+            yield _pair(f"{hook['hook']}.enabled", "false")
+        elif _LFS_EXTENSION.fullmatch(name):
+            yield _pair(name, known.get(name, ""))
+
+
+def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
+    """Values for `-c` that leave only the user's own credential helpers. Empty if the repository names no helper. Git
+    asks all helpers in its list. An empty entry removes all earlier entries (gitcredentials(7)).
+    """
+    if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
+        return []
+    kept = [setting for setting in trusted if _CREDENTIAL_HELPER.fullmatch(setting.name)]
+    return ["credential.helper=", *(_pair(setting.name, setting.value) for setting in kept)]
+
+
+def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
+    """For each filter, the keys that the repository sets. Settings that `git lfs install --local` writes are not
+    included.
+    """
+    found: dict[str, set[str]] = {}
+    for setting in theirs:
+        match = _FILTER.fullmatch(setting.name)
+        if match and not (match["name"] == "lfs" and _GIT_LFS.fullmatch(setting.value)):
+            found.setdefault(match["name"], set()).add(match["key"])
+    return found
+
+
+def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
+    """Whether the user's own configuration defines the filter `name`.
+
+    `keys` are the keys that the repository sets for this filter. If the repository sets `process`, the user must
+    define `process` too. The reason is that git does not run `clean` if `process` is set, even if its value is empty.
+    """
+    if "process" in keys:
+        return bool(known.get(f"filter.{name}.process"))
+    return any(known.get(f"filter.{name}.{key}") for key in ("clean", "process"))
+
+
+def _replaced_filters(
+    filters: dict[str, set[str]], dropped: frozenset[str], known: dict[str, str]
+) -> Iterator[str]:
+    for name, keys in filters.items():
+        if name in dropped:
+            yield from (_pair(f"filter.{name}.{key}", nothing) for key, nothing in _NO_FILTER.items())
+        else:
+            yield from (_user_pair(f"filter.{name}", key, known) for key in sorted(keys))
+
+
+def _user_pair(section: str, key: str, known: dict[str, str]) -> str:
+    return _pair(f"{section}.{key}", known.get(f"{section}.{key}", _NO_FILTER[key]))
+
+
+def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str]:
+    for setting in theirs:
+        match = _FILTER.fullmatch(setting.name)
+        is_program = setting.name == "core.sshcommand" or _CREDENTIAL_HELPER.fullmatch(setting.name)
+        if is_program or (match and match["name"] in filters):
+            yield setting.name
+
+
+def _pair(name: str, value: str) -> str:
+    """A setting as an argument for `-c`. Raises CheckoutError if the name contains an equals sign, because git would
+    take the text after this sign for the value.
+    """
+    if "=" in name:
+        raise CheckoutError(
+            f"git's configuration names a program by {name!r}, which ralph cannot set aside; rename it"
+        )
+    return f"{name}={value}"
+
+
+def _options(pairs: Sequence[str]) -> Iterator[str]:
+    for pair in pairs:
+        yield from ("-c", pair)

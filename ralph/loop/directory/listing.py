@@ -1,0 +1,114 @@
+"""Lists with ripgrep the files of a directory that is in no git repository. ripgrep can follow .gitignore files. If
+it does and prints nothing for too long, the listing fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.git.answer import CheckoutError
+from ralph.machine.ripgrep import (
+    FILES_AS_GIT_SEES_THEM,
+    OUTSIDE_OF_REPOSITORIES,
+    REINSTALL,
+    Ripgrep,
+    RipgrepError,
+    ripgrep_path,
+)
+from ralph.machine.starting import patiently, start_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from subprocess import Popen
+
+    from ralph.values.ports import Clock, Waiter
+
+SILENCE_S = 20.0
+"""Seconds without output after which a listing that follows .gitignore files fails. Possible causes are a named pipe
+called .gitignore, and a very long list of rules."""
+
+# `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
+_UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
+
+
+class ListingEndedError(Exception):
+    """The listing is incomplete, because ripgrep printed nothing for too long, or was cut short or killed by a
+    signal.
+    """
+
+
+class Listing:
+    """Lists the files below the working directory of this process. Use each object only once."""
+
+    def __init__(
+        self,
+        waiter: Waiter,
+        clock: Clock,
+        look_up: Callable[[], None],
+        *,
+        follows_rules: bool = True,
+        start: Callable[..., Popen[bytes]] = start_process,
+    ) -> None:
+        """`look_up` is called again and again while ripgrep runs, and may raise an exception. If `follows_rules` is
+        True, files that .gitignore excludes are not listed. `start` is `start_process`, or a function that does the
+        same in a sandbox.
+        """
+        self._waiter = waiter
+        self._clock = clock
+        self._look_up = look_up
+        self._follows_rules = follows_rules
+        self._start_program = start
+        self._heard_at_s = clock.now_s()
+        self.unlisted: list[tuple[str, OSError]] = []
+        """Directories that could not be listed, each with its error. Complete after `paths` has yielded its last
+        path."""
+
+    def paths(self) -> Iterator[str]:
+        """Yields the relative paths of regular files in sorted order. Raises CheckoutError, ListingEndedError and
+        ShortageError.
+        """
+        with patiently(self._start, self._waiter, self._clock) as walk:
+            self._heard_at_s = self._clock.now_s()
+            for record, _size in walk.records(b"\0"):
+                self._heard_at_s = self._clock.now_s()
+                yield os.fsdecode(record).removeprefix("./")
+            if walk.is_cut_short or walk.ending_signal():
+                raise ListingEndedError
+            self.unlisted = list(_unlisted(walk.complaints()))
+
+    def _start(self) -> Ripgrep:
+        rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
+        command = [*FILES_AS_GIT_SEES_THEM, *rules, "--files", "--null", "--", "./"]
+        try:
+            return Ripgrep(
+                command, cwd=None, environment={}, is_over=self._is_over, start=self._start_program
+            )
+        except RipgrepError as error:
+            raise _cannot_list(error) from None
+
+    def _is_over(self) -> bool:
+        self._look_up()
+        return self._follows_rules and self._clock.now_s() >= self._heard_at_s + SILENCE_S
+
+
+def refuse_without_ripgrep() -> None:
+    """Raises CheckoutError with advice if ripgrep is not installed."""
+    try:
+        ripgrep_path()
+    except RipgrepError as error:
+        raise _cannot_list(error) from None
+
+
+def _cannot_list(error: RipgrepError) -> CheckoutError:
+    return CheckoutError(
+        f"{error}, and without it the files of a directory outside of git are not known; {REINSTALL}, or run git init here"
+    )
+
+
+def _unlisted(complaints: list[bytes]) -> Iterator[tuple[str, OSError]]:
+    for complaint in complaints:
+        match = _UNLISTED.fullmatch(complaint)
+        if match:
+            yield os.fsdecode(match[1]), OSError(int(match[3]), os.strerror(int(match[3])))

@@ -1,0 +1,205 @@
+"""Makes sure that only one loop works on a checkout. A loop locks a file, and writes its process id and directory
+into the file. The system releases the lock when the last process with the open file ends. The loop refuses a lock
+file that is a link or has a second hard link.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import struct
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, convert, to_builtins
+
+from ralph.git.answer import CheckoutError
+from ralph.git.checkout import GitCheckout
+from ralph.machine.repository import git_directory, repository_top
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ralph.loop.directory.plain_directory import PlainDirectory
+
+_NAME_IN_GIT = "ralph-loop.lock"
+_NAME_OF_OURS = "lock"
+_MOST_BYTES = 16_384
+_AFTER_KILL_S = 3.0
+_PAUSE_S = 0.02
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Errors of flock(2), and those of network file systems.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+# `struct flock` of fcntl(2): type, whence, start, length, pid; macOS has another order.
+_RECORD, _TYPE_AT = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi", 0)
+
+
+class Holder(Struct, frozen=True):
+    """The loop that holds the lock, as read from the lock file."""
+
+    pid: int
+    directory: str
+    started_at: str
+    """The start time of the loop in local time, for messages to the user."""
+
+
+class CheckoutLock:
+    """Holds the lock until all processes that have its descriptor have closed it. If a loop is killed, its iteration
+    still holds the lock. A second lock on the same file belongs to the loop's process alone, for `holder_of`.
+    """
+
+    def __init__(
+        self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
+    ) -> None:
+        """`place` is one of the user's own directories, which contains the lock file if the checkout is not under
+        git. Raises CheckoutError if the lock file cannot be used, or if another loop holds the lock. In the second
+        case, the message names the other loop.
+        """
+        self.notice: str | None = None
+        """A warning if the file system does not support locks, otherwise None."""
+        self.path, self.descriptor = _opened(checkout, place)
+        """The lock file, which stays open. A child process that must hold the lock too gets the descriptor through
+        `pass_fds`."""
+        try:
+            self._take()
+            holder = Holder(os.getpid(), str(directory), f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}")
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, json.dumps(to_builtins(holder)).encode() + b"\n", 0)
+        except OSError as error:
+            self.close()
+            problem = f"the loop's lock {self.path} cannot be written: {error.strerror}"
+            raise CheckoutError(problem, Outcome.IO_ERROR) from None
+        except CheckoutError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Releases the lock. The file stays, because an unlocked file blocks nobody. If it were removed, two loops
+        could run at once.
+        """
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _take(self) -> None:
+        """If the loop that had the lock was killed, its iteration is ending: waits for a moment until it has."""
+        until_s = time.monotonic() + _AFTER_KILL_S
+        try:
+            while not _locked(self.descriptor):
+                holder = _holder(self.descriptor)
+                if holder is None or _is_there(holder.pid) or time.monotonic() > until_s:
+                    raise CheckoutError(_refusal(holder, self.path))
+                time.sleep(_PAUSE_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
+        with suppress(OSError):  # only `--status` needs this second lock
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _locked(descriptor: int) -> bool:
+    """Locks the file if no other process has locked it. Returns whether it did."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def holder_of(directory: Path, place: Path) -> int | None:
+    """Reads from the lock file which loop works on the checkout of `directory`, and returns the id of its process.
+    None if no loop is running, or if the file has no readable id. `place` is as in `CheckoutLock`. Runs no git.
+
+    The function takes no lock, not even for a moment, so it cannot refuse a loop that starts now. It asks the system
+    about the loop's second lock, which belongs to the loop's process alone (F_GETLK of fcntl(2)). An iteration that
+    outlives its loop does not hold that lock.
+    """
+    top = repository_top(directory)
+    path = place / _NAME_OF_OURS
+    if top is not None:
+        path = Path(git_directory(str(top)) or top / ".git", _NAME_IN_GIT)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # there was never a loop
+        return None
+    try:
+        holder = _holder(descriptor) if _has_record_lock(descriptor) else None
+    finally:
+        os.close(descriptor)
+    return holder.pid if holder is not None else None
+
+
+def _has_record_lock(descriptor: int) -> bool:
+    """Whether another process has a record lock on the file. Takes no lock. False if the file system has no locks."""
+    fields = [0] * 5
+    fields[_TYPE_AT] = fcntl.F_RDLCK
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_RECORD, *fields))
+    except OSError:
+        return False
+    return bool(struct.unpack(_RECORD, answer)[_TYPE_AT] != fcntl.F_UNLCK)
+
+
+def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
+    """Opens the lock file and returns its path and descriptor. The file is in the git directory of the working tree,
+    or in `place` if the checkout is not under git. Raises CheckoutError.
+    """
+    name = _NAME_OF_OURS
+    if isinstance(checkout, GitCheckout):
+        place, name = checkout.git_directory, _NAME_IN_GIT
+    try:
+        held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(name, _FLAGS, 0o600, dir_fd=held)
+        finally:
+            os.close(held)
+    except OSError as error:
+        is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
+        why = "it is a link, or no directory leads there; remove it" if is_link else error.strerror
+        outcome = Outcome.CONFIG if is_link else Outcome.IO_ERROR
+        raise CheckoutError(f"the loop's lock {place / name} cannot be opened: {why}", outcome) from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise CheckoutError(f"the loop's lock {place / name} is not a file of its own; remove it")
+    return place / name, descriptor
+
+
+def _holder(descriptor: int) -> Holder | None:
+    """Reads the holder from the lock file. Returns None if the file does not name a holder, for example because the
+    holder has not written to it yet.
+    """
+    try:
+        return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _refusal(holder: Holder | None, path: Path) -> str:
+    if holder is None:
+        return f"another loop works on this checkout (it holds {path}); wait for it, or stop it"
+    since = f"since {holder.started_at} in {holder.directory}"
+    if _is_there(holder.pid):
+        return f"another loop works on this checkout: process {holder.pid}, {since}; wait for it, or stop it"
+    return (
+        f"the loop of process {holder.pid}, {since}, has ended, but something it started still works on this checkout "
+        f"and holds {path}; wait for it, or stop it"
+    )
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,175 @@
+"""Handles a loop whose directory is not under git. An iteration makes progress if it changes the files. To find that
+out, the files are compared before and after the iteration. The comparison is less exact if the files cannot be listed in
+time or have too many bytes, and then the user is warned once. Commits and pushes are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from ralph.git.answer import CheckoutError
+from ralph.git.file_digests import (
+    ABSENT,
+    MOST_READ_OF_ALL_BYTES,
+    FileDigests,
+    TooMuchToReadError,
+    differing,
+    of_unread,
+)
+from ralph.git.own_paths import OwnPaths
+from ralph.git.snapshot import Changes, Snapshot
+from ralph.loop.directory.listing import Listing, ListingEndedError
+from ralph.machine.starting import start_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from subprocess import Popen
+
+    from ralph.values.ports import Clock, Waiter
+
+MOST_FILES_TOLD_APART = 200_000
+"""The maximum number of files for which a snapshot contains one digest per file. If there are more files, the
+snapshot contains only one digest of all files together."""
+
+
+class PlainDirectory:
+    """Implements `Checkout` for a working directory that is not under git. Ignores the files that .gitignore
+    excludes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        plan_file: str,
+        waiter: Waiter,
+        clock: Clock,
+        own_paths: tuple[Path, ...] = (),
+        warn: Callable[[str], None] = lambda _text: None,
+        start: Callable[..., Popen[bytes]] = start_process,
+    ) -> None:
+        """`directory` must be the working directory. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
+        user. `start` is `start_process`, or a function that does the same in a sandbox. It starts ripgrep.
+        """
+        self.top = directory
+        self._plan_file = os.path.normpath(plan_file)
+        self._own = OwnPaths(directory, directory, own_paths)
+        self._waiter = waiter
+        self._clock = clock
+        self._warn = warn
+        self._start = start
+        self._warned: set[str] = set()
+        self._is_by_time = False
+        self._follows_rules = True
+
+    def snapshot(self) -> Snapshot:
+        """Reads the state of the directory. Raises CheckoutError, Interrupted and ShortageError."""
+        while True:
+            try:
+                return self._look(self._digests())
+            except TooMuchToReadError:
+                self._is_by_time = True  # stays so, because two snapshots must be comparable
+                self._warn_once(
+                    f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is told by "
+                    "size and time of each, not by content"
+                )
+            except ListingEndedError:
+                if not self._follows_rules:
+                    raise CheckoutError(f"the files of {self.top} cannot be listed within bounds") from None
+                self._follows_rules = False  # stays so, because two snapshots must be comparable
+                self._warn_once(
+                    f"the files of {self.top} cannot be listed by its .gitignore files (they are too big, or no files): "
+                    "what they name counts as progress too"
+                )
+
+    def _digests(self) -> FileDigests:
+        if self._is_by_time:
+            return FileDigests(self._waiter, self._clock, is_by_time=True)
+        return FileDigests(self._waiter, self._clock, most_bytes=MOST_READ_OF_ALL_BYTES)
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
+        return Changes(files=tuple(sorted(differing(before.files, after.files))))
+
+    def commit(self, message: str) -> bool:  # noqa: ARG002 - the port has this parameter
+        raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
+
+    def push(self) -> int:
+        raise CheckoutError(f"cannot push: {self.top} is in no git checkout")
+
+    def unpushed(self) -> int | None:
+        return None
+
+    def tracks(self, path: Path) -> bool:  # noqa: ARG002 - `GitCheckout.tracks` has this parameter
+        return False
+
+    def _look(self, digests: FileDigests) -> Snapshot:
+        """Reads the state of the directory by listing its files once. Raises CheckoutError, Interrupted,
+        ShortageError, ListingEndedError and TooMuchToReadError.
+        """
+        self._refuse_unreadable()
+        seen = _Seen()
+        listing = Listing(
+            self._waiter,
+            self._clock,
+            digests.look_up,
+            follows_rules=self._follows_rules,
+            start=self._start,
+        )
+        for path in listing.paths():
+            if not self._own.hold(path):
+                seen.add(path, digests.of(path))
+        for path, error in listing.unlisted:
+            if not self._own.hold(path):
+                seen.add(path, _of_unlisted(path, error))
+        seen.add(self._plan_file, digests.of_target(self._plan_file))
+        return Snapshot(seen.digest(), files=seen.files)
+
+    def _refuse_unreadable(self) -> None:
+        """Raises CheckoutError if the loop's directory is missing or unreadable. This check is needed because ripgrep
+        reports no error for a missing directory.
+        """
+        try:
+            os.getcwd()  # noqa: PTH109 - its error is what is asked for
+            os.scandir().close()
+        except OSError as error:
+            raise CheckoutError(
+                f"the loop's directory {self.top} cannot be listed: {error.strerror}"
+            ) from None
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._warn(text)
+
+
+class _Seen:
+    """Collects the digests of files, and computes one digest of all files. The caller must add the files in the order
+    of the listing, which is the same for equal directories.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] | None = {}
+        """The digest of each file by its path, or None if there are too many files."""
+        self._hashed = hashlib.sha256()
+
+    def add(self, path: str, digest: str) -> None:
+        if digest == ABSENT:
+            return
+        self._hashed.update(f"{path}\0{digest}\0\0".encode("utf-8", "surrogateescape"))
+        if self.files is not None:
+            self.files[path] = digest
+            if len(self.files) > MOST_FILES_TOLD_APART:
+                self.files = None
+
+    def digest(self) -> str:
+        return self._hashed.hexdigest()
+
+
+def _of_unlisted(path: str, error: OSError) -> str:
+    try:
+        return f"unreadable: {error.errno} {of_unread(os.lstat(path))}"
+    except OSError:
+        return f"unreadable: {error.errno}"

@@ -1,0 +1,120 @@
+"""Finds the checkout that a loop works on. Before any money is spent, checks whether commits and pushes can work
+there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.git.answer import CheckoutError
+from ralph.git.checkout import GitCheckout, shown
+from ralph.git.look import status_of
+from ralph.loop.directory.listing import refuse_without_ripgrep
+from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.machine.repository import repository_top
+from ralph.machine.starting import start_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from subprocess import Popen
+
+    from ralph.git.push import Push
+    from ralph.git.runner import CheckoutGit, GitSeams
+
+
+def open_checkout(
+    directory: Path,
+    plan_file: str,
+    seams: GitSeams,
+    *,
+    own_paths: tuple[Path, ...] = (),
+    writable: tuple[Path, ...] = (),
+    warn: Callable[[str], None] = lambda _text: None,
+    start: Callable[..., Popen[bytes]] = start_process,
+) -> GitCheckout | PlainDirectory:
+    """Finds the checkout that contains `directory`, which must be the working directory. Runs no git.
+
+    `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
+    absolute paths of other directories where the agent may write. `warn` tells the user which files are compared less
+    exactly. `start` starts ripgrep, which lists the files if the directory is not under git.
+    """
+    top = repository_top(directory)
+    if top is None:
+        waiter, clock = seams.waiter, seams.clock
+        return PlainDirectory(
+            directory,
+            plan_file=plan_file,
+            waiter=waiter,
+            clock=clock,
+            own_paths=own_paths,
+            warn=warn,
+            start=start,
+        )
+    return GitCheckout(
+        top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable
+    )
+
+
+def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
+    """Checks that the loop's commits and pushes will work, and returns notices for the user. Under git, also checks
+    that no merge or rebase is unfinished and that HEAD is on a branch. Without git, checks that ripgrep is installed.
+    Raises Interrupted. Raises CheckoutError with a one-line message that contains advice.
+    """
+    if isinstance(checkout, PlainDirectory):
+        if commits or pushes:
+            option = "--commit" if commits else "--push"
+            raise CheckoutError(
+                f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
+            )
+        refuse_without_ripgrep()
+        return []
+    git = checkout.git()
+    status = status_of(git)
+    checkout.refuse_unfinished(status)
+    checkout.refuse_detached(status)
+    notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
+    if pushes:
+        _refuse_useless_remote(checkout.push_of(git, status))
+    uncommitted = checkout.uncommitted(status)
+    if commits and uncommitted:
+        verb = "is" if len(uncommitted) == 1 else "are"
+        notices.append(
+            f"{shown(uncommitted)} {verb} uncommitted already: the loop's first commit will hold that too"
+        )
+    return notices
+
+
+def _about_identity(git: CheckoutGit, *, commits: bool) -> list[str]:
+    """Checks that git knows the name and the email address for commits. If not, returns a notice, or raises
+    CheckoutError if the loop itself must commit.
+    """
+    if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
+        return []
+    # Git's own message is a page long; these two commands are its summary.
+    advice = "git config user.name NAME && git config user.email ADDRESS"
+    if commits:
+        raise CheckoutError(f"git does not know who commits here: {advice}, or leave out --commit")
+    return [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
+
+
+def _about_settings(git: CheckoutGit) -> list[str]:
+    if not git.settings.left_out:
+        return []
+    names = ", ".join(git.settings.left_out)
+    sentence = (
+        f"ralph's own git calls do not follow {names} of the repository's configuration, as an agent can write it; "
+        "set it by git config --global where it is needed"
+    )
+    return [sentence]
+
+
+def _refuse_useless_remote(push: Push) -> None:
+    try:
+        push.try_out()
+    except CheckoutError as error:
+        target = push.target
+        advice = f"try: git push --dry-run {target.remote} {target.branch}:{target.remote_ref}"
+        raise CheckoutError(
+            f"remote {target.remote} does not take branch {target.branch}: {error}; {advice}"
+        ) from None

@@ -1,0 +1,151 @@
+"""Tests which files ralph's own commit contains, and when it is refused."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.git.answer import CheckoutError
+from tests.git.repositories import Repository
+from tests.git.test_snapshot import conflict, nested
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def files_of(repository: Repository) -> set[str]:
+    return set(
+        repository.git("-c", "core.quotePath=false", "ls-tree", "-r", "-z", "--name-only", "HEAD").split("\0")
+    ) - {""}
+
+
+def test_all_that_is_uncommitted_is_taken(repository: Repository) -> None:
+    for path in ("deleted", "moved", "file", "directory/x"):
+        repository.write(path)
+    repository.commit_all()
+    for path in ("new", "a\nb", "--all", "*", "staged", "intended", ".ralph/loop.json"):
+        repository.write(path)
+    repository.git("add", "staged")
+    repository.git("add", "-N", "intended")
+    repository.git("mv", "moved", "to")
+    (repository.top / "deleted").unlink()
+    (repository.top / "file").unlink()
+    repository.write("file/x")
+    (repository.top / "directory/x").unlink()
+    (repository.top / "directory").rmdir()
+    repository.write("directory")
+    nested(repository).commit_all()
+    checkout = repository.checkout()
+    assert checkout.commit("Iteration 1\n\n# as it is")
+    expected = "new|a\nb|--all|*|staged|intended|to|file/x|directory|.gitignore|a.txt|dir/b.txt"
+    assert files_of(repository) == set(expected.split("|"))
+    assert repository.git("log", "-1", "--format=%B") == "Iteration 1\n\n# as it is"
+    assert not checkout.commit("again")
+    assert repository.git("rev-list", "--count", "HEAD") == "3"
+
+
+def test_what_is_not_ours_or_did_not_change_makes_no_commit(repository: Repository) -> None:
+    os.utime(repository.top / "a.txt")
+    repository.write("ignored")
+    nested(repository)
+    repository.write(".ralph/loop.json")
+    assert not repository.checkout().commit("nothing")
+    repository.git("add", "-f", ".ralph")
+    assert not repository.checkout().commit("nothing")
+    assert repository.git("rev-list", "--count", "HEAD") == "1"
+
+
+def test_a_first_commit_is_made(tmp_path: Path) -> None:
+    repository = Repository.empty(tmp_path / "work", tmp_path / "home")
+    assert not repository.checkout().commit("nothing")
+    assert (repository.checkout().push(), repository.checkout().unpushed()) == (0, None)
+    repository.write("a")
+    assert repository.checkout().commit("first")
+    assert files_of(repository) == {"a"}
+
+
+def test_the_whole_checkout_is_committed_from_a_part_of_it(repository: Repository) -> None:
+    repository.write("new")
+    repository.write("dir/.ralph/loop.json")
+    assert repository.checkout("dir").commit("all")
+    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "new"}
+
+
+def test_a_submodules_new_commit_is_committed_and_its_edits_are_not(repository: Repository) -> None:
+    inner = nested(repository)
+    inner.commit_all()
+    repository.git("submodule", "--quiet", "add", "./inner", "inner")
+    repository.commit_all()
+    inner.write("f", "edit")
+    assert not repository.checkout().commit("edit")
+    head = inner.commit_all()
+    assert repository.checkout().commit("moved on")
+    assert head in repository.git("ls-tree", "HEAD", "inner")
+
+
+UNFINISHED = [
+    ("conflict", conflict, "a.txt has conflicts"),
+    ("merge", lambda r: (conflict(r), r.git("add", "a.txt")), "a merge is in progress"),
+    (
+        "rebase",
+        lambda r: r.git("rebase", "-q", "--exec", "false", "--root", fails=True),
+        "a rebase",
+    ),
+    ("revert", lambda r: r.git("revert", "--no-commit", "HEAD"), "a revert is in progress"),
+]
+
+
+@pytest.mark.parametrize(
+    ("act", "words"), [row[1:] for row in UNFINISHED], ids=[row[0] for row in UNFINISHED]
+)
+def test_nothing_is_committed_in_the_middle_of_something(repository: Repository, act, words: str) -> None:
+    repository.write("c.txt")
+    repository.commit_all()
+    act(repository)
+    repository.write("new")
+    before = repository.git("status", "--porcelain")
+    with pytest.raises(CheckoutError, match=words):
+        repository.checkout().commit("no")
+    assert repository.git("status", "--porcelain") == before
+
+
+def test_on_no_branch_nothing_is_committed_and_the_work_stays(repository: Repository) -> None:
+    checkout = repository.checkout()
+    assert checkout.snapshot().branch == "main"
+    repository.git("switch", "-q", "--detach")
+    assert checkout.snapshot().branch is None
+    repository.write("a.txt", "work")
+    repository.write("new")
+    before = repository.git("status", "--porcelain")
+    with pytest.raises(CheckoutError, match=r"^HEAD is detached: .*git switch -c NAME"):
+        checkout.commit("no")
+    assert repository.git("status", "--porcelain") == before
+    assert repository.git("rev-list", "--count", "--all", "HEAD") == "1"
+    repository.git("switch", "-q", "-c", "work/it")
+    assert checkout.snapshot().branch == "work/it"
+    assert checkout.commit("on a branch again")
+
+
+def test_a_lock_that_somebody_left_is_named_and_stays(repository: Repository) -> None:
+    lock = repository.write(".git/index.lock")
+    repository.write("new")
+    with pytest.raises(CheckoutError, match=r"index\.lock.*File exists"):
+        repository.checkout().commit("no")
+    assert lock.exists()
+
+
+def test_a_damaged_configuration_is_told_in_gits_words(repository: Repository) -> None:
+    checkout = repository.checkout()
+    repository.write(".git/config", "[core\n")
+    with pytest.raises(CheckoutError, match="bad config line 1"):
+        checkout.snapshot()
+
+
+def test_a_damaged_repository_is_not_taken_for_one_further_above(repository: Repository) -> None:
+    inner = nested(repository)
+    checkout = inner.checkout()
+    (inner.top / ".git/HEAD").unlink()
+    with pytest.raises(CheckoutError, match="not a git repository"):
+        checkout.commit("no")

@@ -1,0 +1,337 @@
+"""Pushes from checkouts of every kind, and pushes to repositories on this machine that name programs of their
+own.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.git.answer import CheckoutError
+from ralph.git.checkout import GitCheckout
+from ralph.loop.directory.preflight import check_checkout
+from tests.git.repositories import Repository, cloned
+from tests.git.test_planted_programs import HOOKS, program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return cloned(tmp_path / "work", tmp_path / "home")
+
+
+def work(repository: Repository, name: str = "new") -> str:
+    repository.write(name, name)
+    return repository.commit_all()
+
+
+def pushed(repository: Repository, remote: Path, branch: str = "main") -> str:
+    return repository.git("--git-dir", str(remote), "rev-parse", branch)
+
+
+# --- from checkouts of every kind
+
+
+def test_a_shallow_clone_is_pushed_from(repository: Repository, tmp_path: Path) -> None:
+    work(repository)
+    repository.git("push", "-q", "origin", "main")
+    repository.git("clone", "-q", "--depth", "1", f"file://{tmp_path}/remote.git", "../shallow")
+    shallow = Repository(tmp_path / "shallow", tmp_path / "home")
+    for name in ("name", "email"):
+        shallow.git("config", f"user.{name}", "x")
+    head = work(shallow, "newer")
+    assert shallow.checkout().push() == 1
+    assert pushed(repository, tmp_path / "remote.git") == head
+    assert shallow.git("rev-parse", "origin/main") == head
+
+
+def test_a_partial_clone_is_pushed_from(repository: Repository, tmp_path: Path) -> None:
+    remote = f"file://{tmp_path}/remote.git"
+    repository.git("--git-dir", str(tmp_path / "remote.git"), "config", "uploadpack.allowFilter", "true")
+    repository.git("clone", "-q", "--no-checkout", "--filter=blob:none", remote, "../partial")
+    partial = Repository(tmp_path / "partial", tmp_path / "home")
+    for name in ("name", "email"):
+        partial.git("config", f"user.{name}", "x")
+    partial.git("checkout", "-q", "main")
+    head = work(partial, "dir/newer")
+    assert partial.checkout().push() == 1
+    assert pushed(repository, tmp_path / "remote.git") == head
+
+
+def test_a_repository_with_other_ids_is_pushed_from(tmp_path: Path) -> None:
+    made = Repository(tmp_path / "work", tmp_path / "home")
+    made.top.mkdir()
+    made.git("init", "-q", "-b", "main", "--object-format=sha256")
+    made.git("init", "-q", "--bare", "--object-format=sha256", "../remote.git")
+    made.git("remote", "add", "origin", "../remote.git")
+    for name in ("name", "email"):
+        made.git("config", f"user.{name}", "x")
+    head = work(made)
+    assert len(head) == 64
+    assert (made.checkout().push(), pushed(made, tmp_path / "remote.git")) == (1, head)
+
+
+def test_a_linked_working_tree_on_a_branch_with_a_slash_is_pushed_from(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.git("worktree", "add", "-q", "-b", "topic/one", "../linked")
+    linked = Repository(tmp_path / "linked", tmp_path / "home")
+    head = work(linked)
+    assert linked.checkout().push() == 1
+    assert pushed(repository, tmp_path / "remote.git", "topic/one") == head
+    assert linked.checkout().unpushed() == 0
+
+
+def test_every_push_address_gets_it_and_one_that_fails_is_told(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.git("init", "-q", "--bare", "../second.git")
+    for place in ("remote.git", "second.git"):
+        repository.git("config", "--add", "remote.origin.pushurl", f"../{place}")
+    head = work(repository)
+    repository.checkout().push()
+    assert {pushed(repository, tmp_path / name) for name in ("remote.git", "second.git")} == {head}
+    shutil.rmtree(tmp_path / "remote.git")
+    head = work(repository, "more")
+    with pytest.raises(CheckoutError, match=r"remote\.git"):
+        repository.checkout().push()
+    assert pushed(repository, tmp_path / "second.git") == head
+
+
+def test_what_the_users_own_files_say_of_this_directory_counts(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """A push runs in a temporary git directory. Conditions (`includeIf`) must refer to the checkout and not to that
+    directory.
+    """
+    home = tmp_path / "home"
+    repository.git("config", "remote.origin.url", "mine:remote")
+    (home / ".gitconfig").write_text(f'[includeIf "gitdir:{repository.top}/"]\n\tpath = of-work\n')
+    (home / "of-work").write_text(f'[url "{tmp_path}/"]\n\tinsteadOf = mine:\n\tpushInsteadOf = mine:\n')
+    (tmp_path / "remote.git").rename(tmp_path / "remote")
+    head = work(repository)
+    assert repository.checkout().push() == 1
+    assert pushed(repository, tmp_path / "remote") == head
+
+
+def test_what_the_user_says_in_the_environment_counts(repository: Repository, tmp_path: Path) -> None:
+    repository.git("config", "remote.origin.url", "mine:remote.git")
+    repository.environment |= {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{tmp_path}/.insteadOf",
+        "GIT_CONFIG_VALUE_0": "mine:",
+    }
+    work(repository)
+    assert repository.checkout().push() == 1
+
+
+def test_a_git_that_knows_no_settings_by_environment_is_refused(
+    repository: Repository, tmp_path: Path
+) -> None:
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    real = shlex.quote(shutil.which("git") or "")
+    old.write_text(
+        f'#!/bin/sh\ncase "$*" in *" version") echo git version 2.31.9 ;; *) exec {real} "$@" ;; esac\n'
+    )
+    old.chmod(0o755)
+    repository.environment["PATH"] = f"{old.parent}:{repository.environment['PATH']}"
+    with pytest.raises(CheckoutError, match=r"--push needs git 2\.32 or newer, this is git version 2\.31\.9"):
+        check_checkout(repository.checkout(), commits=False, pushes=True)
+    check_checkout(repository.checkout(), commits=True, pushes=False)
+
+
+# --- to repositories on this machine
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    made = tmp_path / "marks"
+    made.mkdir()
+    return made
+
+
+def plant(remote: Path, marks: Path, repository: Repository) -> None:
+    """Plants everything that git may run in a repository that receives a push."""
+    for name in HOOKS:
+        program(remote / "hooks" / name, marks)
+    planted = marks.parent / "planted"
+    planted.write_text(f"#!/bin/sh\n: > '{marks}/planted'\n")  # reads no input, because it may get none
+    planted.chmod(0o755)
+    repository.git("init", "-q", "--bare", "../other.git")
+    (remote / "objects" / "info").mkdir(exist_ok=True)
+    (remote / "objects" / "info" / "alternates").write_text(f"{marks.parent}/other.git/objects\n")
+    core = ("alternateRefsCommand", "fsmonitor", "sshCommand", "pager", "editor")
+    with (remote / "config").open("a") as config:
+        config.write("[core]\n" + "".join(f'\t{name} = "{planted}"\n' for name in core))
+        config.write(f'\thooksPath = "{remote}/hooks"\n')
+        config.write(f'[hook "evil"]\n\tcommand = "{planted}"\n\tevent = pre-receive\n')
+        config.write("[receive]\n\tprocReceiveRefs = refs/heads\n")
+        config.write(f'[uploadpack]\n\tpackObjectsHook = "{planted}"\n')
+        config.write(f'[gc]\n\tauto = 1\n\trecentObjectsHook = "{planted}"\n')
+
+
+def ran(marks: Path) -> set[str]:
+    return {path.name for path in marks.iterdir()}
+
+
+@pytest.mark.parametrize("url", ["../remote.git", "../remote", "file://{}/remote.git"])
+def test_a_remote_on_this_machine_runs_none_of_its_programs(
+    repository: Repository, tmp_path: Path, marks: Path, url: str
+) -> None:
+    repository.git("config", "remote.origin.url", url.format(tmp_path))
+    plant(tmp_path / "remote.git", marks, repository)
+    work(repository)
+    checkout = repository.checkout()
+    # `receive.procReceiveRefs` without its hook: git refuses, as the user's own git would.
+    with pytest.raises(CheckoutError, match="proc-receive"):
+        checkout.push()
+    repository.git("--git-dir", str(tmp_path / "remote.git"), "config", "--unset", "receive.procReceiveRefs")
+    check_checkout(checkout, commits=True, pushes=True)
+    assert checkout.push() == 1
+    empty = Repository.empty(tmp_path / "empty", tmp_path / "home")
+    empty.git("remote", "add", "origin", url.format(tmp_path))
+    check_checkout(empty.checkout(), commits=True, pushes=True)
+    assert ran(marks) == set()
+
+
+def test_the_same_remote_runs_them_for_git_itself(
+    repository: Repository, tmp_path: Path, marks: Path
+) -> None:
+    """Without this test, the test above could pass because nothing was planted."""
+    plant(tmp_path / "remote.git", marks, repository)
+    repository.git("--git-dir", str(tmp_path / "remote.git"), "config", "--unset", "receive.procReceiveRefs")
+    work(repository)
+    options = ["-c", "core.hooksPath=/dev/null", "-c", "core.alternateRefsCommand=true"]
+    repository.git(*options, "push", "-q", "origin", "main")
+    assert {"planted", "pre-receive", "update", "post-receive", "reference-transaction"} <= ran(marks)
+
+
+def test_a_remote_that_would_check_files_out_is_refused(
+    repository: Repository, tmp_path: Path, marks: Path
+) -> None:
+    other = Repository.empty(tmp_path / "other", tmp_path / "home")
+    work(other)
+    other.git("config", "receive.denyCurrentBranch", "updateInstead")
+    repository.git("config", "remote.origin.url", "../other")
+    work(repository)
+    with pytest.raises(
+        CheckoutError, match=r"a push to \.\./other would update the files there .*updateInstead"
+    ):
+        repository.checkout().push()
+
+
+@pytest.mark.parametrize(
+    ("url", "config"),
+    [
+        ("../other", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),  # beside an invalid `.git`
+        (
+            "../other",
+            '[includeIf "gitdir:**/other/."]\n\tpath = more\n',
+        ),  # as `git receive-pack` alone sees it
+        ("~/../other", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),
+        ("../link", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),
+    ],
+)
+def test_no_place_and_no_condition_hides_that_a_remote_checks_files_out(
+    repository: Repository, tmp_path: Path, marks: Path, monkeypatch, url: str, config: str
+) -> None:
+    monkeypatch.setenv("HOME", repository.environment["HOME"])
+    other = tmp_path / "other"
+    repository.git("clone", "-q", "--bare", "../remote.git", str(other))
+    if "includeIf" not in config and url != "../link":
+        (other / ".git").mkdir()
+        (other / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "link").write_text("gitdir: other\n")
+    (tmp_path / "link.git").write_text("gitdir: other\n")
+    planted = program(tmp_path / "planted", marks)
+    with (other / "config").open("a") as file:
+        file.write(f'{config}[filter "x"]\n\tsmudge = "{planted}"\n')
+    (other / "more").write_text("[receive]\n\tdenyCurrentBranch = updateInstead\n")
+    repository.git("--git-dir", str(other), "config", "core.bare", "false")
+    repository.git("--git-dir", str(other), "--work-tree", str(other), "checkout", "-q", "-f", "main")
+    repository.git("config", "remote.origin.url", url)
+    repository.write(".gitattributes", "* filter=x\n")
+    work(repository)
+    with pytest.raises(CheckoutError, match="would update the files there"):
+        repository.checkout().push()
+    assert ran(marks) == set()
+
+
+def test_where_the_agent_may_write_only_a_remote_that_was_there_is_pushed_to(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """A remote that replaces another at the same path is a new one. Outside of the directories that an agent may
+    write to, a new remote is allowed.
+    """
+    repository.git("clone", "-q", "--bare", "../remote.git", "backup.git")
+    repository.write(".gitignore", "backup.git\n")
+    repository.git("config", "remote.origin.url", "backup.git")
+    checkout = repository.checkout()
+    work(repository)
+    assert checkout.push() == 1
+    kept = checkout.pins_text()
+    shutil.move(repository.top / "backup.git", repository.top / "old.git")
+    shutil.copytree(repository.top / "old.git", repository.top / "backup.git")
+    work(repository, "more")
+    again = repository.checkout()
+    assert again.restore_pins(kept) == []
+    for each in (checkout, again):
+        with pytest.raises(
+            CheckoutError, match=r"backup\.git lies where the agent may write, and was not there"
+        ):
+            each.push()
+    shutil.rmtree(repository.top / "backup.git")
+    (repository.top / "backup.git").symlink_to("old.git")
+    assert checkout.push() == 1, "it is the one that was there"
+
+
+def test_a_directory_that_was_added_is_one_where_the_agent_may_write(
+    repository: Repository, tmp_path: Path
+) -> None:
+    added = tmp_path / "added"
+    added.mkdir()
+    repository.git("clone", "-q", "--bare", "../remote.git", "../added/b.git")
+    repository.git("config", "remote.origin.url", str(added / "b.git"))
+    work(repository)
+
+    def checkout(*writable: Path) -> GitCheckout:
+        made = GitCheckout(
+            repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=writable
+        )
+        made.restore_pins(kept)
+        return made
+
+    pinned = json.loads(repository.checkout().pins_text())
+    kept = json.dumps({**pinned, "places": []})
+    with pytest.raises(CheckoutError, match="lies where the agent may write"):
+        checkout(added).push()
+    assert checkout().push() == 1
+
+
+def test_pins_keep_a_push_where_it_went_and_what_changed_is_named(
+    repository: Repository, tmp_path: Path
+) -> None:
+    checkout = repository.checkout()
+    kept = checkout.pins_text()
+    head = work(repository)
+    repository.git("init", "-q", "--bare", "../thief.git")
+    repository.git("config", "remote.origin.url", "../thief.git")
+    repository.git("config", "remote.pushDefault", "thief")
+    repository.git("config", "remote.thief.url", "../thief.git")
+    repository.git("config", f"url.{tmp_path}/thief.git.insteadOf", str(tmp_path / "remote.git"))
+    assert checkout.push() == 1
+    assert pushed(repository, tmp_path / "remote.git") == head
+    head = work(repository, "more")
+    again = repository.checkout()
+    [notice] = again.restore_pins(kept)
+    assert "says something else than when the loop began (remote.origin.url, remote.pushdefault, " in notice
+    assert again.push() == 1
+    assert pushed(repository, tmp_path / "remote.git") == head
+    assert repository.git("--git-dir", "../thief.git", "for-each-ref") == ""

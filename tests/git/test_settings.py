@@ -1,0 +1,86 @@
+"""The arguments in front of every git command, depending on the configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.git.answer import CheckoutError
+from ralph.git.settings import settings_from
+from tests.rows import every_row
+
+
+def listing(*settings: tuple[str, str, str]) -> bytes:
+    return b"".join(f"{scope}\0{name}\n{value}\0".encode() for scope, name, value in settings)
+
+
+def overridden(*settings: tuple[str, str, str]) -> list[str]:
+    always = settings_from(b"").arguments
+    return [pair for pair in settings_from(listing(*settings)).arguments[len(always) :] if pair != "-c"]
+
+
+@every_row(
+    ("settings", "expected"),
+    [
+        ([("local", "core.sshcommand", "x")], ["core.sshcommand=ssh"]),
+        ([("worktree", "core.sshcommand", "x")], ["core.sshcommand=ssh"]),
+        ([("global", "core.sshcommand", "mine")], []),
+        (
+            [("global", "core.sshcommand", "mine"), ("local", "core.sshcommand", "x")],
+            ["core.sshcommand=mine"],
+        ),
+        ([("local", "core.sshcommand", "x"), ("command", "core.sshcommand", "env")], ["core.sshcommand=env"]),
+        ([("global", "credential.helper", "store")], []),
+        (
+            [
+                ("system", "credential.helper", "a"),
+                ("global", "credential.https://h.helper", "b"),
+                ("local", "credential.helper", "x"),
+            ],
+            ["credential.helper=", "credential.helper=a", "credential.https://h.helper=b"],
+        ),
+        ([("local", "credential.https://a=b.helper", "x")], ["credential.helper="]),
+        ([("local", "filter.lfs.process", "git-lfs filter-process")], []),
+        (
+            [("local", "filter.lfs.process", "git-lfs filter-process; x")],
+            ["filter.lfs.clean=", "filter.lfs.smudge=", "filter.lfs.process=", "filter.lfs.required=false"],
+        ),
+        (
+            [("local", "filter.f.clean", "x"), ("global", "filter.f.clean", "mine")],
+            ["filter.f.clean=mine"],
+        ),
+        ([("local", "hook.x.command", "x")], ["hook.x.enabled=false"]),
+        ([("local", "user.name", "x")], []),
+    ],
+)
+def test_the_repositorys_programs_are_set_back_to_the_users(settings, expected) -> None:
+    assert overridden(*settings) == expected
+
+
+@every_row("value", ["never", "user"])
+def test_the_user_decides_about_commands_as_remotes(value: str) -> None:
+    both = [("global", "protocol.ext.allow", value), ("local", "protocol.ext.allow", "always")]
+    assert f"protocol.ext.allow={value}" in settings_from(listing(*both)).arguments
+    assert "protocol.ext.allow=never" in settings_from(listing(both[1])).arguments
+
+
+def test_a_name_that_no_option_can_carry_is_refused() -> None:
+    with pytest.raises(CheckoutError, match=r"filter\.a=b\.clean"):
+        settings_from(listing(("local", "filter.a=b.clean", "x")))
+
+
+def test_a_filter_that_the_user_does_not_define_whole_is_dropped() -> None:
+    process = [("global", "filter.c.clean", "y"), ("local", "filter.c.process", "x")]
+    assert settings_from(listing(*process)).dropped_filters == {"c"}
+    settings = settings_from(
+        listing(
+            ("local", "filter.a.clean", "x"),
+            ("local", "filter.b.clean", "x"),
+            ("global", "filter.b.clean", "y"),
+        )
+    )
+    assert settings.dropped_filters == {"a"}
+    assert settings.left_out == ("filter.a.clean", "filter.b.clean")
+
+
+def test_a_setting_without_a_value_is_true() -> None:
+    assert settings_from(b"local\0core.bare\0global\0a.b\nc\0").values == {"core.bare": "true", "a.b": "c"}

@@ -1,0 +1,1 @@
+from tests.git.conftest import repository  # noqa: F401 - a fixture
