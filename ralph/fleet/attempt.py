@@ -9,6 +9,7 @@ import fcntl
 import functools
 import os
 import shutil
+import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -16,16 +17,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import Delivered, Maker, Repositories, checkpoint_ref
+from ralph.fleet.checkouts import Calls, Delivered, Maker, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
 from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
-from ralph.fleet.git_calls import RepositoryError, StoppedError
 from ralph.fleet.job_content import UnknownFormatError, job_from
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.locks import LockState
+from ralph.git.answer import CheckoutError
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.processes import environment_for_commands
+from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted, SignalReceived
 from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
@@ -132,7 +137,10 @@ class Takeup:
         self._stop: Stop | None = None
         self._stopping = threading.Lock()
         self._stopped = threading.Event()
-        self._repositories = Repositories(worker.repositories, worker.environment)
+        harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
+        self._supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
+        self._calls = Calls(worker.environment, self._supervisor)
+        self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)
         self._folder = worker.folder / taken.set_name / taken.id
@@ -149,7 +157,7 @@ class Takeup:
             has_begun = self._process is not None
         self._stopped.set()
         if why is not Stop.DRAINED or not has_begun:
-            self._repositories.stop()
+            self._calls.stop()
         self._stop_process()
 
     def _stop_process(self) -> None:
@@ -170,11 +178,11 @@ class Takeup:
                 self._end(Outcome.CONFIG, str(error))
             except BadStateError as error:
                 self._end(Outcome.IO_ERROR, f"the checkpoint cannot be used: {error}")
-            except RepositoryError as error:
+            except CheckoutError as error:
                 if error.outcome is Outcome.IO_ERROR and self._process is None:
                     self._end_here(error)
                 self._end(error.outcome, str(error))
-            except StoppedError:
+            except Interrupted:
                 self._end_stopped()
             except OSError as error:
                 self._end_here(error)
@@ -185,6 +193,7 @@ class Takeup:
         finally:
             if self._process is not None:
                 self._process.end_now()
+            self._supervisor.close()
             self._log.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -211,7 +220,7 @@ class Takeup:
         )
         with self._stopping:
             if self._stop is not None:
-                raise StoppedError
+                raise SignalReceived(signal.SIGTERM)
             self._process = process
         if self.taken.ending is not None:
             code, reason = self.taken.ending.exit_code, self.taken.ending.reason
@@ -258,7 +267,7 @@ class Takeup:
         return checkout
 
     def _expected(self, job: Job, checkout: JobCheckout) -> str | None:
-        """The commit at the job's branch, which a push may replace. Raises RepositoryError if it is somebody else's."""
+        """The commit at the job's branch, which a push may replace. Raises CheckoutError if it is somebody else's."""
         branch = branch_of(job)
         found = self._repositories.branch_at(job.repository, branch)
         if found is None:
@@ -267,7 +276,7 @@ class Takeup:
             if not self._worker.ask(lambda: self._worker.store.set_pushed(self.taken, found)):
                 raise self._lost()
         elif not checkout.contains(checkout.commit, found):
-            raise RepositoryError(
+            raise CheckoutError(
                 f"the branch {branch} exists and is not of this job: delete it, or name another one (branch)"
             )
         return found
@@ -347,7 +356,7 @@ class Takeup:
                 self._push_checkpoint(checkout, commit, ref, is_last=is_last)
             for path in made.left_out if made is not None else ():
                 self._log.add(f"[fleet] not in the checkpoint: {path}\n")
-        except (RepositoryError, TooLargeError, OSError) as error:
+        except (CheckoutError, TooLargeError, OSError) as error:
             self._log.add(f"[fleet] no checkpoint: {error}\n")
             self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
             return True
@@ -374,13 +383,13 @@ class Takeup:
 
     def _although_away(self, push: Callable[[], T]) -> T:
         """Repeats a push while the remote cannot be reached: what the job has done is nowhere else. Raises
-        RepositoryError after `GIT_AWAY_S`, and when the worker is told to stop.
+        CheckoutError after `GIT_AWAY_S`, and when the worker is told to stop.
         """
         until, wait_s = time.monotonic() + GIT_AWAY_S, _FIRST_GIT_WAIT_S
         while True:
             try:
                 return push()
-            except RepositoryError as error:
+            except CheckoutError as error:
                 if not error.is_temporary or time.monotonic() > until or self._stopped.wait(wait_s):
                     raise
                 self._log.add(f"[fleet] waiting for the remote: {error}\n")
@@ -395,7 +404,7 @@ class Takeup:
             push = functools.partial(checkout.push_checkpoint, commit, ref)
             if isinstance(self._although_away(push) if is_last else push(), Delivered):
                 return
-        raise RepositoryError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
+        raise CheckoutError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
 
     def _deliver(
         self, job: Job, checkout: JobCheckout, expected: str | None, end: ProcessEnd, decision: Final
@@ -424,7 +433,7 @@ class Takeup:
                 is_resumable = True
         self._tell_end(end, decision, commit, keeps_checkpoint=is_resumable)
         if not is_resumable:
-            with suppress(RepositoryError, StoppedError):
+            with suppress(CheckoutError, Interrupted):
                 self._repositories.remove_checkpoints(job.repository, taken.id)
 
     def _pushed(self, job: Job, checkout: JobCheckout, commit: str, expected: str | None) -> Final | None:
@@ -439,7 +448,7 @@ class Takeup:
             push = functools.partial(checkout.push_branch, commit, branch, expected)
             try:
                 pushed = self._although_away(push)
-            except RepositoryError as error:
+            except CheckoutError as error:
                 if error.is_temporary:
                     raise
                 return Final(error.outcome.exit_code(), str(error))

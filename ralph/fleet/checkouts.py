@@ -16,21 +16,28 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import stat
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.fleet.git_calls import GitCalls, RepositoryError, failure_of, shown
+from ralph.git.answer import CheckoutError, GitAnswer, without_user
+from ralph.git.remote import COMMIT_ID, PUSH, reach
+from ralph.git.runner import Git, GitSeams, environment_for_git
+from ralph.git.settings import settings_before_any
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.outcome import Outcome
+from ralph.values.ports import SignalReceived
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ralph.git.answer import GitAnswer
+    from ralph.machine.command_supervisor import CommandSupervisor
 
 MOST_FILE_BYTES = 20_000_000
 """A file that git does not track is left out of a checkpoint if it is larger. Git hosts warn at 50 MB."""
@@ -38,7 +45,13 @@ MOST_UNTRACKED_BYTES = 50_000_000
 """The files that git does not track are left out of a checkpoint, the largest first, as long as their sum is larger."""
 
 _TRAILER = "Ralph-Job"
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
+# No git call of a worker needs these features, whoever has set them.
+_OPTIONS = (
+    *settings_before_any().arguments,
+    *("-c", "core.splitIndex=false", "-c", "core.untrackedCache=false", "-c", "core.sparseCheckout=false"),
+    *("-c", "user.useConfigOnly=true"),  # never a name that git makes up from the machine's
+)
 _MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
 _MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
 _LOCK_EVERY_S = 0.05
@@ -51,9 +64,6 @@ _OURS = {
     "GIT_COMMITTER_EMAIL": _ADDRESS,
 }
 _REMOTE_HEAD = "refs/fleet/head"
-_PUSH = (
-    *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
-)
 _FETCH = (
     *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
     # A repository that is a shallow clone itself, as that of a CI, makes the mirror shallow.
@@ -110,28 +120,102 @@ def checkpoint_ref(job: str, attempt: int) -> str:
     return f"refs/ralph/{job}/{attempt}"
 
 
+class Calls:
+    """Starts the git calls of a worker. `stop` may be called from any thread, and everything else from one thread."""
+
+    def __init__(self, environment: Mapping[str, str], supervisor: CommandSupervisor) -> None:
+        """`environment` are the worker's variables, with those that git needs to authenticate."""
+        clock = SystemClock()
+        self._waiter = InboxWaiter(clock)
+        self.seams = GitSeams(environment, supervisor, self._waiter, clock)
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Ends the running call, and makes it and all later calls raise Interrupted. Returns at once."""
+        self._is_stopped = True
+        self._waiter.inbox.note_signal(signal.SIGTERM)
+
+    def refuse_stopped(self) -> None:
+        """Raises Interrupted if `stop` was called."""
+        if self._is_stopped:
+            raise SignalReceived(signal.SIGTERM)
+
+
+class WorkerGit(Git):
+    """Runs git with a git directory of the worker's own. Programs in the folder that contains `directory` are not run,
+    because an agent may have made them.
+    """
+
+    def __init__(
+        self, calls: Calls, repository: str, directory: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """`repository` is the job's repository, for errors. `variables` choose the git directory. None stands for
+        `directory`.
+        """
+        own = {"GIT_DIR": str(directory)} if variables is None else variables
+        environment = environment_for_git(calls.seams.environment, directory.parent)
+        super().__init__(calls.seams, directory, {**environment, **own}, _OPTIONS, repository=repository)
+        self._calls = calls
+        self.url = repository
+
+    def call(self, *arguments: str, **options: Any) -> GitAnswer:
+        """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
+        self._calls.refuse_stopped()
+        try:
+            return super().call(*arguments, **options)
+        except ShortageError as shortage:
+            raise CheckoutError(f"git {arguments[0]}: {shortage}", Outcome.API_UNAVAILABLE) from None
+
+    def resolved(self, name: str) -> str | None:
+        """The commit that a name means, or None if the git directory has none of that name."""
+        answer = self.answer("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        return answer.output.decode().strip() or None if not answer.status else None
+
+    def remote(self, command: Sequence[str], *rest: str, held: int | None = None) -> GitAnswer:
+        """Runs `git COMMAND URL REST` with the job's repository. If this process dies, the call dies with it, with all its
+        processes. `held` is as in `Git.call`.
+        """
+        return reach(
+            self,
+            command,
+            self.url,
+            rest,
+            limit_s=_REMOTE_LIMIT_S,
+            asking=self,
+            refuses_checked_out=True,
+            held=held,
+        )
+
+    def remote_refs(self, *patterns: str) -> dict[str, str]:
+        """Asks the remote for refs, and returns the commit of each."""
+        answer = self.remote(("ls-remote", "--refs"), *patterns)
+        if answer.status:
+            raise self.failure("ls-remote", answer)
+        pairs = (line.partition("\t") for line in os.fsdecode(answer.output).splitlines())
+        return {ref: commit for commit, _, ref in pairs if COMMIT_ID.fullmatch(commit)}
+
+
 class Repositories:
     """The mirrors of a worker, and what is asked of remotes. Use it from one thread at a time."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        """`folder` contains the mirrors. Several processes on this machine may share it. `environment` are the
-        worker's variables, with those that git needs to authenticate.
-        """
+    def __init__(self, folder: Path, calls: Calls) -> None:
+        """`folder` contains the mirrors. Several processes on this machine may share it."""
         self._folder = folder
-        self._git = GitCalls(environment)
+        self._calls = calls
 
     def check_out(self, repository: str, ref: str | None, directory: Path, branch: str) -> JobCheckout:
         """Fetches the repository and checks it out in the new directory `directory`. HEAD is the new local branch
         `branch` at the commit of `ref`. `ref` is a branch, a tag, a commit, or None for the remote's HEAD. Makes the
-        worker's own git directory `git` beside `directory`. Raises RepositoryError and StoppedError.
+        worker's own git directory `git` beside `directory`. Raises CheckoutError and Interrupted.
         """
         mirror = self._mirror(repository)
+        git = self._git(mirror, repository)
         with self._locked(mirror) as held:
-            commit = self._known_commit(mirror, ref)
+            # Only for a complete commit id that the mirror has, no fetch is needed.
+            commit = git.resolved(ref) if ref and COMMIT_ID.fullmatch(ref) else None
             if commit is None:
-                more = (f"+HEAD:{_REMOTE_HEAD}",) if ref is None else ()
-                self._fetch(mirror, repository, more, held)
-                commit = self._commit_of(mirror, repository, ref, held)
+                _fetch(git, (f"+HEAD:{_REMOTE_HEAD}",) if ref is None else (), held)
+                commit = _commit_of(git, ref, held)
             self._clone(mirror, repository, directory)
         place = CheckoutPlace(repository, directory, mirror / "objects")
         return self._made(place, branch, commit, commit, {})
@@ -143,37 +227,40 @@ class Repositories:
         checkpoint, on the new local branch `branch`. The files are those of the checkpoint. Otherwise as `check_out`.
         """
         mirror = self._mirror(repository)
+        git = self._git(mirror, repository)
         with self._locked(mirror) as held:
-            self._fetch(mirror, repository, (), held)
-            answer = self._fetched(mirror, repository, f"+{checkpoint_ref}:{checkpoint_ref}", held)
-            if not self._has(mirror, commit):  # another worker has overwritten the ref
-                answer = self._fetched(mirror, repository, commit, held)
-            if not self._has(mirror, commit):
-                error = failure_of(repository, "fetch", answer)
+            _fetch(git, (), held)
+            answer = git.remote(_FETCH, f"+{checkpoint_ref}:{checkpoint_ref}", held=held)
+            if git.resolved(commit) is None:  # another worker has overwritten the ref
+                answer = git.remote(_FETCH, commit, held=held)
+            if git.resolved(commit) is None:
+                error = git.failure("fetch", answer)
                 if answer.status and error.outcome is not Outcome.CONFIG:
                     raise error
-                raise RepositoryError(
-                    f"{shown(repository)}: the checkpoint {commit} at {checkpoint_ref} is gone"
+                raise CheckoutError(
+                    f"{without_user(repository)}: the checkpoint {commit} at {checkpoint_ref} is gone"
                 )
-            head = self._resolved(mirror, f"{commit}^1")
+            head = git.resolved(f"{commit}^1")
             if head is None:
-                raise RepositoryError(f"{shown(repository)}: {commit} is no checkpoint: it has no parent")
-            seen = self._resolved(mirror, checkpoint_ref)
+                raise CheckoutError(
+                    f"{without_user(repository)}: {commit} is no checkpoint: it has no parent"
+                )
+            seen = git.resolved(checkpoint_ref)
             self._clone(mirror, repository, directory)
         place = CheckoutPlace(repository, directory, mirror / "objects")
         return self._made(place, branch, head, commit, {checkpoint_ref: seen} if seen else {})
 
     def branch_at(self, repository: str, branch: str) -> str | None:
-        """Asks the remote for the commit of a branch. None if there is no such branch. Raises StoppedError, and
-        RepositoryError, also if another branch keeps git from making this one: git cannot have both `a` and `a/b`.
+        """Asks the remote for the commit of a branch. None if there is no such branch. Raises Interrupted, and
+        CheckoutError, also if another branch keeps git from making this one: git cannot have both `a` and `a/b`.
         """
         ref = f"refs/heads/{branch}"
         parts = branch.split("/")
         above = [f"refs/heads/{'/'.join(parts[:count])}" for count in range(1, len(parts))]
-        found = _refs(self._git, self._mirror(repository), repository, ref, f"{ref}/*", *above)
+        found = self._git(self._mirror(repository), repository).remote_refs(ref, f"{ref}/*", *above)
         for name in found:
             if name in above or name.startswith(f"{ref}/"):
-                raise RepositoryError(
+                raise CheckoutError(
                     f"the branch {name.removeprefix('refs/heads/')} exists, and git cannot have {branch} beside it: "
                     "delete it, or name another branch for the job (branch)"
                 )
@@ -181,26 +268,20 @@ class Repositories:
 
     def remove_checkpoints(self, repository: str, job: str) -> int:
         """Removes all checkpoints of a job at the remote, and returns the number of removed refs. Raises
-        RepositoryError and StoppedError.
+        CheckoutError and Interrupted.
         """
-        mirror = self._mirror(repository)
+        git = self._git(self._mirror(repository), repository)
         beginning = f"refs/ralph/{job}/"
         # A pattern of ls-remote may also fit the end of a name.
-        found = _refs(self._git, mirror, repository, f"{beginning}*")
-        refs = {ref for ref in found if ref.startswith(beginning)}
+        refs = {ref for ref in git.remote_refs(f"{beginning}*") if ref.startswith(beginning)}
         if refs:
-            answer = self._git.remote(
-                _PUSH, repository, [f":{ref}" for ref in sorted(refs)], {"GIT_DIR": str(mirror)}, cwd=mirror
-            )
-            if answer.status and not refs.isdisjoint(_refs(self._git, mirror, repository, f"{beginning}*")):
-                raise failure_of(repository, "push", answer)
+            answer = git.remote(PUSH, *(f":{ref}" for ref in sorted(refs)))
+            if answer.status and not refs.isdisjoint(git.remote_refs(f"{beginning}*")):
+                raise git.failure("push", answer)
         return len(refs)
 
-    def stop(self) -> None:
-        """Ends the git call that is running. That call and all later ones raise StoppedError. Any thread may call
-        this method.
-        """
-        self._git.stop()
+    def _git(self, mirror: Path, repository: str) -> WorkerGit:
+        return WorkerGit(self._calls, repository, mirror)
 
     def _mirror(self, repository: str) -> Path:
         """The mirror of a repository, which is made if it is missing."""
@@ -228,7 +309,7 @@ class Repositories:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    self._git.refuse_stopped()
+                    self._calls.refuse_stopped()
                     time.sleep(_LOCK_EVERY_S)
             for left_over in (
                 *mirror.glob("*.lock"),
@@ -240,52 +321,6 @@ class Repositories:
         finally:
             os.close(descriptor)
 
-    def _known_commit(self, mirror: Path, ref: str | None) -> str | None:
-        """The commit `ref`, if `ref` is a complete commit id that the mirror has. Only then no fetch is needed."""
-        return ref if ref and _COMMIT_ID.fullmatch(ref) and self._has(mirror, ref) else None
-
-    def _commit_of(self, mirror: Path, repository: str, ref: str | None, held: int) -> str:
-        if ref is None:
-            names = [_REMOTE_HEAD]
-        else:
-            names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
-            if ref.startswith(("refs/heads/", "refs/tags/")):
-                names = [ref]
-            elif re.fullmatch(r"[0-9a-f]{7,64}", ref):
-                names.append(ref)
-        for name in names:
-            if commit := self._resolved(mirror, name):
-                return commit
-        if ref and _COMMIT_ID.fullmatch(ref):  # of no branch, as the commit of a pull request
-            self._fetched(mirror, repository, ref, held)
-            if self._has(mirror, ref):
-                return ref
-        raise RepositoryError(f"{shown(repository)} has no branch, tag or commit {ref}")
-
-    def _fetch(self, mirror: Path, repository: str, more: Sequence[str], held: int) -> None:
-        wanted = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", *more)
-        answer = self._git.remote(
-            [*_FETCH, "--prune"], repository, wanted, {"GIT_DIR": str(mirror)}, cwd=mirror, held=held
-        )
-        if answer.status:
-            if more and "couldn't find remote ref HEAD" in answer.complaint():
-                raise RepositoryError(
-                    f"{shown(repository)}: the repository's HEAD names no commit; name a branch"
-                )
-            raise failure_of(repository, "fetch", answer)
-
-    def _fetched(self, mirror: Path, repository: str, what: str, held: int) -> GitAnswer:
-        """Fetches one more ref or commit into the mirror. The remote may lack it."""
-        return self._git.remote(_FETCH, repository, [what], {"GIT_DIR": str(mirror)}, cwd=mirror, held=held)
-
-    def _has(self, mirror: Path, commit: str) -> bool:
-        return self._resolved(mirror, commit) is not None
-
-    def _resolved(self, mirror: Path, name: str) -> str | None:
-        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        answer = self._git.local(asked, {"GIT_DIR": str(mirror)}, cwd=mirror)
-        return answer.output.decode().strip() or None if not answer.status else None
-
     def _clone(self, mirror: Path, repository: str, directory: Path) -> None:
         """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's
         repository.
@@ -293,16 +328,12 @@ class Repositories:
         with _disk():
             directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         quietly = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", "--origin=origin")
-        answer = self._git.local([*quietly, "--", str(mirror), str(directory)], {}, cwd=mirror)
-        if answer.status:
-            raise failure_of(repository, "clone", answer)
+        WorkerGit(self._calls, repository, mirror, {}).change(*quietly, "--", str(mirror), str(directory))
         with _disk():  # git does not share the objects of a shallow repository
             (directory / ".git/objects/info").mkdir(exist_ok=True)
             (directory / ".git/objects/info/alternates").write_bytes(os.fsencode(mirror / "objects") + b"\n")
-        told = ("config", "remote.origin.url", repository)
-        answer = self._git.local(told, {"GIT_DIR": str(directory / ".git")}, cwd=directory)
-        if answer.status:
-            raise failure_of(repository, "config", answer)
+        theirs = WorkerGit(self._calls, repository, directory, {"GIT_DIR": str(directory / ".git")})
+        theirs.change("config", "remote.origin.url", repository)
 
     def _made(
         self, place: CheckoutPlace, branch: str, head: str, files: str, seen: dict[str, str]
@@ -316,9 +347,39 @@ class Repositories:
             _make_git_directory(place.own, _CONFIGURATION, (place.objects,))
             if place.shallow_file.exists():
                 shutil.copyfile(place.shallow_file, place.own / "shallow")
-        checkout = JobCheckout(self._git, place, head, seen)
+        checkout = JobCheckout(self._calls, place, head, seen)
         checkout.write_files(files, branch)
         return checkout
+
+
+def _commit_of(git: WorkerGit, ref: str | None, held: int) -> str:
+    if ref is None:
+        names = [_REMOTE_HEAD]
+    else:
+        names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
+        if ref.startswith(("refs/heads/", "refs/tags/")):
+            names = [ref]
+        elif re.fullmatch(r"[0-9a-f]{7,64}", ref):
+            names.append(ref)
+    for name in names:
+        if commit := git.resolved(name):
+            return commit
+    if ref and COMMIT_ID.fullmatch(ref):  # of no branch, as the commit of a pull request
+        git.remote(_FETCH, ref, held=held)
+        if git.resolved(ref):
+            return ref
+    raise CheckoutError(f"{without_user(git.url)} has no branch, tag or commit {ref}")
+
+
+def _fetch(git: WorkerGit, more: Sequence[str], held: int) -> None:
+    wanted = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", *more)
+    answer = git.remote([*_FETCH, "--prune"], *wanted, held=held)
+    if answer.status:
+        error = git.failure("fetch", answer)
+        if more and "couldn't find remote ref HEAD" in answer.complaint():
+            problem = "the repository's HEAD names no commit; name a branch"
+            error = CheckoutError(f"{without_user(git.url)}: {problem}")
+        raise error
 
 
 class CheckoutPlace(Struct, frozen=True):
@@ -344,14 +405,14 @@ class CheckoutPlace(Struct, frozen=True):
 class JobCheckout:
     """The checkout of one takeup of a job, and the worker's own git directory for it."""
 
-    def __init__(self, git: GitCalls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
+    def __init__(self, calls: Calls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
         """`Repositories` makes checkouts. `seen` maps refs of checkpoints to the commits at the remote."""
         self.directory = place.directory
         self.objects = place.objects
         """The objects that the checkout borrows."""
         self.commit = commit
         """The commit that HEAD was when this checkout was made."""
-        self._git = git
+        self._calls = calls
         self._repository = place.repository
         self._own = place.own
         self._seen: dict[str, str | None] = dict(seen)
@@ -359,54 +420,58 @@ class JobCheckout:
         self._taken = commit
         self._carried: dict[bytes, int] = {}
         """The sizes of the files in the index that the commit of HEAD lacks."""
-        self._bare = {"GIT_DIR": str(place.own)}
-        self._tree = self._bare | {
-            "GIT_WORK_TREE": str(place.directory),
-            "GIT_INDEX_FILE": str(place.own / "index"),
-        }
+
+    def _git(self, **variables: str) -> WorkerGit:
+        """Git with the worker's own git directory, whatever the checkout says."""
+        return WorkerGit(self._calls, self._repository, self._own, {"GIT_DIR": str(self._own), **variables})
+
+    def _tree(self, git_directory: Path | None = None) -> WorkerGit:
+        """Git that works on the files of the checkout, with the worker's own git directory and index. `git_directory`
+        stands for another one.
+        """
+        own = {"GIT_DIR": str(self._own), "GIT_INDEX_FILE": str(self._own / "index")}
+        chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
+        variables = {**chosen, "GIT_WORK_TREE": str(self.directory)}
+        return WorkerGit(self._calls, self._repository, self.directory, variables)
 
     def write_files(self, files: str, branch: str) -> None:
         """Writes the files of the commit `files` into the empty checkout, and makes HEAD its branch. Called once,
-        before an agent starts. Raises RepositoryError and StoppedError.
+        before an agent starts. Raises CheckoutError and Interrupted.
         """
-        theirs = {"GIT_DIR": str(self.directory / ".git")}
-        for arguments in (
-            ("update-ref", f"refs/heads/{branch}", self.commit),
-            ("symbolic-ref", "HEAD", f"refs/heads/{branch}"),
-        ):
-            self._run(arguments, theirs)
+        own, tree = self._git(), self._tree()
+        theirs = self._tree(self.directory / ".git")
+        theirs.change("update-ref", f"refs/heads/{branch}", self.commit)
+        theirs.change("symbolic-ref", "HEAD", f"refs/heads/{branch}")
         if not self._has_user():  # so that the agent can commit
-            self._run(("config", "user.name", _NAME), theirs)
-            self._run(("config", "user.email", _ADDRESS), theirs)
+            theirs.change("config", "user.name", _NAME)
+            theirs.change("config", "user.email", _ADDRESS)
         # A filter of the user, such as that of git-lfs, may load a file's content from there.
-        self._run(("config", "remote.origin.url", self._repository), self._bare)
-        self._run(("read-tree", files))
-        self._run(("checkout-index", "--all", "--index", "--quiet"))
+        own.change("config", "remote.origin.url", self._repository)
+        tree.change("read-tree", files)
+        tree.change("checkout-index", "--all", "--index", "--quiet")
         with _disk():
             shutil.copyfile(self._own / "index", self.directory / ".git" / "index")
         if files != self.commit:
-            self._run(("read-tree", "-i", "-m", self.commit), theirs | {"GIT_WORK_TREE": str(self.directory)})
-            self._run(("read-tree", "-i", "-m", self.commit))
+            theirs.change("read-tree", "-i", "-m", self.commit)
+            tree.change("read-tree", "-i", "-m", self.commit)
 
     def snapshot(self, parent: str | None, message: str) -> CheckpointCommit | None:
         """Commits all files that are not ignored. The parents of the commit are HEAD and `parent`, the commit of the
         previous checkpoint. None if neither the files nor HEAD have changed since `parent`, or since the beginning
-        if `parent` is None. The agent's index and branch are not changed. Raises RepositoryError and StoppedError.
+        if `parent` is None. The agent's index and branch are not changed. Raises CheckoutError and Interrupted.
         """
         head, tree, changed_bytes, left_out = self._staged()
         before = (self.commit, self.commit) if parent is None else (parent, f"{parent}^1")
-        asked = self._run(("rev-parse", "--verify", f"{before[0]}^{{tree}}"))
-        asked += self._run(("rev-parse", "--verify", before[1]))
+        asked = self._git().read("rev-parse", f"{before[0]}^{{tree}}", before[1])
         if asked.decode().split() == [tree, head]:
             return None
-        parents = [word for one in (head, parent) if one for word in ("-p", one)]
-        commit = self._run(("commit-tree", tree, *parents), self._tree | _OURS, message.encode())
-        return CheckpointCommit(commit.decode().strip(), tree, changed_bytes, left_out)
+        commit = self._committed(tree, [head, *([parent] if parent else [])], message, _OURS)
+        return CheckpointCommit(commit, tree, changed_bytes, left_out)
 
     def push_checkpoint(self, commit: str, ref: str) -> Delivered | NotDelivered:
         """Pushes a checkpoint to `ref`. Overwrites only a commit that this checkout knows: the one found by
         `restore`, its own last one, or the one that the previous call returned as `found`. So after NotDelivered, a
-        caller that still owns the job calls again. Raises RepositoryError and StoppedError.
+        caller that still owns the job calls again. Raises CheckoutError and Interrupted.
         """
         answer = self._pushed(commit, ref, self._seen.get(ref))
         self._seen[ref] = answer.found if isinstance(answer, NotDelivered) else commit
@@ -415,48 +480,48 @@ class JobCheckout:
     def finish(self, message: str, maker: Maker) -> FinalCommit:
         """Commits on HEAD what the agent left uncommitted, with the trailer of `maker`. If nothing was left, the
         result is HEAD. Uses the user's name and address, or ralph's own if the user has set none. Raises
-        RepositoryError and StoppedError.
+        CheckoutError and Interrupted.
         """
         head, tree, _, left_out = self._staged()
-        if self._run(("rev-parse", "--verify", f"{head}^{{tree}}")).decode().strip() == tree:
+        if self._git().read("rev-parse", "--verify", f"{head}^{{tree}}").decode().strip() == tree:
             return FinalCommit(head, is_new=False, left_out=left_out)
-        text = f"{message.rstrip()}\n\n{maker.trailer}\n".encode()
-        variables = self._tree if self._has_user() else self._tree | _OURS
-        commit = self._run(("commit-tree", tree, "-p", head), variables, text).decode().strip()
+        text = f"{message.rstrip()}\n\n{maker.trailer}\n"
+        commit = self._committed(tree, [head], text, {} if self._has_user() else _OURS)
         return FinalCommit(commit, is_new=True, left_out=left_out)
+
+    def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
+        words = ("commit-tree", tree, *(word for one in parents for word in ("-p", one)))
+        return self._git(**maker).change(*words, given=message.encode()).decode().strip()
 
     def push_branch(self, commit: str, branch: str, expected: str | None) -> Delivered | NotDelivered:
         """Pushes a commit to the branch `branch`, if the branch is at `expected` there. None means that the branch
         must not exist. Asks the remote after a failure, so a push whose answer was lost counts. A second push of the
-        same commit is Delivered. Raises RepositoryError and StoppedError.
+        same commit is Delivered. Raises CheckoutError and Interrupted.
         """
         return self._pushed(commit, f"refs/heads/{branch}", expected)
 
     def contains(self, commit: str, other: str) -> bool:
         """Whether the history of `commit` has the commit `other`, so that a push of `commit` takes nothing away. False if
-        this checkout does not know `other`. Raises RepositoryError and StoppedError.
+        this checkout does not know `other`. Raises CheckoutError and Interrupted.
         """
-        asked = ("merge-base", "--is-ancestor", other, commit)
-        return not self._git.local(asked, self._bare, cwd=self._own).status
+        return not self._git().answer("merge-base", "--is-ancestor", other, commit).status
 
     def _has_user(self) -> bool:
         """Whether the worker's user has told git a name and an address."""
-        asked = ("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
-        return not self._git.local(asked, self._bare, cwd=self._own).status
+        return not self._git().answer("var", "GIT_COMMITTER_IDENT").status
 
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
         lease = f"--force-with-lease={ref}:{expected or ''}"
-        answer = self._git.remote(
-            [*_PUSH, lease], self._repository, [f"{commit}:{ref}"], self._bare, cwd=self._own
-        )
+        git = self._git()
+        answer = git.remote([*PUSH, lease], f"{commit}:{ref}")
         if not answer.status:
             return Delivered(commit)
-        found = ref_at(self._git, self._own, self._repository, ref)
+        found = git.remote_refs(ref).get(ref)
         if found == commit:
             return Delivered(commit)
         if found != expected:
             return NotDelivered(found)
-        raise failure_of(self._repository, "push", answer)
+        raise git.failure("push", answer)
 
     # --- the files of the checkout
 
@@ -485,13 +550,14 @@ class JobCheckout:
         self._carried |= sizes
         if changed or sizes:
             listed = b"".join(path + b"\0" for path in (*changed, *sizes))
-            self._run(("update-index", "--add", "--remove", "--replace", "-z", "--stdin"), given=listed)
+            update = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+            self._tree().change(*update, given=listed)
         written = sum(self._size(path) or 0 for path in changed) + sum(sizes.values())
-        return head, self._run(("write-tree",)).decode().strip(), written, tuple(left_out)
+        return head, self._tree().change("write-tree").decode().strip(), written, tuple(left_out)
 
     def _start_again(self, head: str) -> None:
         """Makes the index that of a commit. What is known about unchanged files stays."""
-        self._run(("read-tree", "-i", "-m", head))
+        self._tree().change("read-tree", "-i", "-m", head)
         self._index_head = head
         self._carried = {}
 
@@ -500,7 +566,7 @@ class JobCheckout:
         other repositories, and files that cannot be read. Files that the index has without the commit of HEAD count as
         other files.
         """
-        output = self._run(("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard"))
+        output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
         changed: dict[bytes, None] = {}
         untracked: dict[bytes, None] = {}
         unreadable: dict[bytes, None] = {}
@@ -544,47 +610,23 @@ class JobCheckout:
         """
         if head == self._taken:
             return
-        if self._git.local(("cat-file", "-e", f"{head}^{{commit}}"), self._bare, cwd=self._own).status:
+        own = self._git()
+        if own.resolved(head) is None:
             objects = self.directory / ".git" / "objects"
             with _disk():
                 _refuse_links(objects)
-            reading = self._bare | {
-                "GIT_OBJECT_DIRECTORY": str(objects),
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self._own / "objects"),
-            }
+            reading = self._git(
+                GIT_OBJECT_DIRECTORY=str(objects),
+                GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects"),
+            )
             revisions = f"{head}\n^{self._taken}\n".encode()
             with _disk(), (self._own / "taken.pack").open("w+b") as pack:
                 packed = ("pack-objects", "--revs", "--local", "--stdout", "--quiet", "--delta-base-offset")
-                self._run(packed, reading, revisions, output_to=pack.fileno())
+                reading.change(*packed, given=revisions, output_to=pack.fileno())
                 pack.seek(0)
-                self._run(("index-pack", "--stdin", "--fix-thin"), self._bare, input_from=pack.fileno())
+                own.change("index-pack", "--stdin", "--fix-thin", input_from=pack.fileno())
             (self._own / "taken.pack").unlink()
         self._taken = head
-
-    def _run(
-        self,
-        arguments: Sequence[str],
-        variables: Mapping[str, str] | None = None,
-        given: bytes | None = None,
-        *,
-        output_to: int | None = None,
-        input_from: int | None = None,
-    ) -> bytes:
-        variables = self._tree if variables is None else variables
-        cwd = self.directory if "GIT_WORK_TREE" in variables else self._own
-        answer = self._git.local(
-            arguments, variables, cwd=cwd, given=given, output_to=output_to, input_from=input_from
-        )
-        if answer.status:
-            raise failure_of(self._repository, arguments[0], answer)
-        return answer.output
-
-
-def ref_at(git: GitCalls, git_directory: Path, repository: str, ref: str) -> str | None:
-    """Asks a remote for the commit of a ref. None if the remote has no such ref. Raises RepositoryError and
-    StoppedError.
-    """
-    return _refs(git, git_directory, repository, ref).get(ref)
 
 
 def head_of(directory: Path) -> str | None:
@@ -595,7 +637,7 @@ def head_of(directory: Path) -> str | None:
     text, name = _text(git, "HEAD", 4096), ""
     for _ in range(_MOST_SYMBOLIC_REFS):
         line = text.partition("\n")[0].strip()
-        if _COMMIT_ID.fullmatch(line):
+        if COMMIT_ID.fullmatch(line):
             return line
         name = line.removeprefix("ref: ").strip()
         if not line.startswith("ref: refs/") or ".." in name.split("/"):
@@ -606,7 +648,7 @@ def head_of(directory: Path) -> str | None:
     packed = _text(git, "packed-refs", _MOST_REF_FILE_BYTES)
     for line in packed.splitlines():
         commit, _, ref = line.partition(" ")
-        if ref == name and _COMMIT_ID.fullmatch(commit):
+        if ref == name and COMMIT_ID.fullmatch(commit):
             return commit
     return None
 
@@ -637,15 +679,6 @@ def _text(git: Path, name: str, most_bytes: int) -> str:
             os.close(descriptor)
 
 
-def _refs(git: GitCalls, git_directory: Path, repository: str, *patterns: str) -> dict[str, str]:
-    variables = {"GIT_DIR": str(git_directory)}
-    answer = git.remote(("ls-remote", "--refs"), repository, patterns, variables, cwd=git_directory)
-    if answer.status:
-        raise failure_of(repository, "ls-remote", answer)
-    pairs = (line.partition("\t") for line in os.fsdecode(answer.output).splitlines())
-    return {ref: commit for commit, _, ref in pairs if _COMMIT_ID.fullmatch(commit)}
-
-
 def _within_limits(sizes: Mapping[bytes, int]) -> tuple[dict[bytes, int], dict[bytes, int]]:
     """Divides files into those that a checkpoint carries and those that are too large. Small files go first."""
     carried: dict[bytes, int] = {}
@@ -661,9 +694,9 @@ def _within_limits(sizes: Mapping[bytes, int]) -> tuple[dict[bytes, int], dict[b
 
 
 def _refuse_links(objects: Path) -> None:
-    """Raises RepositoryError if a symbolic link is in the place of `.git`, its objects, or one of them."""
+    """Raises CheckoutError if a symbolic link is in the place of `.git`, its objects, or one of them."""
     if any(place.is_symlink() or not place.is_dir() for place in (objects.parent, objects)):
-        raise RepositoryError(f"{objects} is not a directory: the agent has replaced it")
+        raise CheckoutError(f"{objects} is not a directory: the agent has replaced it")
     for folder in (
         objects,
         *(entry for entry in objects.iterdir() if entry.is_dir() and not entry.is_symlink()),
@@ -671,7 +704,7 @@ def _refuse_links(objects: Path) -> None:
         with os.scandir(folder) as listing:
             for entry in listing:
                 if entry.is_symlink():
-                    raise RepositoryError(f"{entry.path} is a link: the agent has replaced it")
+                    raise CheckoutError(f"{entry.path} is a link: the agent has replaced it")
 
 
 def _make_git_directory(place: Path, configuration: str, borrowed: Sequence[Path]) -> None:
@@ -690,8 +723,8 @@ def _make_git_directory(place: Path, configuration: str, borrowed: Sequence[Path
 
 @contextmanager
 def _disk() -> Iterator[None]:
-    """Makes an OSError a RepositoryError with the outcome of a failed disk."""
+    """Makes an OSError a CheckoutError with the outcome of a failed disk."""
     try:
         yield
     except OSError as error:
-        raise RepositoryError(f"{error.filename or error}: {error.strerror}", Outcome.IO_ERROR) from None
+        raise CheckoutError(f"{error.filename or error}: {error.strerror}", Outcome.IO_ERROR) from None

@@ -33,6 +33,7 @@ from ralph.fleet.rows import NotOurs, OpenSet, TakeUp
 from ralph.fleet.takeups import WorkerStore
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
+from ralph.machine.processes import stop_ignoring_ends
 from ralph.values.credentials import known_secrets
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import describe_bug
@@ -270,6 +271,7 @@ class _Slot:
         end_with_parent(supervisor, signal.SIGKILL)
         signal.signal(signal.SIGTERM, self._heard)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        stop_ignoring_ends()  # only a main thread can
         threading.Thread(target=self._watch_signals, daemon=True).start()
         waiting = Waiting(self._database, self._tell, self._hard_stop, outlasts_full_disk=True)
         try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes.one_supervisor import one_supervisor  # noqa: F401 - a fixture
 from tests.services.outside_programs import NotInstalledError
 
 if TYPE_CHECKING:

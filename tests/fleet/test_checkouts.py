@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import checkouts
-from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
-from ralph.fleet.git_calls import RepositoryError, StoppedError
+from ralph.fleet.checkouts import Calls, Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.git.answer import CheckoutError
 from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted
 from tests.fleet.checked_out import checked_out
 from tests.fleet.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
+from tests.processes.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
     from typing import IO
@@ -39,7 +41,8 @@ class World:
         self.place = place
         self.source = cloned(place / "source", place / "home")
         self.remote = str(place / "remote.git")
-        self.repositories = Repositories(place / "mirrors", self.source.environment)
+        self.calls = Calls(self.source.environment, SUPERVISOR)
+        self.repositories = Repositories(place / "mirrors", self.calls)
         self._number = 0
 
     def check_out(self, ref: str | None = None, repository: str | None = None) -> JobCheckout:
@@ -123,12 +126,12 @@ def test_a_repository_with_a_checked_out_branch_can_be_the_jobs_repository(world
     final = checkout.finish("Job", FIRST)
     assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
     with pytest.raises(
-        RepositoryError, match="the branch is checked out there, and git does not push to such"
+        CheckoutError, match="the branch is checked out there, and git does not push to such"
     ) as no:
         checkout.push_branch(final.commit, "main", checkout.commit)
     assert no.value.outcome is Outcome.CONFIG
     world.source.git("config", "receive.denyCurrentBranch", "updateInstead")
-    with pytest.raises(RepositoryError, match="the branch is checked out there"):
+    with pytest.raises(CheckoutError, match="the branch is checked out there"):
         checkout.push_branch(final.commit, "main", checkout.commit)
     assert world.source.git("status", "--porcelain") == ""
 
@@ -172,7 +175,7 @@ def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: 
     assert agent.git("status", "--porcelain") == before, "the agent's index is not touched"
     assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
 
-    elsewhere = Repositories(world.place / "other machine", world.source.environment)
+    elsewhere = Repositories(world.place / "other machine", world.calls)
     restored = elsewhere.restore(world.remote, REF, taken.commit, world.room(), "ralph/job")
     (checkout.directory / "ignored.txt").unlink()
     assert files_of(restored.directory) == files_of(checkout.directory)
@@ -361,7 +364,7 @@ def test_checkpoints_are_removed(world: World) -> None:
     assert world.at_remote("for-each-ref", "--format=%(refname)").split() == [
         *("refs/heads/main", "refs/heads/x/refs/ralph/job/1", "refs/ralph/job2/1")
     ]
-    with pytest.raises(RepositoryError, match="the checkpoint 1111111 at refs/ralph/job/1 is gone"):
+    with pytest.raises(CheckoutError, match="the checkpoint 1111111 at refs/ralph/job/1 is gone"):
         world.restore("1111111")
 
 
@@ -406,7 +409,7 @@ def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> Non
     assert world.repositories.branch_at(world.remote, "job") is None, "a branch is not its last part"
     for impossible in ("ralph", "ralph/job/part"):
         with pytest.raises(
-            RepositoryError, match=rf"^the branch ralph/job exists, .* cannot have {impossible} "
+            CheckoutError, match=rf"^the branch ralph/job exists, .* cannot have {impossible} "
         ):
             world.repositories.branch_at(world.remote, impossible)
 
@@ -432,7 +435,7 @@ def test_a_hook_of_the_remote_that_refuses_is_an_error_with_its_reason(world: Wo
         hook.write_text("#!/bin/sh\necho no such branches here >&2\nexit 1\n")
         hook.chmod(0o755)
         checkout = world.check_out(repository=served.url)
-        with pytest.raises(RepositoryError, match="pre-receive hook declined") as error:
+        with pytest.raises(CheckoutError, match="pre-receive hook declined") as error:
             checkout.push_branch(checkout.commit, "ralph/job", None)
         assert error.value.outcome is Outcome.CONFIG
 
@@ -444,20 +447,20 @@ def test_a_repository_over_http(world: World) -> None:
         commit = checkout.finish("mine", FIRST).commit
         assert checkout.push_branch(commit, "ralph/job", None) == Delivered(commit)
         served.status = 401
-        with pytest.raises(RepositoryError, match="Authentication failed for") as error:
+        with pytest.raises(CheckoutError, match="Authentication failed for") as error:
             world.repositories.branch_at(served.url.replace("//", "//user:pw@"), "ralph/job")
         assert error.value.outcome is Outcome.AUTH
         assert "pw" not in str(error.value)
-        with pytest.raises(RepositoryError, match="could not read Username") as error:
+        with pytest.raises(CheckoutError, match="could not read Username") as error:
             world.repositories.branch_at(served.url, "ralph/job")
         assert error.value.outcome is Outcome.AUTH
         served.status = 503
-        with pytest.raises(RepositoryError) as error:
+        with pytest.raises(CheckoutError) as error:
             world.check_out(repository=served.url)
         assert error.value.is_temporary
         served.status = 404
         with pytest.raises(
-            RepositoryError, match="there is no such repository, or it may not be read"
+            CheckoutError, match="there is no such repository, or it may not be read"
         ) as error:
             checkout.push_branch(commit, "other", None)
         assert not error.value.is_temporary
@@ -475,7 +478,7 @@ def test_a_repository_over_http(world: World) -> None:
     ],
 )
 def test_errors_say_what_is_wrong_in_one_line(world: World, repository, ref, message, outcome) -> None:
-    with pytest.raises(RepositoryError, match=message) as error:
+    with pytest.raises(CheckoutError, match=message) as error:
         world.check_out(ref, repository.replace("REMOTE", world.remote))
     assert error.value.outcome is outcome
     assert error.value.is_temporary == (outcome is Outcome.API_UNAVAILABLE)
@@ -484,7 +487,7 @@ def test_errors_say_what_is_wrong_in_one_line(world: World, repository, ref, mes
 
 def test_an_empty_repository_has_no_commit_to_begin_with(world: World) -> None:
     world.source.git("init", "-q", "--bare", str(world.place / "empty.git"))
-    with pytest.raises(RepositoryError, match="HEAD names no commit; name a branch"):
+    with pytest.raises(CheckoutError, match="HEAD names no commit; name a branch"):
         world.check_out(repository=str(world.place / "empty.git"))
 
 
@@ -511,9 +514,11 @@ def is_locked_by(file: IO[str]) -> bool:
 _WORKER = """
 import os, sys
 from pathlib import Path
-from ralph.fleet.checkouts import Repositories
+from ralph.fleet.checkouts import Calls, Repositories
+from ralph.machine.command_supervisor import CommandSupervisor
 mirrors, remote, directory = sys.argv[1:]
-Repositories(Path(mirrors), os.environ).check_out(remote, None, Path(directory), "ralph/job")
+calls = Calls(os.environ, CommandSupervisor(os.environ, most_processes=0))
+Repositories(Path(mirrors), calls).check_out(remote, None, Path(directory), "ralph/job")
 """
 
 
@@ -556,16 +561,16 @@ def test_a_stop_from_another_thread_ends_the_call_and_its_processes(world: World
     def stop() -> None:
         while not pid_file.exists():
             time.sleep(0.01)
-        world.repositories.stop()
+        world.calls.stop()
 
     stopper = threading.Thread(target=stop)
     stopper.start()
-    with pytest.raises(StoppedError):
+    with pytest.raises(Interrupted):
         world.repositories.branch_at(world.remote, "main")
     stopper.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
-    with pytest.raises(StoppedError):
+    with pytest.raises(Interrupted):
         world.check_out()
 
 
@@ -573,6 +578,6 @@ def test_a_full_disk_is_outcome_74(world: World) -> None:
     world.check_out()
     (world.place / "mirrors").rename(world.place / "aside")
     (world.place / "mirrors").touch()
-    with pytest.raises(RepositoryError) as error:
+    with pytest.raises(CheckoutError) as error:
         world.check_out()
     assert error.value.outcome is Outcome.IO_ERROR

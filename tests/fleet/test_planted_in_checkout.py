@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.checkouts import Delivered, Maker, Repositories, head_of
-from ralph.fleet.git_calls import RepositoryError
+from ralph.fleet.checkouts import Calls, Delivered, Maker, Repositories, head_of
+from ralph.git.answer import CheckoutError
 from tests.fleet.checked_out import checked_out, source_with
 from tests.fleet.http_repository import HttpRepository
 from tests.git.repositories import Repository, committed
 from tests.git.test_planted_programs import plant_everything, program
+from tests.processes.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +94,7 @@ def test_a_remote_on_this_machine_runs_nothing_that_its_configuration_names(
     (checkout.directory / "a.txt").write_text("changed\n")
     final = checkout.finish("Job", FIRST)
     assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
-    again = Repositories(tmp_path / "other", source.environment)
+    again = Repositories(tmp_path / "other", Calls(source.environment, SUPERVISOR))
     assert (
         again.check_out(str(remote.top), "ralph/job", tmp_path / "again/checkout", "x").commit == final.commit
     )
@@ -109,7 +110,7 @@ def test_the_users_own_filter_runs(source: Repository, checkout: JobCheckout, tm
     final = checkout.finish("Job", FIRST)
     checkout.push_branch(final.commit, "ralph/job", None)
     assert source.git("-C", remote, "show", "ralph/job:x.bin") == "HELLO"
-    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    repositories = Repositories(tmp_path / "mirrors", Calls(source.environment, SUPERVISOR))
     again = repositories.check_out(remote, "ralph/job", tmp_path / "again/checkout", "ralph/job")
     assert (again.directory / "x.bin").read_text().strip() == remote
 
@@ -146,7 +147,7 @@ def test_no_objects_of_another_repository_are_pushed(
             if not there.exists():
                 there.symlink_to(linked)
     with pytest.raises(
-        RepositoryError, match="read-tree" if way == "alternates" else "the agent has replaced it"
+        CheckoutError, match="read-tree" if way == "alternates" else "the agent has replaced it"
     ):
         checkout.finish("Job", FIRST)
 
@@ -170,13 +171,13 @@ def test_a_credential_helper_is_not_taken_from_the_checkout(source: Repository, 
     marks = tmp_path / "marks"
     marks.mkdir()
     source.git("config", "--global", "credential.helper", "of-the-user")
-    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    repositories = Repositories(tmp_path / "mirrors", Calls(source.environment, SUPERVISOR))
     with HttpRepository(tmp_path / "remote.git") as served:
         checkout = repositories.check_out(served.url, None, tmp_path / "job/checkout", "ralph/job")
         planted = program(checkout.directory / "bin/git-credential-of-the-user", marks)
         source.environment["PATH"] += f":{planted.parent}"
         served.status = 401
-        with pytest.raises(RepositoryError):
+        with pytest.raises(CheckoutError):
             checkout.push_branch(checkout.commit, "ralph/job", None)
     assert list(marks.iterdir()) == []
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from ralph.fleet.checkouts import Repositories
+from ralph.fleet.checkouts import Calls, Repositories
 from ralph.fleet.database import database_of
 from ralph.fleet.job_process import child_environment
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import committed
+from tests.processes.one_supervisor import SUPERVISOR
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.program.namespaces import forbidding_namespaces
 
@@ -39,7 +40,7 @@ class Job:
         home = Path(ralph.environment["HOME"])
         environment = ralph.environment | {"GIT_CONFIG_NOSYSTEM": "1", "RALPH_STATE_DIR": str(state)}
         database = database_of(None, environment)
-        mirrors = Repositories(database.folder / "repositories", environment)
+        mirrors = Repositories(database.folder / "repositories", Calls(environment, SUPERVISOR))
         ours, theirs = committed(place / "ours", home), committed(place / "theirs", home)
         theirs.write("secret", "private\n")
         theirs.commit_all()

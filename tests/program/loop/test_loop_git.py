@@ -132,6 +132,7 @@ def test_a_disk_that_does_not_let_a_loop_begin_exits_74(ralph_here, checkout, mo
     def refuse() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    (checkout.top / ".git/ralph-loop.lock").rmdir()
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # git's answers go through one
     refused = ralph_here("loop", "go")
     assert (refused.code, "No space left on device" in refused.last_line) == (74, True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.fleet.git_calls import failure_of
-from ralph.git.answer import GitAnswer
+from ralph.git.answer import GitAnswer, failure
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
 
@@ -67,7 +66,7 @@ NO_RIGHTS = (
 def test_gits_words_decide_whether_a_later_attempt_may_succeed(
     said: str, outcome: Outcome, told: str
 ) -> None:
-    error = failure_of("/r", "push", GitAnswer(128, b"", said.encode()))
+    error = failure("/r", "push", GitAnswer(128, b"", said.encode()))
     assert error.outcome is outcome
     assert error.is_temporary == (outcome is Outcome.API_UNAVAILABLE)
     assert str(error).startswith("/r")
@@ -76,7 +75,7 @@ def test_gits_words_decide_whether_a_later_attempt_may_succeed(
 
 
 def test_a_password_in_an_address_is_not_shown() -> None:
-    error = failure_of(
+    error = failure(
         "https://me:secret@h/x", "fetch", GitAnswer(128, b"", b"fatal: no 'https://me:secret@h/x'")
     )
     assert "secret" not in str(error)
