@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import Calls, Delivered, Maker, Repositories, checkpoint_ref
+from ralph.fleet.checkouts import Delivered, GitCalls, Maker, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
 from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
@@ -139,7 +139,7 @@ class Takeup:
         self._stopped = threading.Event()
         harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
         self._supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
-        self._calls = Calls(worker.environment, self._supervisor)
+        self._calls = GitCalls(worker.environment, self._supervisor)
         self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)

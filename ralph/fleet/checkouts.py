@@ -120,7 +120,7 @@ def checkpoint_ref(job: str, attempt: int) -> str:
     return f"refs/ralph/{job}/{attempt}"
 
 
-class Calls:
+class GitCalls:
     """Starts the git calls of a worker. `stop` may be called from any thread, and everything else from one thread."""
 
     def __init__(self, environment: Mapping[str, str], supervisor: CommandSupervisor) -> None:
@@ -147,7 +147,7 @@ class WorkerGit(Git):
     """
 
     def __init__(
-        self, calls: Calls, repository: str, directory: Path, variables: Mapping[str, str] | None = None
+        self, calls: GitCalls, repository: str, directory: Path, variables: Mapping[str, str] | None = None
     ) -> None:
         """`repository` is the job's repository, for errors. `variables` choose the git directory. None stands for
         `directory`.
@@ -198,7 +198,7 @@ class WorkerGit(Git):
 class Repositories:
     """The mirrors of a worker, and what is asked of remotes. Use it from one thread at a time."""
 
-    def __init__(self, folder: Path, calls: Calls) -> None:
+    def __init__(self, folder: Path, calls: GitCalls) -> None:
         """`folder` contains the mirrors. Several processes on this machine may share it."""
         self._folder = folder
         self._calls = calls
@@ -405,7 +405,7 @@ class CheckoutPlace(Struct, frozen=True):
 class JobCheckout:
     """The checkout of one takeup of a job, and the worker's own git directory for it."""
 
-    def __init__(self, calls: Calls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
+    def __init__(self, calls: GitCalls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
         """`Repositories` makes checkouts. `seen` maps refs of checkpoints to the commits at the remote."""
         self.directory = place.directory
         self.objects = place.objects

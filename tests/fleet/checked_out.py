@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ralph.fleet.checkouts import Calls, CheckoutPlace, JobCheckout, Repositories
+from ralph.fleet.checkouts import CheckoutPlace, GitCalls, JobCheckout, Repositories
 from tests.git.repositories import Repository, cloned
 from tests.processes.one_supervisor import SUPERVISOR
 
@@ -42,7 +42,7 @@ def checked_out(source: Repository, attributes: str = "") -> JobCheckout:
     _copy(made, place, ("mirrors", "job"), told)
     (mirror,) = (place / "mirrors").glob("*.git")
     there = CheckoutPlace(str(place / "remote.git"), place / "job/checkout", mirror / "objects")
-    return JobCheckout(Calls(source.environment, SUPERVISOR), there, made.commit, {})
+    return JobCheckout(GitCalls(source.environment, SUPERVISOR), there, made.commit, {})
 
 
 def _copy(made: _Prepared, place: Path, folders: Iterable[str], with_paths: Iterable[str]) -> None:
@@ -62,6 +62,6 @@ def _prepared(attributes: str) -> _Prepared:
         source.write(".gitattributes", attributes)
         source.commit_all()
         source.git("push", "-q", "origin", "main")
-    repositories = Repositories(folder / "mirrors", Calls(source.environment, SUPERVISOR))
+    repositories = Repositories(folder / "mirrors", GitCalls(source.environment, SUPERVISOR))
     made = repositories.check_out(str(folder / "remote.git"), None, folder / "job/checkout", "ralph/job")
     return _Prepared(folder, made.commit, keeper)

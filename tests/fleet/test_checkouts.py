@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import checkouts
-from ralph.fleet.checkouts import Calls, Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.fleet.checkouts import Delivered, GitCalls, Maker, NotDelivered, Repositories, checkpoint_ref
 from ralph.git.answer import CheckoutError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
@@ -41,7 +41,7 @@ class World:
         self.place = place
         self.source = cloned(place / "source", place / "home")
         self.remote = str(place / "remote.git")
-        self.calls = Calls(self.source.environment, SUPERVISOR)
+        self.calls = GitCalls(self.source.environment, SUPERVISOR)
         self.repositories = Repositories(place / "mirrors", self.calls)
         self._number = 0
 
@@ -514,10 +514,10 @@ def is_locked_by(file: IO[str]) -> bool:
 _WORKER = """
 import os, sys
 from pathlib import Path
-from ralph.fleet.checkouts import Calls, Repositories
+from ralph.fleet.checkouts import GitCalls, Repositories
 from ralph.machine.command_supervisor import CommandSupervisor
 mirrors, remote, directory = sys.argv[1:]
-calls = Calls(os.environ, CommandSupervisor(os.environ, most_processes=0))
+calls = GitCalls(os.environ, CommandSupervisor(os.environ, most_processes=0))
 Repositories(Path(mirrors), calls).check_out(remote, None, Path(directory), "ralph/job")
 """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.checkouts import Calls, Delivered, Maker, Repositories, head_of
+from ralph.fleet.checkouts import Delivered, GitCalls, Maker, Repositories, head_of
 from ralph.git.answer import CheckoutError
 from tests.fleet.checked_out import checked_out, source_with
 from tests.fleet.http_repository import HttpRepository
@@ -94,7 +94,7 @@ def test_a_remote_on_this_machine_runs_nothing_that_its_configuration_names(
     (checkout.directory / "a.txt").write_text("changed\n")
     final = checkout.finish("Job", FIRST)
     assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
-    again = Repositories(tmp_path / "other", Calls(source.environment, SUPERVISOR))
+    again = Repositories(tmp_path / "other", GitCalls(source.environment, SUPERVISOR))
     assert (
         again.check_out(str(remote.top), "ralph/job", tmp_path / "again/checkout", "x").commit == final.commit
     )
@@ -110,7 +110,7 @@ def test_the_users_own_filter_runs(source: Repository, checkout: JobCheckout, tm
     final = checkout.finish("Job", FIRST)
     checkout.push_branch(final.commit, "ralph/job", None)
     assert source.git("-C", remote, "show", "ralph/job:x.bin") == "HELLO"
-    repositories = Repositories(tmp_path / "mirrors", Calls(source.environment, SUPERVISOR))
+    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR))
     again = repositories.check_out(remote, "ralph/job", tmp_path / "again/checkout", "ralph/job")
     assert (again.directory / "x.bin").read_text().strip() == remote
 
@@ -171,7 +171,7 @@ def test_a_credential_helper_is_not_taken_from_the_checkout(source: Repository, 
     marks = tmp_path / "marks"
     marks.mkdir()
     source.git("config", "--global", "credential.helper", "of-the-user")
-    repositories = Repositories(tmp_path / "mirrors", Calls(source.environment, SUPERVISOR))
+    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR))
     with HttpRepository(tmp_path / "remote.git") as served:
         checkout = repositories.check_out(served.url, None, tmp_path / "job/checkout", "ralph/job")
         planted = program(checkout.directory / "bin/git-credential-of-the-user", marks)

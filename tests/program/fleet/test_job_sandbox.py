@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ralph.fleet.checkouts import Calls, Repositories
+from ralph.fleet.checkouts import GitCalls, Repositories
 from ralph.fleet.database import database_of
 from ralph.fleet.job_process import child_environment
 from ralph.sandbox.box_plan import plan_box
@@ -40,7 +40,7 @@ class Job:
         home = Path(ralph.environment["HOME"])
         environment = ralph.environment | {"GIT_CONFIG_NOSYSTEM": "1", "RALPH_STATE_DIR": str(state)}
         database = database_of(None, environment)
-        mirrors = Repositories(database.folder / "repositories", Calls(environment, SUPERVISOR))
+        mirrors = Repositories(database.folder / "repositories", GitCalls(environment, SUPERVISOR))
         ours, theirs = committed(place / "ours", home), committed(place / "theirs", home)
         theirs.write("secret", "private\n")
         theirs.commit_all()
