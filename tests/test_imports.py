@@ -65,7 +65,9 @@ LOOP = "hashlib hmac pwd secrets shlex"
 ROOMS_OF_RUN = (
     "agent api cli conversation machine output prompt retry run sandbox sessions settings tools values"
 )
-ROOMS_OF_LOOP = "api cli conversation loop machine output prompt retry run sandbox sessions settings values"
+ROOMS_OF_LOOP = (
+    "api cli conversation git loop machine output prompt retry run sandbox sessions settings values"
+)
 
 # The command line, ralph's rooms, packages, modules of the standard library.
 COMMANDS = [

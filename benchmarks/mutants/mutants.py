@@ -532,9 +532,23 @@ MUTANTS = (
     Mutant(
         "fleet-trusts-the-jobs-programs",
         "programs on PATH in the folder of the job are not run",
-        'own_program("git", self._environment.get("PATH", os.defpath), cwd.parent)',
-        'own_program("git", self._environment.get("PATH", os.defpath), cwd)',
+        "environment_for_git(calls.seams.environment, directory.parent)",
+        "environment_for_git(calls.seams.environment, directory)",
         FLEET_GIT,
+    ),
+    Mutant(
+        "fleet-lets-go-of-the-mirror",
+        "the lock of a mirror is held until the last process of a fetch has ended",
+        "2: errors_to, _HELD: held}",
+        "2: errors_to, _HELD: None}",
+        FLEET_GIT,
+    ),
+    Mutant(
+        "remote-names-a-program",
+        "a repository on this machine runs no program that it names",
+        '_IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")',
+        '_IN_THEIRS = ("receive.autogc=false",)',
+        (*GIT, *FLEET_GIT),
     ),
     Mutant(
         "fleet-copies-what-links-lead-to",

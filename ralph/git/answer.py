@@ -75,8 +75,8 @@ class GitAnswer(Struct, frozen=True):
     status: int
     output: bytes
     errors: bytes = b""
-    """What git wrote to standard error. For a call to a remote, its standard output comes first, because
-    `push --porcelain` tells there what was refused."""
+    """Git's standard error. For a call to a remote, its standard output comes first, because `push --porcelain` tells
+    there what was refused."""
 
     def complaint(self) -> str:
         """The last meaningful lines of git's error output, joined to one line. Credentials are removed."""

@@ -1,4 +1,4 @@
-"""What a checkout is like at one moment, and what changed between two moments."""
+"""The state of a checkout at one moment, and the changes between two moments."""
 
 from __future__ import annotations
 
