@@ -266,6 +266,27 @@ MUTANTS = (
         (*JOURNAL, "test_loop.py", "test_nemesis.py"),
     ),
     Mutant(
+        "forbidden-call-has-an-intent",
+        "a call is judged before its intent is recorded",
+        "            ruling = self._settled(shown) or self.rules.ruling(call)\n",
+        "            self._announce([shown])\n            ruling = self._settled(shown) or self.rules.ruling(call)\n",
+        RESUME,
+    ),
+    Mutant(
+        "changed-input-not-judged",
+        "rules judge what somebody who was asked has changed",
+        "        return Permission(denied) if denied else replace(permission, arguments=decision.arguments)",
+        "        return replace(permission, arguments=decision.arguments)",
+        ("test_gate.py", "test_driver_hooks.py"),
+    ),
+    Mutant(
+        "failed-hook-permits",
+        "a hook that fails denies",
+        '                return hk.CallVerdict(f"PreToolUse:{call.name} hook error: {error}. The call was not run")',
+        "                continue",
+        ("test_gate.py", "test_driver_hooks.py", "test_command_hooks.py"),
+    ),
+    Mutant(
         "command-runs-twice",
         "an interrupted command is not run again: its effects are unknown",
         "        return ToolOutput(INTERRUPTED, is_error=True)\n\n    def _settle(",

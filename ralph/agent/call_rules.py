@@ -9,8 +9,6 @@ turn refuses is not malformed.
 The arguments of a call are checked against the tool's schema. The supported parts of JSON Schema are those that tool
 definitions use: `type`, `properties`, `required`, `enum`, `minimum` and `items`. Other keywords and invalid parts of an
 MCP tool's schema are ignored, because the MCP server checks the arguments itself. No value is converted.
-
-`ModeGate` is the gate of a run without hooks. It decides about a tool call by the permission mode alone.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.agent.guards import Guards
-from ralph.agent.ports import Permission
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import MalformedCall
 from ralph.values.events import DeadEnd, GuardTripped, MalformedCallRefused, Notice
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from ralph.agent.run_end import Finishing
     from ralph.values.ports import Events
     from ralph.values.report import ReportDesk
-    from ralph.values.tool_calls import Block, ToolDefinition
+    from ralph.values.tool_calls import ToolDefinition
 
 
 MOST_MALFORMED_ANSWERS = 3
@@ -95,6 +92,7 @@ Ruling = ToolOutput | Runnable
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
+IGNORED_ARGUMENTS = "(ignored arguments that the tool does not have: {names})"
 ENDING = "This call was not run: the run ends here, because the calls before it led nowhere."
 
 
@@ -107,11 +105,9 @@ class CallRules:
         finishing: Finishing,
         desk: ReportDesk | None,
         events: Events,
-        gate: Gate | None = None,
+        gate: Gate,
     ) -> None:
-        """`desk` checks the final report, or is None if no report is required. `gate` decides about the valid calls.
-        If it is None, all valid calls may run.
-        """
+        """`desk` checks the final report, or is None if no report is required. `gate` decides about the valid calls."""
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
@@ -193,24 +189,20 @@ class CallRules:
             return checked
         self.has_use = True
         refusal = self._guards.before(shown)
-        return self._guarded(refusal) if refusal is not None else self._permitted(shown, checked)
+        return self._guarded(refusal) if refusal is not None else self._permitted(checked)
 
-    def _permitted(self, call: ToolCall, checked: tuple[str, ...]) -> Ruling:
-        """The gate's decision about a valid call. `checked` lists arguments of the call that the tool's schema does
-        not contain.
-        """
-        if self._gate is None:
-            return Runnable(call, _notes(checked))
-        permission = self._gate.judge(call)
+    def _permitted(self, checked: Runnable) -> Ruling:
+        """The gate's decision about a valid call."""
+        permission = self._gate.judge(checked.call)
         if permission.denied is not None:
-            return self._denied(call, permission.denied)
-        if permission.arguments is None:
-            return Runnable(call, (*_notes(checked), *permission.context))
-        changed = replace(call, arguments=permission.arguments)
-        rechecked = self._checked(changed)
-        if isinstance(rechecked, ToolOutput):
-            return self._denied(call, f"A hook changed the arguments of this call. {rechecked.content}")
-        return Runnable(changed, (*_notes(rechecked), *permission.context))
+            return self._denied(checked.call, permission.denied)
+        if permission.arguments is not None:
+            changed = self._checked(replace(checked.call, arguments=permission.arguments))
+            if isinstance(changed, ToolOutput):
+                why = f"A hook changed the arguments of this call. {changed.content}"
+                return self._denied(checked.call, why)
+            checked = changed
+        return replace(checked, notes=(*checked.notes, *permission.context))
 
     def _denied(self, call: ToolCall, why: str) -> ToolOutput:
         self.denied.append(call)
@@ -240,7 +232,7 @@ class CallRules:
         """Passes the output of a finished call to the gate. Returns the output that the gate wants the model to get.
         Raises `Interrupted`.
         """
-        return output if self._gate is None else self._gate.observe(call, output, took_s)
+        return self._gate.observe(call, output, took_s)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:
@@ -250,17 +242,20 @@ class CallRules:
         self._events.emit(GuardTripped(self.turn, refusal.guard, refusal.call, refusal.refusals))
         return _refused(refusal.message)
 
-    def _checked(self, call: ToolCall | MalformedCall) -> ToolOutput | tuple[str, ...]:
-        """Checks the form of a call. Returns an error result if the call is malformed, otherwise the names of
-        arguments that the tool's schema does not contain.
+    def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
+        """Checks the form of a call. Returns an error result if the call is malformed, otherwise the call as hooks and
+        rules judge it. So this is the place where arguments would be converted.
         """
         if call.name not in self._tools:
-            names = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
-            return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(names)}.")
+            offered = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
+            return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")
         if isinstance(call, MalformedCall):
             return _refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
         check = check_arguments(call.name, self._tools[call.name].input_schema, call.arguments)
-        return check.ignored if check.error is None else _refused(f"This call was not run. {check.error}.")
+        if check.error is not None:
+            return _refused(f"This call was not run. {check.error}.")
+        names = ", ".join(check.ignored)
+        return Runnable(call, (IGNORED_ARGUMENTS.format(names=names),) if names else ())
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
@@ -270,36 +265,8 @@ def as_written(call: ToolCall | MalformedCall) -> ToolCall:
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 
-def _notes(ignored: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"(ignored arguments that the tool does not have: {', '.join(ignored)})",) if ignored else ()
-
-
 def _refused(why: str) -> ToolOutput:
     return ToolOutput(why, is_error=True)
-
-
-class ModeGate:
-    def __init__(self, why_refused: Callable[[str], str | None]) -> None:
-        """`why_refused` returns the reason why a tool may not be used now, or None if the tool may be used."""
-        self._why_refused = why_refused
-
-    def before_task(self, _prompt: Sequence[Block]) -> Sequence[str]:
-        return ()
-
-    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
-        refused = self._why_refused(call.name)
-        if refused is None and asks is not None:
-            refused = (
-                f"This call was not run: a hook wants somebody to be asked, and nobody is asked here (no driver answers "
-                f"can_use_tool): {asks}"
-            )
-        return Permission(refused)
-
-    def observe(self, _call: ToolCall, output: ToolOutput, _took_s: float) -> ToolOutput:
-        return output
-
-    def before_end(self, _text: str, *, was_held: bool) -> str | None:  # noqa: ARG002 - the port names it
-        return None
 
 
 _LONGEST_SHOWN_VALUE = 60

@@ -1,16 +1,14 @@
-"""The ports of a task: the toolbox, the gate and the journal. `tools/`, `run/` and `sessions/` implement them."""
+"""The ports of a task: the toolbox, the gate and the journal. `tools/`, `permissions/` and `sessions/` implement them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolDefinition, ToolOutput
+    from ralph.values.tool_calls import Block, FileChange, Permission, ToolCall, ToolDefinition, ToolOutput
 
 
 class Toolbox(Protocol):
@@ -42,17 +40,6 @@ class Toolbox(Protocol):
         ...
 
 
-class Permission(Struct, frozen=True):
-    """The decision of a gate about one tool call."""
-
-    denied: str | None = None
-    """The reason why the call must not run, written for the model. None if the call may run."""
-    arguments: dict[str, Any] | None = None
-    """The arguments that replace those of the model. None if the call must run with the model's own arguments."""
-    context: tuple[str, ...] = ()
-    """Texts that the model gets with the result of the call."""
-
-
 class Gate(Protocol):
     """Decides whether a tool call may run, whether a task may begin, and whether a task may end.
 
@@ -60,15 +47,25 @@ class Gate(Protocol):
     raises `Interrupted` when a signal arrives or a hook ends the run.
     """
 
+    @property
+    def asks_others(self) -> bool:
+        """Whether hooks or people are asked. Both take time, and hooks may change files."""
+        ...
+
+    @property
+    def judges_at_once(self) -> bool:
+        """Whether `judge` waits for nothing, neither for others nor for the disk."""
+        ...
+
     def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
         """Decides whether a task may begin. Returns texts to add to the task. Raises `HookStopped` if the task is
         refused.
         """
         ...
 
-    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
-        """Decides whether a call with valid arguments may run. One gate may contain another. `asks` is the outer
-        gate's reason for asking somebody about the call, or None if the outer gate has no such reason.
+    def judge(self, call: ToolCall) -> Permission:
+        """Decides whether a call with valid arguments may run. It is called once for each call, immediately before
+        the call's intent is recorded. A call that is refused has no intent.
         """
         ...
 

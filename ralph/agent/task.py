@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.asking import Asking
-from ralph.agent.call_rules import CallRules, ModeGate
+from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn
@@ -96,11 +96,10 @@ class Run:
         session: Session | None = None,
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
-        gate: Gate | None = None,
+        gate: Gate,
         turn_lock: TurnLock | None = None,
     ) -> None:
-        """`gate` decides about tool calls, tasks and ends of tasks. If it is None, only the permission mode decides.
-        `turn_lock` is held while tools or hooks run, until the journal has their results. None means no lock.
+        """`gate` decides about tool calls, tasks and ends of tasks. `turn_lock` is held while tools or hooks run, until the journal has their results. None means no lock.
 
         `session` is the state that an earlier process left. If it is None, the session is new, and its first task
         must have a prompt. `report_form` is the form of the final report, or None if no report is required.
@@ -110,7 +109,7 @@ class Run:
         self._limits = limits or LimitSettings()
         self._budget = Budget(self._limits.max_budget_usd)
         self._report_form = report_form
-        self._gate: Gate = gate or ModeGate(self._controls.why_refused)
+        self._gate = gate
         self._toolbox = toolbox
         self._turn_lock: TurnLock = turn_lock or NoTurnLock()
         self._clock = clock
@@ -285,7 +284,7 @@ class Run:
 
     def _take_lock_for_hooks(self) -> None:
         """Takes the turn lock if the gate may run hooks, which may change files."""
-        if not isinstance(self._gate, ModeGate):
+        if self._gate.asks_others:
             self._turn_lock.take()
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
@@ -555,15 +554,16 @@ class Run:
 
     def _runs_at_once(self, step: Step, answer: Answer) -> bool:
         """Whether the first call of an answer is recorded as about to run, or as refused, before anything is waited
-        for. That record syncs the answer too. Other calls wait: a change of a file is planned first, hooks and drivers
-        are asked, and another process may hold the lock.
+        for. That record syncs the answer too. Other calls wait: a change of a file is planned first, rules look at the
+        disk, hooks and drivers are asked, and another process may hold the lock.
         """
-        return self._asks_nobody and isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
+        is_command = isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
+        return is_command and self._asks_nobody and self._gate.judges_at_once
 
     @property
     def _asks_nobody(self) -> bool:
         """Whether no hook, no driver and no other process is asked or waited for around tool calls."""
-        return isinstance(self._gate, ModeGate) and isinstance(self._turn_lock, NoTurnLock)
+        return not self._gate.asks_others and isinstance(self._turn_lock, NoTurnLock)
 
     def take_requested_model(self) -> None:
         """If a driver has requested another model, uses that model for the next requests."""

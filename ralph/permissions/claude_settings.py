@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.permissions import settings_keys as names
-from ralph.permissions.matcher import why_no_matcher
+from ralph.permissions.hook_answers import EVENTS, why_no_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
 from ralph.values.permission_mode import PermissionMode
@@ -226,17 +226,17 @@ def _hooks(
         raise GuardError(f"{source.name}: hooks must be an object")
     if document.get("disableAllHooks") is True:
         return (), tuple(event for event, entries in events.items() if entries)
-    _refuse_misspelt(events, (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS), source, "hooks.")
+    _refuse_misspelt(events, (*EVENTS, *names.BLOCKING_EVENTS), source, "hooks.")
     made, unused = [], []
     for event, entries in events.items():
         if not entries:
             continue
         if event in names.BLOCKING_EVENTS:
             raise GuardError(
-                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(names.HOOK_EVENTS)} alone, and does not run "
+                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(EVENTS)} alone, and does not run "
                 "without a hook that may refuse something; leave it out, or leave out the file (--setting-sources)"
             )
-        if event not in names.HOOK_EVENTS:
+        if event not in EVENTS:
             unused.append(event)
             continue
         made += list(_commands(event, entries, source))
@@ -249,7 +249,7 @@ def _named(events: Mapping[str, object]) -> Iterator[str]:
         if entries:
             listed = entries if isinstance(entries, list) else ()
             inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
-            found = names.misspelt((event,), (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS)) or names.misspelt(
+            found = names.misspelt((event,), (*EVENTS, *names.BLOCKING_EVENTS)) or names.misspelt(
                 inner, names.OF_HOOKS
             )
             hint = "" if found is None else f": {found[0]} is perhaps meant as {found[1]}"

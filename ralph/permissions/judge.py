@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from ralph.permissions.bash_paths import PathJudge, PathRule
 from ralph.permissions.bash_rules import BashPattern, denied_by, judged, why_not_allowed
+from ralph.permissions.in_force import RuleVerdict
 from ralph.permissions.path_pattern import PathPattern, PatternBases
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
-from ralph.values.tool_calls import RuleVerdict
 from ralph.values.tool_choice import READ_ONLY
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RulePlaces(Struct, frozen=True):
 
 
 class Permissions:
-    """The permission rules of a run. Implements `CallJudge`."""
+    """The permission rules of a run, or of a command file."""
 
     def __init__(
         self,
@@ -64,8 +64,6 @@ class Permissions:
         While `is_narrow` returns True, each call must also match a rule in `narrow`. Raises RuleError.
         """
         self._is_narrow = is_narrow
-        self._granted: dict[str, Mapping[str, Any]] = {}
-        """The arguments of each call that somebody allowed after a question. The key is the call's id."""
         self._places = places
         self._disk = disk
         self._real_cwd = disk.real(places.cwd)
@@ -96,16 +94,11 @@ class Permissions:
         why = next(filter(None, (self._why_not_allowed(call, allowed) for allowed in lists)), None)
         if why is not None:
             return RuleVerdict(denied=f"{_NOT_RUN}: only calls that a rule allows may run, and {why}.")
-        if self._granted.get(call.id) == call.arguments:
-            return RuleVerdict()
         asked = self._first_broken(call.name, call.arguments, Effect.ASK)
         if asked is not None:
             rule, remark = asked
             return RuleVerdict(asks=f"the rule {rule.place} wants somebody to be asked first.{remark}")
         return RuleVerdict()
-
-    def grant(self, call: ToolCall) -> None:
-        self._granted[call.id] = call.arguments
 
     def unreadable_places(self) -> tuple[str, ...]:
         """The absolute paths of files and directories whose whole content rules deny to read, with symbolic links

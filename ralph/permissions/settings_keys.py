@@ -7,6 +7,8 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from ralph.permissions.hook_answers import EVENTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -36,14 +38,12 @@ OF_FILESYSTEM = (
 )
 OF_HOOKS = ("matcher", "hooks")
 OF_HOOK = ("type", "command", "timeout")
-HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events whose hooks ralph runs."""
 BLOCKING_EVENTS = ("PermissionRequest",)
 """Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
 is an error."""
 _PLACES = {
     **{key.lower(): f"permissions.{key}" for key in OF_PERMISSIONS[:5]},
-    **{event.lower(): f"hooks.{event}" for event in (*HOOK_EVENTS, *BLOCKING_EVENTS)},
+    **{event.lower(): f"hooks.{event}" for event in (*EVENTS, *BLOCKING_EVENTS)},
 }
 # `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
 _LEAST_LIKENESS = 0.8

@@ -19,18 +19,16 @@ from ralph.prompt.imports import is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
 from ralph.run.command_rules import rules_of_command
 from ralph.values.events import Notice
-from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.agent.tool_turn import PromptCalls
+    from ralph.permissions.in_force import CommandRules, RulesInForce
     from ralph.prompt.commands import Command, CommandCall
     from ralph.prompt.expansion import Expansion
-    from ralph.run.command_rules import CommandRules, TaskJudge
-    from ralph.values.controls import RunControls
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block
+    from ralph.values.tool_calls import Block, ToolOutput
 
 # Each costs a call and a part of the prompt. Nobody names more.
 _MOST_FILES = 20
@@ -50,8 +48,7 @@ class CommandPrompt:
         cwd: Path,
         home: str,
         session_id: str,
-        controls: RunControls,
-        judge: TaskJudge,
+        rules: RulesInForce,
         events: Events,
     ) -> None:
         """`above` and `below` are the texts before and after the call in the user's prompt, such as a loop's text and
@@ -63,8 +60,7 @@ class CommandPrompt:
         self._cwd = cwd
         self._home = home
         self._session_id = session_id
-        self._judge = judge
-        self._controls = controls
+        self._rules = rules
         self._events = events
         self._name = f"/{call.file.name}"
 
@@ -73,9 +69,8 @@ class CommandPrompt:
         faulty.
         """
         command, rules = self._read()
-        self._judge.begin_task(rules.judge)
-        self._controls.narrowed = rules.narrowed
-        self._announce(command)
+        self._rules.begin_task(rules)
+        self._announce(command, rules.tools)
         facts = {
             "CLAUDE_SKILL_DIR": str(Path(command.file.path).parent),
             "CLAUDE_SESSION_ID": self._session_id,
@@ -106,13 +101,10 @@ class CommandPrompt:
             raise PromptRefusedError(f"{self._name} is not run: {command.file.path}: {why}")
         return command, rules
 
-    def _announce(self, command: Command) -> None:
+    def _announce(self, command: Command, tools: frozenset[str] | None) -> None:
         self._tell(f"{self._name} is {command.file.path}")
-        narrowed = self._controls.narrowed
-        if narrowed is not None:
-            self._tell(
-                f"{self._name} allows these tools alone: {', '.join(sorted(narrowed.names)) or 'none'}"
-            )
+        if tools is not None:
+            self._tell(f"{self._name} allows these tools alone: {', '.join(sorted(tools)) or 'none'}")
         ignored = [f"{key}: {as_text(command.fields[key])}" for key in _NOT_HONOURED if key in command.fields]
         if ignored:
             self._tell(f"{self._name} asks for {', '.join(ignored)}: this has no effect")
@@ -123,21 +115,10 @@ class CommandPrompt:
     def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | PromptCall:
         if isinstance(part, str):
             return part
-        judged = self._permitted(calls, "Bash", {"command": part.command})
+        judged = calls.judge("Bash", {"command": part.command})
         if isinstance(judged, PromptCall):
             return judged
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
-
-    def _permitted(self, calls: PromptCalls, tool: str, arguments: dict[str, str]) -> PromptCall | ToolOutput:
-        """Asks all rules about a call. Returns the call if they permit it, otherwise the refusal as a tool output."""
-        judged = calls.judge(tool, arguments)
-        if not isinstance(judged, PromptCall):
-            return judged
-        verdict = self._judge.judge(judged.call)
-        why = verdict.denied
-        if verdict.asks is not None:
-            why = f"This call was not run: {verdict.asks} Nobody is asked in this run."
-        return judged if why is None else ToolOutput(why, is_error=True)
 
     def _output(self, call: PromptCall, calls: PromptCalls) -> str:
         return _text_of(calls.run(self._name, call))
@@ -147,7 +128,7 @@ class CommandPrompt:
         texts: list[str] = []
         images: list[Block] = []
         for name, path in self._files(expansion):
-            judged = self._permitted(calls, "Read", {"file_path": path})
+            judged = calls.judge("Read", {"file_path": path})
             output = calls.run(self._name, judged) if isinstance(judged, PromptCall) else judged
             if output.is_error:
                 self._tell(f"{self._name} names @{name}, which is not in the prompt: {_text_of(output)}")

@@ -247,8 +247,7 @@ def _make_controls(options: RunOptions, settings: Settings | None) -> RunControl
         auto_retry=retries,
         permission_mode=mode,
         stays_in_plan=mode is PermissionMode.PLAN,
-        permissions=options.permissions,
-        allowed=() if settings is None else settings.tools.allowed or (),
+        permissions_are_asked=options.permissions is not None,
     )
 
 

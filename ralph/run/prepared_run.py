@@ -11,6 +11,7 @@ from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
 from ralph.machine.starting import end_idle_threads
+from ralph.permissions.gate import CallGate
 from ralph.run.session import prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     no_limit_notice,
@@ -25,19 +26,18 @@ from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ralph.agent.ports import Gate
     from ralph.agent.task import Prompt
     from ralph.agent.tool_turn import PromptMaker
+    from ralph.permissions.gate import Hooks
     from ralph.run.driven.context_usage import ContextSizes
+    from ralph.run.driven.driver_asking import DriverAsking
     from ralph.run.run_parts import RunParts
-    from ralph.run.session import OpenSession
     from ralph.run.telemetry import SessionNotes
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.events import Event, RunEnded
-    from ralph.values.ports import CallJudge
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""
@@ -61,11 +61,8 @@ class PreparedRun:
         self,
         parts: RunParts,
         notes: SessionNotes,
-        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
+        driver: DriverAsking | None = None,
     ) -> None:
-        """`make_gate` makes the gate that decides about the session's calls. None means that the permission mode
-        alone decides.
-        """
         self.parts = parts
         self._notes = notes
         self._recorded: RunEnded | None = None
@@ -73,9 +70,9 @@ class PreparedRun:
         Otherwise None."""
         self._is_change_told = False
         self._total = parts.session.total
-        self._run = self._make_run(make_gate)
+        self._run = self._make_run(self._make_gate(driver))
 
-    def _make_run(self, make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None) -> Run:
+    def _make_run(self, gate: CallGate) -> Run:
         parts, around = self.parts, self.parts.around
         return Run(
             parts.targets.roster,
@@ -85,36 +82,39 @@ class PreparedRun:
             waiter=around.waiter,
             clock=around.clock,
             journal=parts.session.journal,
-            events=EventStream(around.events, _ExpectedCalls(parts.tools.toolbox)),
+            events=EventStream(around.events, _ExpectedCalls(parts.tools.toolbox, gate)),
             controls=parts.controls,
             session=parts.session.old,
             limits=around.settings.limits,
             report_form=parts.tools.report_form,
-            gate=self._gate(make_gate),
+            gate=gate,
             turn_lock=parts.turn_lock,
         )
 
-    def _gate(self, make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None) -> Gate | None:
-        """The gate of the run. None means that only the permission mode and the rules decide about calls."""
+    def _make_gate(self, driver: DriverAsking | None) -> CallGate:
         parts = self.parts
-        guards, controls, session = parts.rules.guards, parts.controls, parts.session
-        gate = None if make_gate is None else make_gate(session, parts.rules.judge)
-        if not guards.hooks:
-            return gate
-        from ralph.agent.call_rules import ModeGate  # noqa: PLC0415 - few runs have hooks
-        from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
-        from ralph.run.driven.hooks import HookFacts  # noqa: PLC0415 - few runs have hooks
+        hooks: list[Hooks] = [] if driver is None else [driver]
+        if parts.rules.guards.hooks:
+            from ralph.run.command_hooks import CommandHooks  # noqa: PLC0415 - few runs have hooks
 
-        facts = HookFacts(session.id, session.journal_path, str(parts.around.cwd))
-        return CommandHookGate(
-            gate or ModeGate(controls.why_refused),
-            guards.hooks,
-            parts.tools.toolbox.run_hook,
-            facts=facts,
-            controls=controls,
-            events=parts.around.events,
-            judge=parts.rules.judge,
-            is_told=parts.options.includes_hook_events,
+            of_files, run_hook = parts.rules.guards.hooks, parts.tools.toolbox.run_hook
+            is_told = parts.options.includes_hook_events
+            hooks.insert(0, CommandHooks(of_files, run_hook, parts.around.events, is_told=is_told))
+        session, asks = parts.session, parts.options.permissions
+        return CallGate(
+            parts.controls,
+            parts.around.events,
+            parts.rules.in_force,
+            hooks=hooks,
+            asker=driver if asks == "driver" else None,
+            facts={
+                "session_id": session.id,
+                "transcript_path": session.journal_path,
+                "cwd": str(parts.around.cwd),
+            },
+            refuses_unasked=asks == "nobody",
+            allowed=parts.around.settings.tools.allowed or (),
+            aside=parts.tools.toolbox.aside,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -227,9 +227,7 @@ class PreparedRun:
             title=title and parts.around.redactor.redact(title),
             tool_patterns=parts.rules.kept_patterns,
         )
-        parts.controls.narrowed = None
-        if parts.rules.task_judge is not None:
-            parts.rules.task_judge.begin_task(None)
+        parts.rules.in_force.begin_task()
         task = self._of_command(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
@@ -268,7 +266,7 @@ class PreparedRun:
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
         call = parts.rules.library.called(whole[begin:end])
-        if call is None or parts.rules.task_judge is None:
+        if call is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
 
@@ -279,8 +277,7 @@ class PreparedRun:
             cwd=parts.around.cwd,
             home=parts.around.environment.get("HOME", ""),
             session_id=parts.session.id,
-            controls=parts.controls,
-            judge=parts.rules.task_judge,
+            rules=parts.rules.in_force,
             events=parts.around.events,
         )
         return lambda calls: self._task(command.make(calls)) or ""
@@ -376,11 +373,14 @@ class _ExpectedCalls:
     The toolbox can then start slow preparations early.
     """
 
-    def __init__(self, toolbox: LocalToolbox) -> None:
+    def __init__(self, toolbox: LocalToolbox, gate: CallGate) -> None:
         self._toolbox = toolbox
+        self._gate = gate
 
     def emit(self, event: Event) -> None:
         if isinstance(event, StreamReceived) and event.event.get("type") == "content_block_start":
             block = event.event.get("content_block")
             if isinstance(block, dict) and block.get("type") == "tool_use":
-                self._toolbox.expect(str(block.get("name")))
+                name = str(block.get("name"))
+                if self._gate.why_refused(name) is None:
+                    self._toolbox.expect(name)

@@ -31,13 +31,11 @@ from ralph.values.usage import RunUsage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.agent.ports import Gate
     from ralph.mcp.ports import ServerGroup
     from ralph.run.context import RunContext
+    from ralph.run.driven.driver_asking import DriverAsking
     from ralph.run.options import RunOptions
-    from ralph.run.session import OpenSession
     from ralph.run.wiring import Surroundings
-    from ralph.values.ports import CallJudge
 
 T = TypeVar("T")
 
@@ -67,14 +65,14 @@ class RunProcess:
         *,
         has_prompt: bool,
         options: RunOptions | None = None,
-        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
+        driver: DriverAsking | None = None,
         of_driver: ServerGroup | None = None,
     ) -> PreparedRun:
         """Opens the session and its tools. Raises the errors that `open_parts` raises.
 
         `has_prompt` is True if there is a prompt with which a new session can start. `options` replace the options in
-        the context; a driver may have changed them. `make_gate` is
-        passed to `PreparedRun`, and `of_driver` to `open_parts`.
+        the context; a driver may have changed them. `driver` asks the driver about calls. `of_driver` is passed to
+        `open_parts`.
         """
         context = self.context
         parts = open_parts(
@@ -85,7 +83,7 @@ class RunProcess:
             has_prompt=has_prompt,
             of_driver=of_driver,
         )
-        prepared = PreparedRun(parts, context.notes, make_gate)
+        prepared = PreparedRun(parts, context.notes, driver)
         self._prepared = prepared
         begin_garbage_collection()
         context.events.emit(SessionOpened(prepared.parts.session.id))

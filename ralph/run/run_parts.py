@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.permissions.in_force import RulesInForce
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.permission_rules import build_guards, patterns_of_tools
@@ -41,14 +42,13 @@ if TYPE_CHECKING:
     from ralph.prompt.memory import MemoryFile
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
-    from ralph.run.command_rules import TaskJudge
     from ralph.run.options import RunOptions
     from ralph.run.permission_rules import RunGuards
     from ralph.run.wiring import Surroundings
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
-    from ralph.values.ports import CallJudge, Clock, Events
+    from ralph.values.ports import Clock, Events
     from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolDefinition
 
@@ -60,13 +60,7 @@ class RuleParts(Struct, frozen=True):
     kept_patterns: Mapping[str, tuple[str, ...]]
     """The tool lists with patterns that the journal records for this run."""
     library: Library
-    task_judge: TaskJudge | None
-    """Applies the permission rules of the run and of the current command. None if there are no commands."""
-
-    @property
-    def judge(self) -> CallJudge | None:
-        """Applies the permission rules. None if there are none."""
-        return self.task_judge or self.guards.judge
+    in_force: RulesInForce
 
 
 class ToolParts(Struct, frozen=True):
@@ -179,9 +173,10 @@ def _make_rules(
     kept = {} if old is None or options.names_tools else old.tool_patterns
     if kept:
         guards = build_guards(around, options, controls, kept)
-    library = find_library(around, options, plan, guards.judge)
-    task_judge = _task_judge(guards.judge) if library.files else None
-    return RuleParts(guards, _patterns_to_keep(patterns_of_tools(around), kept), library, task_judge)
+    patterns = _patterns_to_keep(patterns_of_tools(around), kept)
+    return RuleParts(
+        guards, patterns, find_library(around, options, plan, guards.judge), RulesInForce(guards.judge)
+    )
 
 
 def _patterns_to_keep(
@@ -218,9 +213,9 @@ def _open_tools(
         writable=writable,
         plan=plan,
         offered=old.offered_tools if old is not None and not options.names_tools else None,
-        controls=controls,
+        mode=controls.permission_mode,
         keeps_list=old is not None and not options.shapes_requests,
-        judge=rules.judge,
+        rules=rules.in_force,
         mcp=mcp,
     )
     with ExitStack() as opened:
@@ -295,12 +290,6 @@ def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has
             raise
         fresh = open_new_session(wanted, new_id, around.cwd, around.environment, now)
         return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
-
-
-def _task_judge(rules: CallJudge | None) -> TaskJudge:
-    from ralph.run.command_rules import TaskJudge  # noqa: PLC0415 - few projects have commands
-
-    return TaskJudge(rules)
 
 
 def _continue_from(

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.repository import repository_top
+from ralph.permissions.gate import is_permitted
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
@@ -24,11 +25,10 @@ from ralph.run.session import CannotOpenError
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
-from ralph.values.controls import RunControls
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.permission_mode import is_permitted
+from ralph.values.permission_mode import PermissionMode
 from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
 from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.permission_mode import PermissionMode
-    from ralph.values.ports import CallJudge, Clock, Events, Waiter
+    from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolDefinition
@@ -87,13 +86,13 @@ def build_toolbox(
     writable: Sequence[str] = (),
     plan: BoxPlan | None = None,
     offered: frozenset[str] | None = None,
-    controls: RunControls | None = None,
+    mode: PermissionMode = PermissionMode.BYPASS,
     keeps_list: bool = False,
-    judge: CallJudge | None = None,
+    rules: PathRules | None = None,
     mcp: McpToolset | None = None,
 ) -> LocalToolbox:
     """Builds the tools. `plan` is the sandbox of commands, or None for no sandbox. `mcp` are the tools of MCP
-    servers, which are not connected yet. `judge` applies the permission rules.
+    servers, which are not connected yet. `rules` are the permission rules about paths.
 
     `offered` holds the names of the tools that the session has offered to the model so far. All other tools are left
     out. If `offered` is None, no tool is left out for this reason. If `keeps_list` is True, the model still sees
@@ -104,13 +103,12 @@ def build_toolbox(
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
 
-    controls = controls or RunControls()
     enabled = frozenset(around.settings.enabled_tools)
     if offered is not None:
         enabled &= offered
     if not keeps_list:
-        enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
-    tool_settings = replace(_tool_settings(around, options, enabled, writable, plan), judge=judge)
+        enabled = frozenset(name for name in enabled if is_permitted(mode, name))
+    tool_settings = replace(_tool_settings(around, options, enabled, writable, plan), rules=rules)
     try:
         return LocalToolbox(
             tool_settings,
@@ -118,7 +116,6 @@ def build_toolbox(
             clock=around.clock,
             redact=around.redactor.redact,
             redact_longest=around.redactor.longest_bytes,
-            why_refused=controls.why_refused,
             mcp=mcp,
         )
     except OSError as error:
@@ -207,17 +204,17 @@ def find_library(
     around: Surroundings,
     options: RunOptions,
     plan: BoxPlan | None = None,
-    judge: CallJudge | None = None,
+    rules: PathRules | None = None,
 ) -> Library:
-    """Finds the commands and skills of the run. Leaves out files that the sandbox `plan` or the permission rules in
-    `judge` forbid to read.
+    """Finds the commands and skills of the run. Leaves out files that the sandbox `plan` or the permission rules
+    forbid to read.
     """
     if not options.takes_commands:
         return Library()
     user = user_folder(around.environment, around.cwd)
     denied = () if plan is None else plan.read_deny
     return find_commands(
-        around.cwd, user, options.setting_sources, denied, None if judge is None else judge.why_not_read
+        around.cwd, user, options.setting_sources, denied, None if rules is None else rules.why_not_read
     )
 
 

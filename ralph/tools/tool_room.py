@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.tree_limits import TreeLimits
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
-    from ralph.values.ports import CallJudge, Clock, Waiter
+    from ralph.values.ports import Clock, PathRules, Waiter
     from ralph.values.tool_calls import Block
 
 _TEMPORARY = "/tmp"  # noqa: S108 - where commands in namespaces have their own directory
@@ -67,8 +67,8 @@ class ToolSettings(Struct, frozen=True):
     plan's `means` is None."""
     tree_limits: TreeLimits | None = None
     """The limits on processes and memory of commands. If this is None, only the default limit on processes applies."""
-    judge: CallJudge | None = None
-    """Applies the permission rules about calls and paths. None if there are no rules."""
+    rules: PathRules | None = None
+    """The permission rules about paths. None if there are no rules."""
 
 
 # Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
@@ -152,7 +152,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 given=() if settings.box_plan is None else settings.box_plan.read,
             ),
             own_files=lambda: self.spill.path,
-            judge=settings.judge,
+            rules=settings.rules,
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Runs tool calls. A failed call becomes an error message for the model. A signal stops the running calls.
+"""Runs tool calls that are permitted. A failed call becomes an error message for the model. A signal stops the running calls.
 
 Every request to the API contains the definitions of the six tools, so they are short: less than 3.2 KB of JSON in total.
 """
@@ -73,15 +73,12 @@ class LocalToolbox:
         clock: Clock,
         redact: Callable[[str], str] | None = None,
         redact_longest: int = 0,
-        why_refused: Callable[[str], str | None] = lambda _tool: None,
         mcp: McpToolset | None = None,
     ) -> None:
         """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and
-        `redact_longest` is the length of the longest credential in bytes. `why_refused` returns the reason why a tool
-        must not be used now, or None if the tool is allowed. Raises WorkingDirectoryGoneError if the working
-        directory is gone, and OSError if another directory cannot be opened.
+        `redact_longest` is the length of the longest credential in bytes. Raises WorkingDirectoryGoneError if the
+        working directory is gone, and OSError if another directory cannot be opened.
         """
-        self._why_refused = why_refused
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._looked_for: str | None = None
@@ -136,7 +133,7 @@ class LocalToolbox:
         """Prepares a call of the tool `name` while the arguments of the call are still arriving. For Bash, starts the
         supervisor and makes the sandbox, which takes time. Does nothing for other tools.
         """
-        if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
+        if name == "Bash" and name in self._room.settings.enabled:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
                 self._room.turns.prepare_early()
@@ -158,11 +155,7 @@ class LocalToolbox:
 
             return settle(change, Path(change.path), self._room.seen)
 
-        def look() -> ToolOutput | None:
-            return _guarded("Settling it", settled_change)
-
-        [(settled, _)] = self._together([("an interrupted change", look)])
-        return settled
+        return self.aside("an interrupted change", settled_change)
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if any(call.name in _REDACTED or self._is_mcp(call) for call in calls):
@@ -170,6 +163,13 @@ class LocalToolbox:
         if all(_is_read_only(call) for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
         return [result for call in calls for result in self._run_alone(call)]
+
+    def aside(self, name: str, work: Callable[[], T]) -> T | ToolOutput:
+        """Calls `work` on a thread, so that a signal can end the wait for it, and returns its value. If `work` fails,
+        returns an error for the model. Raises Interrupted.
+        """
+        [(done, _)] = self._together([(name, lambda: _guarded(name, work))])
+        return done
 
     def run_hook(self, command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
         """Runs a hook from the user's settings. Must be called on the main thread. Raises Interrupted."""
@@ -281,21 +281,7 @@ class LocalToolbox:
         return done, self._room.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
-        is_own = call.name in self._room.settings.enabled and call.name in DEFINITIONS
-        if not is_own and not self._is_mcp(call):
-            names = ", ".join(known.name for known in self.definitions)
-            return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
-        why = self._why_refused(call.name)  # checked again here, in case the caller has not
-        if why is not None:
-            return ToolOutput(why, is_error=True)
-        against = _guarded("The judge of rules", lambda: self._why_against_rules(call))
-        if against is not None:
-            return (
-                against
-                if isinstance(against, ToolOutput)
-                else ToolOutput(against, is_error=True, is_denied=True)
-            )
-        if self._mcp is not None and not is_own:
+        if self._mcp is not None and self._mcp.has(call.name):
             return self._presentable(call.name, self._mcp_output(call, self._mcp))
         if call.name not in FILE_TOOLS:
             return self._presentable(
@@ -304,18 +290,6 @@ class LocalToolbox:
         planned = self._plans.pop(call.id, None) or self._planned(call)
         output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
-
-    def _why_against_rules(self, call: ToolCall) -> str | None:
-        """The reason why the permission rules refuse a call, as text for the model. None if the rules permit the
-        call.
-        """
-        judge = self._room.settings.judge
-        if judge is None:
-            return None
-        verdict = judge.judge(call)
-        if verdict.asks is not None:
-            return f"This call was not run: {verdict.asks} Nobody is asked in this run."
-        return verdict.denied
 
     def _mcp_output(self, call: ToolCall, toolset: McpToolset) -> ToolOutput:
         from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers

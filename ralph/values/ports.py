@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.values.events import Event
-    from ralph.values.tool_calls import RuleVerdict, ToolCall
 
 
 class Interrupted(BaseException):
@@ -237,14 +236,8 @@ class Events(Protocol):
     def emit(self, event: Event) -> None: ...
 
 
-class CallJudge(Protocol):
-    """Checks tool calls and paths against the permission rules. Its methods may be called on any thread."""
-
-    def judge(self, call: ToolCall) -> RuleVerdict: ...
-
-    def grant(self, call: ToolCall) -> None:
-        """Stores that somebody was asked about this call and allowed it."""
-        ...
+class PathRules(Protocol):
+    """Checks paths against the permission rules. Its methods may be called on any thread."""
 
     def why_not_read(self, path: str) -> str | None:
         """The rule that forbids reading or finding `path`, or None if no rule forbids it. `path` is absolute and

@@ -71,13 +71,15 @@ class ToolOutput(Struct, frozen=True):
     """Notices for people about the call. They are neither written to the journal nor sent to the API."""
 
 
-class RuleVerdict(Struct, frozen=True):
-    """The decision of the permission rules about one tool call."""
+class Permission(Struct, frozen=True):
+    """The decision about one tool call."""
 
     denied: str | None = None
-    """The reason why a rule denies the call, written for the model. None if no rule denies the call."""
-    asks: str | None = None
-    """The reason why somebody must be asked before the call runs. None if nobody must be asked."""
+    """The reason why the call must not run, written for the model. None if the call may run."""
+    arguments: dict[str, Any] | None = None
+    """The arguments that replace those of the model. None if the call must run with the model's own arguments."""
+    context: tuple[str, ...] = ()
+    """Texts that the model gets with the result of the call."""
 
 
 class FileChange(Struct, frozen=True):

@@ -15,8 +15,10 @@ from ralph.conversation.messages import make_message
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import standard
 from ralph.retry.roster import Roster
+from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ContextCompacted
 from ralph.values.models import Price
@@ -220,6 +222,7 @@ class World:
             clock=self.waiter.clock,
             journal=self.journal,
             events=self.events,
+            gate=CallGate(RunControls(), self.events),
             session=self.session,
             limits=limits,
         )

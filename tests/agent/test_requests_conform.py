@@ -15,11 +15,13 @@ from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import RequestShape, assistant_message, recover_conversation, user_message
 from ralph.conversation.notices import CONTINUE
 from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.permissions.gate import CallGate
 from ralph.prompt.memory import read_memory
 from ralph.run.options import RunOptions
 from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_policy
 from ralph.settings.merge import load_settings
 from ralph.tools.toolbox import READ
+from ralph.values.controls import RunControls
 from ralph.values.errors import StreamParse
 from ralph.values.models import MODELS, facts_of, named_model
 from ralph.values.redaction import Redactor
@@ -66,6 +68,7 @@ class Sent:
             clock=clock,
             journal=FakeJournal(),
             events=events,
+            gate=CallGate(RunControls(), events),
         )
         try:
             self.ended = self.run.run("the task")

@@ -20,12 +20,14 @@ from ralph.conversation.reading import OpenAnswer, Reading
 from ralph.conversation.records import DeliveryRecord, QueuedRecord, SessionError, run_record
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
+from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.ports import SignalReceived
-from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
+from ralph.values.ports import HookStopped, SignalReceived
+from ralph.values.tool_calls import FileChange, Permission, ToolCall, ToolDefinition, ToolOutput
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -69,6 +71,7 @@ class Life:
         prompt: str | list[dict[str, Any]] | None = None,
         settled: dict[str, ToolOutput] | None = None,
         shape: RequestShape = SHAPE,
+        gate: CallGate | None = None,
     ) -> None:
         self.client = ScriptedClient(script)
         self.toolbox = FakeToolbox()
@@ -90,6 +93,7 @@ class Life:
             clock=waiter.clock,
             journal=self.journal,
             events=RecordingEvents(),
+            gate=gate or CallGate(RunControls(), RecordingEvents()),
             session=self.session,
         )
         self.ended = self.run.run(prompt)
@@ -163,6 +167,68 @@ def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effe
     assert again.results["t"] == (INTERRUPTED if "t" in hanging else "done")
     assert again.results["w"] == ("was done" if "w" in hanging and had_effect else "done")
     assert set(intents) | set(ran) == {"e", "t", "w", "t2"}
+
+
+class TouchForbidden(CallGate):
+    """A gate that forbids each call of Touch. If `stop` is given, it arrives when the call has just been judged."""
+
+    def __init__(self, stop: BaseException | None = None) -> None:
+        super().__init__(RunControls(), RecordingEvents())
+        self.judged: list[str] = []
+        self._stop = stop
+
+    def judge(self, call: ToolCall) -> Permission:
+        self.judged.append(call.id)
+        if self._stop is not None:
+            raise self._stop
+        return Permission("forbidden" if call.name == "Touch" else None)
+
+
+FORBIDDEN = Life(FIRST, SECOND, DONE, prompt="the task", gate=TouchForbidden())
+
+
+def test_a_forbidden_call_leaves_its_refusal_alone_and_each_call_is_judged_just_before_its_intent() -> None:
+    records = FORBIDDEN.journal.records
+    assert [record.id for record in records if record.kind == "tool_intent"] == ["e", "w"]
+    assert FORBIDDEN.toolbox.ran == [["e"], ["w"]]
+    order: list[str] = []
+    journal, gate = FakeJournal.of_run(SHAPE), TouchForbidden()
+
+    def look(calls: Sequence[ToolCall]) -> None:
+        order.extend(f"{one.id} runs, judged: {' '.join(gate.judged)}" for one in calls)
+
+    toolbox = FakeToolbox(look)
+    toolbox.definitions = SHAPE.tools
+    rules = CallRules(SHAPE.tools, Finishing(), None, RecordingEvents(), gate)
+    names = {"e": "Echo", "e2": "Echo", "w": "Write", "e3": "Echo"}
+    calls = [ToolCall(one, name, {"text": one} if name == "Echo" else {}) for one, name in names.items()]
+    opened = OpenAnswer(answer(*(call(one.id, one.name) for one in calls)))
+    log = SessionLog(journal, Session(pending=opened))
+    ToolTurn(calls, toolbox, log, RecordingEvents(), rules).run()
+    assert order == [
+        "e runs, judged: e e2",
+        "e2 runs, judged: e e2",
+        "w runs, judged: e e2 w",
+        "e3 runs, judged: e e2 w e3",
+    ]
+
+
+@every_row("length", range(3, len(FORBIDDEN.journal.records)))
+def test_p2_a_forbidden_call_is_refused_wherever_the_run_was_killed(length) -> None:
+    journal = FakeJournal()
+    journal.records = FORBIDDEN.journal.records[:length]
+    asked = sum(record.kind == "assistant" for record in journal.records)
+    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal, gate=TouchForbidden())
+    assert (again.results["t"], again.results["t2"]) == ("forbidden", "forbidden")
+    assert not {"t", "t2"} & {call_id for batch in again.toolbox.ran for call_id in batch}
+
+
+@every_row("stop", [SignalReceived(15), HookStopped("enough"), RuntimeError("a bug")])
+def test_p2_a_stop_between_judgement_and_intent_leaves_a_call_that_was_not_run(stop) -> None:
+    stopped = Life(SECOND, prompt="the task", gate=TouchForbidden(stop))
+    assert "tool_intent" not in stopped.journal.kinds
+    again = Life(DONE, journal=stopped.journal, gate=TouchForbidden())
+    assert again.results["t2"].startswith("This call was not run: the run ended first.")
 
 
 @every_row("length", range(4, len(WHOLE.journal.records)))
@@ -350,7 +416,7 @@ def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> No
     toolbox = InterruptedToolbox()
     toolbox.definitions = SHAPE.tools
     events = RecordingEvents()
-    rules = CallRules(SHAPE.tools, Finishing(), None, events)
+    rules = CallRules(SHAPE.tools, Finishing(), None, events, CallGate(RunControls(), events))
     turn = ToolTurn(
         [ToolCall("w", "Write", {})],
         toolbox,

@@ -13,6 +13,7 @@ from ralph.agent.task import Run
 from ralph.conversation.records import forked_record, run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
 from ralph.run.old_session import take_over_cooldowns
@@ -96,6 +97,7 @@ class Life:
             clock=clock,
             journal=self.journal,
             events=self.events,
+            gate=CallGate(controls or RunControls(), self.events),
             controls=controls,
             session=old,
         )

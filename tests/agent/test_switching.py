@@ -19,8 +19,10 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.output.result_object import result_object
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.retry.roster import Roster
+from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
@@ -105,6 +107,7 @@ class Talk:
             clock=waiter.clock,
             journal=self.journal,
             events=RecordingEvents(),
+            gate=CallGate(RunControls(), RecordingEvents()),
         )
         self.ended = self.run.run("the task")
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ralph.agent.task import Run
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import GiveUp, RetryPolicy, custom, off, standard
+from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import Outcome
 from tests.api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
@@ -71,6 +73,7 @@ class WholeRun:
             clock=rig.clock,
             journal=FakeJournal(),
             events=rig.events,
+            gate=CallGate(RunControls(), rig.events),
         )
         self.ended: RunEnded = self.run.run("go")
         assert conversation_problems(self.run.conversation.messages) == []

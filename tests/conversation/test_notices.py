@@ -16,8 +16,10 @@ from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation import notices
 from ralph.conversation.messages import NOT_RUN, text_blocks
 from ralph.conversation.next_step import FAILURES
+from ralph.permissions.gate import CallGate
 from ralph.run.report_validator import validator_of
 from ralph.values.answer import MalformedCall
+from ralph.values.controls import RunControls
 from ralph.values.limits import Budget
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.report import ReportDesk
@@ -66,7 +68,9 @@ def words_of_reports() -> Iterator[str]:
 def words_of_rules() -> Iterator[str]:
     yield call_rules.ENDING
     tool = ToolDefinition("{tools}", "", {"type": "object", "required": ["x"], "properties": {"x": {}}})
-    rules = CallRules([tool], Finishing(), None, RecordingEvents())
+    rules = CallRules(
+        [tool], Finishing(), None, RecordingEvents(), CallGate(RunControls(), RecordingEvents())
+    )
     for call in (ToolCall("a", "{tool}", {}), MalformedCall("b", "{tools}", "{", "{reason}")):
         ruling = rules.ruling(call)
         assert isinstance(ruling, ToolOutput)
@@ -134,7 +138,7 @@ def words_of_results() -> Iterator[str]:
     yield f"This call was not run: {WorkingDirectoryGoneError(Path('{path}'))}."
     yield result_room.CUT_NOTE
     yield result_room.LEFT_OUT
-    yield from call_rules._notes(("{names}",))
+    yield call_rules.IGNORED_ARGUMENTS
 
 
 TOLD = [

@@ -10,9 +10,11 @@ from ralph.agent.task import Run
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
 from ralph.output.result_object import result_object
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, standard
 from ralph.retry.roster import Roster
 from ralph.run.report_validator import validator_of
+from ralph.values.controls import RunControls
 from ralph.values.events import AttemptEnded, ReportAccepted
 from ralph.values.report import ReportForm, plain_problems
 from ralph.values.tool_calls import FINAL_REPORT
@@ -98,6 +100,7 @@ class Played:
             clock=self.waiter.clock,
             journal=self.journal,
             events=self.events,
+            gate=CallGate(RunControls(), self.events),
             session=session,
             limits=limits,
             report_form=form,

@@ -11,7 +11,7 @@ from ralph.values.tool_calls import ToolCall
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.values.tool_calls import RuleVerdict
+    from ralph.permissions.in_force import RuleVerdict
 
 CWD, HOME = "/w/project", "/home/me"
 FILES = (

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.loop import send_with_retry
@@ -541,6 +542,7 @@ class Night:
             clock=self.waiter.clock,
             journal=FakeJournal.of_run(roster.first_shape),
             events=self.events,
+            gate=CallGate(RunControls(), self.events),
         )
         self.ended: RunEnded = run.run("the task")
 

@@ -12,6 +12,7 @@ from ralph.agent.task import Run
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
+from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
 from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.loop import send_with_retry
@@ -313,6 +314,7 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
         clock=waiter.clock,
         journal=journal,
         events=RecordingEvents(),
+        gate=CallGate(RunControls(), RecordingEvents()),
     )
     run.run("the task")
     cooling = [record.cooling for record in journal.records if record.kind == "target"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ralph.agent.call_rules import ModeGate
 from ralph.permissions.claude_settings import HookCommand
-from ralph.run.command_hooks import CommandHookGate
-from ralph.run.driven.hooks import HookFacts
+from ralph.run.command_hooks import CommandHooks
 from ralph.tools.hook_command import HookEnding
-from ralph.values.controls import RunControls
-from ralph.values.tool_calls import ToolCall
 from tests.fakes import RecordingEvents
 
 
@@ -27,16 +23,6 @@ def test_a_command_that_several_entries_name_runs_once_with_its_longest_limit() 
         HookCommand("PreToolUse", "Edit", "check", 600.0, "f"),
         HookCommand("Stop", "", "check", 900.0, "f"),
     ]
-    controls = RunControls()
-    gate = CommandHookGate(
-        ModeGate(controls.why_refused),
-        hooks,
-        run,
-        facts=HookFacts("s", "", "/"),
-        controls=controls,
-        events=RecordingEvents(),
-        judge=None,
-        is_told=False,
-    )
-    assert gate.judge(ToolCall("t", "Bash", {"command": "ls"})).denied is None
+    commands = CommandHooks(hooks, run, RecordingEvents(), is_told=False)
+    assert len(commands.answers("PreToolUse", {"tool_name": "Bash"}, "Bash")) == 2
     assert started == [("check", 60.0), ("other", 3.0)]

@@ -8,10 +8,9 @@ import pytest
 
 from ralph.agent.call_rules import Runnable
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
+from ralph.permissions.in_force import RulesInForce
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
-from ralph.run.command_rules import TaskJudge
-from ralph.values.controls import RunControls
 from ralph.values.events import Notice, PromptCalled
 from ralph.values.tool_calls import ToolCall, ToolOutput
 from tests.fakes import RecordingEvents
@@ -54,15 +53,13 @@ def make(tmp_path):
         call = find_commands(tmp_path, None).called(prompt)
         assert call is not None
         tools, events = Tools(), RecordingEvents()
-        controls = RunControls()
         command = CommandPrompt(
             call,
             below=below,
             cwd=tmp_path,
             home="",
             session_id="s1",
-            controls=controls,
-            judge=TaskJudge(None),
+            rules=RulesInForce(),
             events=events,
         )
         try:

@@ -8,10 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.call_rules import check_arguments
-from ralph.machine.waiter import SystemClock
 from ralph.tools import read
 from ralph.tools.tool_room import ALL_TOOLS
-from ralph.tools.toolbox import LocalToolbox
 from ralph.values.tool_calls import ToolCall, ToolOutput
 from tests.patience import within_s
 
@@ -40,31 +38,9 @@ def test_every_definition_refuses_calls_without_arguments(tools: Any) -> None:
         assert check_arguments(known.name, known.input_schema, {}).error is not None
 
 
-def test_a_tool_that_is_not_enabled_neither_shows_nor_runs(make_tools: Callable[..., Any]) -> None:
+def test_a_tool_that_is_not_enabled_is_not_offered(make_tools: Callable[..., Any]) -> None:
     tools = make_tools(enabled=frozenset({"Read", "Grep"}))
     assert [known.name for known in tools.box.definitions] == ["Read", "Grep"]
-    assert tools.error("Bash", command="touch x") == "There is no tool Bash. Tools: Read, Grep"
-    assert tools.error("Nonsense") == "There is no tool Nonsense. Tools: Read, Grep"
-
-
-def test_a_tool_that_may_not_be_used_just_now_shows_and_does_nothing(tools: Any, tmp_path: Path) -> None:
-    """A caller that plans or runs a call without asking first changes nothing."""
-    refused = {"Write", "Edit", "Bash"}
-    box = LocalToolbox(
-        tools.settings,
-        waiter=tools.waiter,
-        clock=SystemClock(),
-        why_refused=lambda name: f"not {name}" if name in refused else None,
-    )
-    write = ToolCall("toolu_1", "Write", {"file_path": "made", "content": "x"})
-    box.plan(write)
-    outputs = [
-        box.run([call])[0][0] for call in (write, ToolCall("toolu_2", "Bash", {"command": "touch made"}))
-    ]
-    assert outputs == [ToolOutput("not Write", is_error=True), ToolOutput("not Bash", is_error=True)]
-    assert not (tmp_path / "made").exists()
-    assert {known.name for known in box.definitions} == ALL_TOOLS
-    box.close()
 
 
 def test_read_only_calls_run_together_and_answer_in_order(

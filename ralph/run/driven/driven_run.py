@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.starting import patiently
 from ralph.run.driven.control_channel import ControlChannel, why_unusable
-from ralph.run.driven.driver_gate import DriverGate, DriverLink, PermissionAsking
-from ralph.run.driven.hooks import HookFacts
+from ralph.run.driven.driver_asking import DriverAsking
 from ralph.run.driven.model_choice import AboutSession, ModelChoice, described_commands
 from ralph.run.driven.questions import Questions, Replies
 from ralph.run.driven.steering import Steering
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
     from ralph.run.prepared_run import PreparedRun
     from ralph.run.process import RunProcess
-    from ralph.run.session import OpenSession
     from ralph.run.wiring import Surroundings
     from ralph.values.controls import RunControls
-    from ralph.values.ports import CallJudge, Clock, Events
+    from ralph.values.ports import Clock, Events
 
 # After one of these outcomes, the next task would end in the same way.
 _BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
@@ -126,12 +124,17 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
     if servers is not None:
         # A driver may answer its servers' messages only after ralph has answered `initialize`.
         steering.open(_early_choice(context, around))
-    link = DriverLink(lambda: steering.setup.hooks, questions, lambda state: _tell_state(context, state))
+    asking = DriverAsking(
+        lambda: steering.setup.hooks,
+        questions,
+        lambda state: _tell_state(context, state),
+        around.settings.clocks.driver_s or math.inf,
+    )
     prepared = process.open(
         around,
         has_prompt=True,
         options=setup.applied_to(context.options),
-        make_gate=lambda session, judge: _make_gate(context, around, session, link, judge),
+        driver=asking,
         of_driver=servers,
     )
     prepared.announce(around.settings.warnings)
@@ -160,23 +163,6 @@ def _early_choice(context: RunContext, around: Surroundings) -> ModelChoice:
     """The models from which a driver can choose before the session is open."""
     roster, _ = build_roster(around, (), context.options, None)
     return ModelChoice(roster, around.settings, context.redactor, AboutSession())
-
-
-def _make_gate(
-    context: RunContext,
-    around: Surroundings,
-    session: OpenSession,
-    link: DriverLink,
-    judge: CallJudge | None,
-) -> DriverGate:
-    asking = PermissionAsking(
-        is_on=context.options.permissions == "driver",
-        denies=context.options.permissions == "nobody",
-        within_s=around.settings.clocks.driver_s or math.inf,
-        allowed=around.settings.tools.allowed or (),
-    )
-    facts = HookFacts(session.id, session.journal_path, str(around.cwd))
-    return DriverGate(link, asking, facts, context.controls, context.events, judge=judge)
 
 
 def _tell_state(context: RunContext, state: str) -> None:

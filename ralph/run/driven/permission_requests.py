@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, ValidationError, convert
+from msgspec.structs import replace
+
+from ralph.permissions.gate import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,14 +23,6 @@ class Allow(Struct, frozen=True, rename="camel", tag_field="behavior", tag="allo
 class Deny(Struct, frozen=True, tag_field="behavior", tag="deny"):
     message: str = "no reason was given"
     interrupt: bool = False
-
-
-def permission_answer(fields: Mapping[str, Any]) -> Allow | Deny:
-    """Decodes an answer to `can_use_tool`. Raises ValueError if it is invalid; the call is then denied."""
-    try:
-        return convert(fields, Allow | Deny)
-    except ValidationError as error:
-        raise ValueError(str(error)) from error
 
 
 def permission_request(call: ToolCall, reason: str | None) -> dict[str, Any]:
@@ -61,20 +56,18 @@ class NamedRule(Struct, frozen=True, rename="camel"):
     rule_content: str | None = None
 
 
-class Updates(Struct, frozen=True):
-    """The permission changes that a driver requests in an answer."""
-
-    mode: str | None = None
-    """The name of the permission mode to set, or None."""
-    allowed: tuple[str, ...] = ()
-    """The tools that need no question any more."""
-    ignored: tuple[str, ...] = ()
-    """The types of updates that ralph does not apply. Without them, ralph asks more often than needed."""
-    refused: str | None = None
-    """An update that would restrict later calls, but that ralph cannot apply. None if there is none."""
+def decision_of(fields: Mapping[str, Any]) -> Decision:
+    """Decodes an answer to `can_use_tool`. Raises ValueError if it is invalid; the call is then denied."""
+    try:
+        answer = convert(fields, Allow | Deny)
+    except ValidationError as error:
+        raise ValueError(str(error)) from error
+    if isinstance(answer, Deny):
+        return Decision(answer.message, answer.interrupt)
+    return _with_updates(Decision(arguments=answer.updated_input), answer.updated_permissions or ())
 
 
-def read_updates(updates: tuple[dict[str, Any], ...] | None) -> Updates:
+def _with_updates(decision: Decision, updates: tuple[dict[str, Any], ...]) -> Decision:
     """Reads the permission updates of an answer. ralph may ignore an update that gives permissions. The first
     unsupported update that takes permissions away becomes `refused`.
     """
@@ -82,7 +75,7 @@ def read_updates(updates: tuple[dict[str, Any], ...] | None) -> Updates:
     allowed: list[str] = []
     ignored: list[str] = []
     refused: str | None = None
-    for update in updates or ():
+    for update in updates:
         kind = str(update.get("type"))
         try:
             decoded = convert(update, SetMode | AddRules)
@@ -99,4 +92,10 @@ def read_updates(updates: tuple[dict[str, Any], ...] | None) -> Updates:
                 ignored += [kind for rule in rules if rule.rule_content is not None]
             case AddRules(behavior=behavior):
                 refused = refused or f"{kind} ({behavior})"
-    return Updates(mode, tuple(allowed), tuple(dict.fromkeys(ignored)), refused)
+    return replace(
+        decision,
+        mode=mode,
+        allowed=tuple(allowed),
+        ignored=tuple(dict.fromkeys(ignored)),
+        refused=refused,
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ralph.sandbox.protected_paths import ProtectedPaths
-    from ralph.values.ports import CallJudge
+    from ralph.values.ports import PathRules
 
 Identity = tuple[int, int]
 
@@ -41,13 +41,12 @@ class PathGuard:
         self,
         gather: Callable[[], ProtectedPaths],
         own_files: Callable[[], Path | None],
-        judge: CallJudge | None = None,
+        rules: PathRules | None = None,
     ) -> None:
         """`gather` makes the table. `own_files` returns the directory with this run's long outputs, or None if the
-        directory does not exist yet. The model may read these outputs. `judge` applies the permission rules about
-        paths.
+        directory does not exist yet. The model may read these outputs. `rules` are the permission rules about paths.
         """
-        self._judge = judge
+        self._rules = rules
         self._gather = gather
         self._own_files = own_files
 
@@ -81,7 +80,7 @@ class PathGuard:
         """Raises ToolError if the file `real` must not be written. `real` is an absolute path without links. The file
         need not exist.
         """
-        rule = None if self._judge is None else self._judge.why_not_written(real)
+        rule = None if self._rules is None else self._rules.why_not_written(real)
         self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):
             self._refuse(real, shown, self.paths.why_not_written(path), "written")
@@ -99,7 +98,7 @@ class PathGuard:
         """Whether the permission rules allow the file `real` to be read. This check ignores the table of protected
         paths.
         """
-        return self._judge is None or self._judge.why_not_read(real) is None
+        return self._rules is None or self._rules.why_not_read(real) is None
 
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
         if _is_private(real, status):
@@ -114,7 +113,7 @@ class PathGuard:
         own = self._own_files()
         if own is not None and is_within(real, os.path.realpath(own)):
             return None
-        rule = None if self._judge is None else self._judge.why_not_read(real)
+        rule = None if self._rules is None else self._rules.why_not_read(real)
         protection = _by_rule(rule) or self.paths.why_not_read(real)
         known = real if protection is not None else self._canonical(real)
         return protection if known == real else self.paths.why_not_read(known)

@@ -142,6 +142,34 @@ def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serv
     assert "its effects are unknown" in first["content"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--settings", '{"permissions": {"deny": ["Bash(echo:*)"]}}'),
+        ("--settings", '{"permissions": {"ask": ["Bash(echo:*)"]}}'),
+        ("--disallowed-tools", "Bash(echo *)"),
+        ("--permission-prompts", "none"),
+        ("--settings", '{"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "exit 2"}]}]}}'),
+    ],
+    ids=["deny", "ask", "a pattern", "a mode", "a hook"],
+)
+def test_p2_a_forbidden_call_has_no_unknown_effects_wherever_the_run_was_killed_exits_0(
+    ralph, serve, options
+) -> None:
+    server = serve(Turn([APPEND]), *[Turn("Done.")] * 9)
+    assert ralph("go", "--session-id", ID, *options).code == 0
+    whole = journal_of(ralph).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    kinds = [record.kind for record in read_lines(whole).records]
+    assert "tool_intent" not in kinds
+    for length in range(kinds.index("assistant") + 1, kinds.index("tool_result") + 2):
+        journal_of(ralph).write_bytes(b"".join(lines[:length]))
+        assert ralph("--resume", ID, *options).code == 0
+        assert result_in(server.requests[-1])["is_error"]
+        assert "This call was interrupted" not in result_in(server.requests[-1])["content"]
+    assert effects(ralph) == []
+
+
 def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph, serve) -> None:
     server = serve(
         Turn([THOUGHT, Text("I work."), APPEND]),

@@ -1,0 +1,210 @@
+"""Reads the answers of hooks, and decides for which tools a hook is called. The rules are those of Claude Code, except that
+a hook that fails refuses the call (`specs/control.md`). No I/O happens here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, ValidationError, convert, field
+from msgspec.structs import replace
+
+from ralph.values.tool_choice import TOOL_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.values.tool_calls import ToolCall, ToolOutput
+
+PRE, POST, POST_FAILURE = "PreToolUse", "PostToolUse", "PostToolUseFailure"
+PROMPT, STOP = "UserPromptSubmit", "Stop"
+EVENTS = (PRE, POST, POST_FAILURE, PROMPT, STOP)
+"""The events for which ralph calls hooks."""
+
+_PLAIN = re.compile(r"[\w\s|,-]*")
+
+
+def matches(matcher: str | None, tool: str) -> bool:
+    """True if the matcher of a hook covers a tool.
+
+    A matcher is a name, or a list of names such as `A|B` or `A,B`. A name covers only the tool with exactly that
+    name. Any other matcher is a regular expression, which may match any part of the tool's name. None, "" and "*"
+    cover all tools.
+    """
+    if matcher is None or matcher in ("", "*"):
+        return True
+    if _PLAIN.fullmatch(matcher):
+        return tool in re.split(r"\s*[|,]\s*", matcher.strip())
+    return re.search(matcher, tool) is not None
+
+
+def why_no_matcher(matcher: str | None) -> str | None:
+    """The reason why a matcher is invalid, or None if it is valid. A name that resembles the name of a tool is
+    probably misspelt, and then the hook would never be called.
+    """
+    if matcher is None or matcher == "*":
+        return None
+    if _PLAIN.fullmatch(matcher):
+        from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - few runs have hooks
+
+        listed = re.split(r"\s*[|,]\s*", matcher.strip())
+        missing = [name for name in TOOL_NAMES if name not in listed]
+        found = misspelt((name for name in listed if name not in TOOL_NAMES), missing)
+        return None if found is None else f"no tool is called {found[0]!r}: did you mean {found[1]}?"
+    try:
+        re.compile(matcher)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression: {error}"
+    return None
+
+
+class _Specific(Struct, frozen=True, rename="camel"):
+    permission_decision: Literal["allow", "deny", "ask", "defer"] | None = None
+    permission_decision_reason: str | None = None
+    updated_input: dict[str, Any] | None = None
+    additional_context: str | None = None
+    updated_tool_output: Any = None
+
+
+class HookAnswer(Struct, frozen=True, rename="camel"):
+    """The answer of a hook. The JSON object `{}` means that the hook neither allows nor refuses anything."""
+
+    goes_on: bool = field(default=True, name="continue")
+    stop_reason: str | None = None
+    decision: Literal["approve", "block"] | None = None
+    reason: str | None = None
+    system_message: str | None = None
+    """Accepted without effect, because it is meant for a person at a screen."""
+    is_async: bool = field(default=False, name="async")
+    """True if the hook continues in the background, so that its answer has no effect."""
+    specific: _Specific = field(default_factory=_Specific, name="hookSpecificOutput")
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the hook refuses the call, the prompt or the end that it was asked about."""
+        decision = self.specific.permission_decision
+        return self.decision == "block" or decision in ("deny", "defer")
+
+    @property
+    def why(self) -> str:
+        return self.specific.permission_decision_reason or self.reason or "no reason was given"
+
+
+def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
+    """Decodes an answer. Raises ValueError if a field has the wrong type; the hook then counts as failed."""
+    try:
+        answer = convert(fields, HookAnswer)
+    except ValidationError as error:
+        raise ValueError(str(error)) from error
+    return HookAnswer() if answer.is_async else answer
+
+
+def context_answer(text: str) -> HookAnswer:
+    """The answer of a hook whose only effect is to add `text` for the model."""
+    return HookAnswer(specific=_Specific(additional_context=text))
+
+
+class CallVerdict(Struct, frozen=True):
+    """The combined decision of all PreToolUse hooks about one call. If their decisions differ, the strictest one
+    applies.
+    """
+
+    denied: str | None = None
+    """The reason why the call must not run, or None."""
+    asks: str | None = None
+    """The reason why somebody must be asked about the call, or None."""
+    allows: bool = False
+    """True if a hook allowed the call. Then nobody is asked about it, unless a rule requires that."""
+    arguments: dict[str, Any] | None = None
+    """The arguments after a hook has changed them, or None if no hook changed them."""
+    context: tuple[str, ...] = ()
+    """Texts from hooks that the model gets together with the result of the call."""
+
+
+def call_verdict(answers: Iterable[HookAnswer]) -> CallVerdict:
+    denied: str | None = None
+    asks: str | None = None
+    arguments: dict[str, Any] | None = None
+    allows = False
+    context: list[str] = []
+    for answer in answers:
+        specific = answer.specific
+        if answer.blocks and denied is None:
+            denied = answer.why
+        if specific.permission_decision == "ask" and asks is None:
+            asks = answer.why
+        allows |= specific.permission_decision == "allow"
+        arguments = specific.updated_input if specific.updated_input is not None else arguments
+        context += _context_of(answer)
+    return CallVerdict(denied, asks, allows and asks is None, arguments, tuple(context))
+
+
+def contexts(answers: Iterable[HookAnswer]) -> tuple[str, ...]:
+    """The texts that hooks add for the model, taken from the hooks' answers."""
+    return tuple(text for answer in answers for text in _context_of(answer))
+
+
+def first_stop(answers: Iterable[HookAnswer]) -> str | None:
+    """The first hook that ends the run gives a reason. Returns this reason, or None if no hook ends the run."""
+    for answer in answers:
+        if not answer.goes_on:
+            return answer.stop_reason or "a hook ended the run"
+    return None
+
+
+def first_block(answers: Iterable[HookAnswer]) -> str | None:
+    """Returns the reason given by the first hook that blocks, or None if no hook blocks."""
+    return next((answer.why for answer in answers if answer.blocks), None)
+
+
+def _context_of(answer: HookAnswer) -> Iterator[str]:
+    if answer.specific.additional_context:
+        yield answer.specific.additional_context
+
+
+def about_call(call: ToolCall) -> dict[str, Any]:
+    """The fields that tell a hook about a tool call."""
+    return {"tool_name": call.name, "tool_input": call.arguments, "tool_use_id": call.id}
+
+
+def about_output(call: ToolCall, output: ToolOutput) -> dict[str, Any]:
+    """The fields that tell a hook about a call that ran. For Bash, all output is in `stdout`, because ralph does not
+    separate standard output and standard error.
+    """
+    if output.is_error:
+        return {**about_call(call), "error": _words_of(output), "is_interrupt": False}
+    if call.name == "Bash":
+        told: object = {"stdout": _words_of(output), "stderr": "", "interrupted": False, "isImage": False}
+    else:
+        told = output.content if isinstance(output.content, str) else list(output.content)
+    return {**about_call(call), "tool_response": told}
+
+
+def _words_of(output: ToolOutput) -> str:
+    if isinstance(output.content, str):
+        return output.content
+    return "\n".join(str(block["text"]) for block in output.content if block.get("type") == "text")
+
+
+def with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
+    """The output of a call after the hooks' answers were applied. A hook can add a text to the output or replace the
+    output.
+    """
+    for answer in answers:
+        new = answer.specific.updated_tool_output
+        if new is not None:
+            output = replace(
+                output, content=new if isinstance(new, str) else json.dumps(new, ensure_ascii=False)
+            )
+    added = [*contexts(answers)]
+    blocked = first_block(answers)
+    if blocked is not None:
+        added.append(f"{event} hook feedback:\n{blocked}")
+    if not added:
+        return output
+    words = "\n".join(added)
+    if isinstance(output.content, str):
+        return replace(output, content=f"{output.content}\n\n{words}")
+    return replace(output, content=(*output.content, {"type": "text", "text": words}))

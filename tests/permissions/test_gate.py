@@ -1,0 +1,235 @@
+"""The order in which hooks, rules, the mode and somebody who is asked decide about a call, and who has the last word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.permissions.gate import CallGate, Decision, HookFailedError, must_ask
+from ralph.permissions.hook_answers import hook_answer
+from ralph.permissions.in_force import CommandRules, RulesInForce
+from ralph.values.controls import RunControls
+from ralph.values.events import Notice
+from ralph.values.permission_mode import PermissionMode
+from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.tool_calls import Permission, ToolCall, ToolOutput
+from tests.fakes import RecordingEvents
+from tests.permissions.worlds import permissions
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.permissions.hook_answers import HookAnswer
+
+
+class Steps:
+    """All who decide about a call. They share a list of who was asked about which command."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def hooks(self, name: str, **answer: Any) -> ScriptedHooks:
+        return ScriptedHooks(self.asked, name, answer)
+
+    def asker(self, decision: Decision) -> ScriptedAsker:
+        return ScriptedAsker(self.asked, decision)
+
+
+class ScriptedHooks:
+    def __init__(self, asked: list[tuple[str, str]], name: str, answer: dict[str, Any]) -> None:
+        self._asked, self._name, self._answer = asked, name, answer
+
+    def answers(self, event: str, fields: Mapping[str, Any], tool: str) -> Sequence[HookAnswer]:
+        self._asked.append((self._name, str(fields.get("tool_input", {}).get("command", event))))
+        assert tool == fields.get("tool_name", "")
+        if self._answer.get("fails"):
+            raise HookFailedError("it broke")
+        return [hook_answer(self._answer)]
+
+
+class ScriptedAsker:
+    def __init__(self, asked: list[tuple[str, str]], decision: Decision) -> None:
+        self._asked, self._decision = asked, decision
+
+    def decide(self, call: ToolCall, reason: str | None) -> Decision:
+        self._asked.append((f"somebody because {reason}", str(call.arguments["command"])))
+        return self._decision
+
+
+def decided(**fields: Any) -> dict[str, Any]:
+    return {"hookSpecificOutput": fields}
+
+
+def changes_to(command: str) -> dict[str, Any]:
+    return decided(updatedInput={"command": command})
+
+
+def gate(
+    hooks: Sequence[ScriptedHooks] = (),
+    asker: ScriptedAsker | None = None,
+    mode: str = "default",
+    command: CommandRules | None = None,
+    *,
+    nobody: bool = False,
+    **rules: Sequence[str],
+) -> CallGate:
+    in_force = RulesInForce(permissions(**rules) if rules else None)  # type: ignore[arg-type]  # lists of rules alone
+    in_force.begin_task(command)
+    controls = RunControls(permission_mode=PermissionMode(mode))
+    return CallGate(controls, RecordingEvents(), in_force, hooks=hooks, asker=asker, refuses_unasked=nobody)
+
+
+def judge(made: CallGate, command: str = "old", tool: str = "Bash") -> Permission:
+    return made.judge(ToolCall("t", tool, {"command": command}))
+
+
+def test_hooks_come_first_and_each_later_step_judges_what_an_earlier_one_has_changed() -> None:
+    steps = Steps()
+    hooks = [steps.hooks("files", **changes_to("second")), steps.hooks("driver", **changes_to("third"))]
+    made = gate(hooks, steps.asker(Decision(arguments={"command": "last"})), ask=["Bash(third)"])
+    assert judge(made, "first") == Permission(arguments={"command": "last"})
+    reason = "the rule Bash(third) (the file) wants somebody to be asked first."
+    assert steps.asked == [("files", "first"), ("driver", "second"), (f"somebody because {reason}", "third")]
+
+
+def test_rules_judge_the_changes_of_a_hook_and_of_somebody_who_was_asked() -> None:
+    steps = Steps()
+    by_hook = judge(gate([steps.hooks("driver", **changes_to("rm x"))], deny=["Bash(rm:*)"]))
+    assert by_hook.denied is not None
+    assert "the rule Bash(rm:*)" in by_hook.denied
+    by_somebody = judge(gate([], steps.asker(Decision(arguments={"command": "rm x"})), deny=["Bash(rm:*)"]))
+    assert by_somebody.denied == by_hook.denied
+    allowed = judge(gate([steps.hooks("driver", **changes_to("ls"))], deny=["Bash(rm:*)"]), "rm x")
+    assert allowed.arguments == {"command": "ls"}
+
+
+@every_row(
+    ("deny", "mode", "hook", "denied_by"),
+    [
+        (["Bash(old)"], "plan", {"decision": "block", "reason": "no"}, "PreToolUse:Bash hook error: no"),
+        (["Bash(old)"], "plan", {"fails": True}, "hook error: it broke. The call was not run"),
+        (["Bash(old)"], "plan", decided(permissionDecision="allow"), "the rule Bash(old)"),
+        (["Bash(new)"], "plan", decided(permissionDecision="allow"), "the permission mode is plan"),
+        (["Bash(new)"], "default", {}, "not today"),
+    ],
+)
+def test_the_first_that_refuses_is_the_last_that_is_asked(deny, mode, hook, denied_by) -> None:
+    steps = Steps()
+    made = gate([steps.hooks("driver", **hook)], steps.asker(Decision("not today")), mode, deny=deny)
+    denied = judge(made).denied
+    assert denied is not None
+    assert denied_by in denied
+    assert len(steps.asked) == (2 if denied == "not today" else 1)
+
+
+@every_row(
+    ("mode", "hook", "is_asked"),
+    [
+        ("default", {}, True),
+        ("default", decided(permissionDecision="allow"), False),
+        ("bypassPermissions", {}, False),
+        ("bypassPermissions", decided(permissionDecision="ask"), True),
+    ],
+)
+def test_somebody_is_asked_where_the_mode_a_rule_or_a_hook_wants_it(mode, hook, is_asked) -> None:
+    steps = Steps()
+    made = gate([steps.hooks("driver", **hook)], steps.asker(Decision("no")), mode)
+    assert (judge(made).denied == "no") is is_asked
+    ruled = gate([steps.hooks("driver", **hook)], steps.asker(Decision("no")), mode, ask=["Bash(old)"])
+    assert judge(ruled).denied == "no", "a rule asks in every mode, whatever a hook allows"
+
+
+def test_a_hook_of_a_file_that_allows_spares_a_driver_no_question() -> None:
+    steps = Steps()
+    hooks = [steps.hooks("files", **decided(permissionDecision="allow")), steps.hooks("driver")]
+    assert judge(gate(hooks, steps.asker(Decision("no")))).denied == "no"
+
+
+def test_what_asks_is_denied_where_nobody_is_asked() -> None:
+    steps = Steps()
+    by_rule = judge(gate(ask=["Bash(old)"])).denied
+    assert by_rule == (
+        "This call was not run: the rule Bash(old) (the file) wants somebody to be asked first. Nobody is asked in "
+        "this run."
+    )
+    asking = decided(permissionDecision="ask", permissionDecisionReason="odd")
+    by_hook = judge(gate([steps.hooks("files", **asking)])).denied
+    assert by_hook == (
+        "This call was not run: a hook wants somebody to be asked first: odd. Nobody is asked in this run."
+    )
+    by_mode = judge(gate(nobody=True)).denied
+    assert by_mode is not None
+    assert "in permission mode default it needs a permission, and nobody is asked here" in by_mode
+    assert judge(gate()) == Permission()
+
+
+def test_a_command_file_narrows_tools_and_adds_rules_for_its_task() -> None:
+    of_command = CommandRules("/fix", frozenset({"Read", "Bash"}), permissions(allow=["Bash(ls *)"]))
+    made = gate(command=of_command, deny=["Bash(ls -l)"])
+    assert judge(made, "ls x").denied is None
+    assert "the rule Bash(ls -l)" in str(judge(made, "ls -l").denied)
+    assert "only calls that a rule allows may run" in str(judge(made, "old").denied)
+    assert judge(made, tool="Write").denied is not None
+    assert "the command /fix allows Bash, Read alone" in str(made.why_refused("Write"))
+
+
+def test_a_permission_may_widen_the_next_ones_and_a_limit_that_is_not_kept_ends_the_run() -> None:
+    steps = Steps()
+    made = gate([], steps.asker(Decision(allowed=("Bash",))))
+    assert [judge(made), judge(made)] == [Permission(), Permission()]
+    assert len(steps.asked) == 1
+    with pytest.raises(GuardRefused, match="which ralph cannot honour"):
+        judge(gate([], steps.asker(Decision(refused="addRules (deny)"))))
+    with pytest.raises(HookStopped, match="ended the run: enough"):
+        judge(gate([], steps.asker(Decision("enough", ends_run=True))))
+    into_plan = gate([], steps.asker(Decision(mode="plan")))
+    assert judge(into_plan).denied is None
+    assert "the permission mode is plan" in str(judge(into_plan).denied)
+
+
+def test_a_judge_of_rules_that_fails_refuses() -> None:
+    in_force = RulesInForce(permissions(deny=["Bash(rm:*)"]))
+    error = ToolOutput("the permission rules failed inside ralph", is_error=True)
+    made = CallGate(RunControls(), RecordingEvents(), in_force, aside=lambda _name, _work: error)
+    assert judge(made).denied == error.content
+
+
+def test_hooks_after_a_call_are_asked_in_reverse_and_a_failed_one_is_a_vital_notice() -> None:
+    steps, events = Steps(), RecordingEvents()
+    hooks = [steps.hooks("files", decision="block", reason="test it"), steps.hooks("driver", fails=True)]
+    made = CallGate(RunControls(), events, hooks=hooks)
+    output = made.observe(ToolCall("t", "Bash", {"command": "ls"}), ToolOutput("x"), 0.5)
+    assert output.content == "x\n\nPostToolUse hook feedback:\ntest it"
+    assert [name for name, _ in steps.asked] == ["driver", "files"]
+    assert events.events == [Notice("the PostToolUse hook of Bash failed: it broke", is_vital=True)]
+
+
+def test_a_hook_that_fails_at_the_beginning_or_the_end_of_a_task_ends_it() -> None:
+    steps = Steps()
+    broken = gate([steps.hooks("driver", fails=True)])
+    with pytest.raises(GuardRefused, match="the UserPromptSubmit hook failed: it broke"):
+        broken.before_task([])
+    with pytest.raises(GuardRefused, match="the Stop hook failed: it broke"):
+        broken.before_end("done", was_held=False)
+    blocking = gate([steps.hooks("files", decision="block", reason="no"), steps.hooks("driver", fails=True)])
+    assert blocking.before_end("done", was_held=False) == "no", "the first that blocks is enough"
+    with pytest.raises(HookStopped, match="refused the task: no"):
+        blocking.before_task([])
+
+
+@every_row(
+    ("mode", "asked"),
+    [
+        ("bypassPermissions", set()),
+        ("dontAsk", set()),
+        ("default", {"Write", "Edit", "Bash", "mcp__a__b"}),
+        ("auto", {"Write", "Edit", "Bash", "mcp__a__b"}),
+        ("acceptEdits", {"Bash", "mcp__a__b"}),
+    ],
+)
+def test_the_mode_decides_about_which_tools_somebody_is_asked(mode, asked) -> None:
+    tools = ["Read", "Glob", "Grep", "Write", "Edit", "Bash", "mcp__a__b"]
+    assert {tool for tool in tools if must_ask(PermissionMode(mode), tool, ())} == asked
+    assert not must_ask(PermissionMode(mode), "Bash", {"Bash"}), "allowed by name"
