@@ -567,8 +567,8 @@ MUTANTS = (
     Mutant(
         "remote-names-a-program",
         "a repository on this machine runs no program that it names",
-        '_IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")',
-        '_IN_THEIRS = ("receive.autogc=false",)',
+        "return [*settings.arguments, *ours]",
+        "return ours",
         (*GIT, *FLEET_GIT),
     ),
     Mutant(

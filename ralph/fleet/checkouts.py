@@ -19,13 +19,13 @@ import shutil
 import signal
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ralph.git.answer import CheckoutError, GitAnswer, without_user
-from ralph.git.remote import COMMIT_ID, PUSH, reach
+from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import settings_before_any
 from ralph.machine.waiter import InboxWaiter, SystemClock
@@ -69,7 +69,6 @@ _FETCH = (
     # A repository that is a shallow clone itself, as that of a CI, makes the mirror shallow.
     *("--no-auto-maintenance", "--update-shallow"),
 )
-_CONFIGURATION = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfilemode = true\n"
 
 
 class Maker(Struct, frozen=True):
@@ -86,22 +85,11 @@ class Maker(Struct, frozen=True):
         return f"{_TRAILER}: {self.set}/{self.job} {self.attempt} {self.generation}"
 
 
-class CheckpointCommit(Struct, frozen=True):
+class MadeCommit(Struct, frozen=True):
     commit: str
-    tree: str
-    changed_bytes: int
-    """The sum of the sizes of the files that were written since the previous snapshot of this checkout."""
     left_out: tuple[str, ...]
     """Paths whose content is not in the commit, each with the reason: large files that git does not track, repositories
     inside the checkout, and files that cannot be read."""
-
-
-class FinalCommit(Struct, frozen=True):
-    commit: str
-    is_new: bool
-    """True if uncommitted files were left. False if the commit is the agent's HEAD."""
-    left_out: tuple[str, ...]
-    """As in `CheckpointCommit`."""
 
 
 class Delivered(Struct, frozen=True):
@@ -208,17 +196,17 @@ class Repositories:
         `branch` at the commit of `ref`. `ref` is a branch, a tag, a commit, or None for the remote's HEAD. Makes the
         worker's own git directory `git` beside `directory`. Raises CheckoutError and Interrupted.
         """
-        mirror = self._mirror(repository)
-        git = self._git(mirror, repository)
-        with self._locked(mirror) as held:
+        git = self._mirror(repository)
+        with self._locked(git.directory) as held:
             # Only for a complete commit id that the mirror has, no fetch is needed.
             commit = git.resolved(ref) if ref and COMMIT_ID.fullmatch(ref) else None
             if commit is None:
                 _fetch(git, (f"+HEAD:{_REMOTE_HEAD}",) if ref is None else (), held)
                 commit = _commit_of(git, ref, held)
-            self._clone(mirror, repository, directory)
-        place = CheckoutPlace(repository, directory, mirror / "objects")
-        return self._made(place, branch, commit, commit, {})
+            self._clone(git, directory)
+        checkout = JobCheckout(self._calls, git, directory, commit)
+        checkout.write_files(commit, branch)
+        return checkout
 
     def restore(
         self, repository: str, checkpoint_ref: str, commit: str, directory: Path, branch: str
@@ -226,9 +214,8 @@ class Repositories:
         """Checks out the checkpoint `commit`, which was pushed to `checkpoint_ref`. HEAD is the first parent of the
         checkpoint, on the new local branch `branch`. The files are those of the checkpoint. Otherwise as `check_out`.
         """
-        mirror = self._mirror(repository)
-        git = self._git(mirror, repository)
-        with self._locked(mirror) as held:
+        git = self._mirror(repository)
+        with self._locked(git.directory) as held:
             _fetch(git, (), held)
             answer = git.remote(_FETCH, f"+{checkpoint_ref}:{checkpoint_ref}", held=held)
             if git.resolved(commit) is None:  # another worker has overwritten the ref
@@ -246,9 +233,10 @@ class Repositories:
                     f"{without_user(repository)}: {commit} is no checkpoint: it has no parent"
                 )
             seen = git.resolved(checkpoint_ref)
-            self._clone(mirror, repository, directory)
-        place = CheckoutPlace(repository, directory, mirror / "objects")
-        return self._made(place, branch, head, commit, {checkpoint_ref: seen} if seen else {})
+            self._clone(git, directory)
+        checkout = JobCheckout(self._calls, git, directory, head, {checkpoint_ref: seen})
+        checkout.write_files(commit, branch)
+        return checkout
 
     def branch_at(self, repository: str, branch: str) -> str | None:
         """Asks the remote for the commit of a branch. None if there is no such branch. Raises Interrupted, and
@@ -257,7 +245,7 @@ class Repositories:
         ref = f"refs/heads/{branch}"
         parts = branch.split("/")
         above = [f"refs/heads/{'/'.join(parts[:count])}" for count in range(1, len(parts))]
-        found = self._git(self._mirror(repository), repository).remote_refs(ref, f"{ref}/*", *above)
+        found = self._mirror(repository).remote_refs(ref, f"{ref}/*", *above)
         for name in found:
             if name in above or name.startswith(f"{ref}/"):
                 raise CheckoutError(
@@ -270,7 +258,7 @@ class Repositories:
         """Removes all checkpoints of a job at the remote, and returns the number of removed refs. Raises
         CheckoutError and Interrupted.
         """
-        git = self._git(self._mirror(repository), repository)
+        git = self._mirror(repository)
         beginning = f"refs/ralph/{job}/"
         # A pattern of ls-remote may also fit the end of a name.
         refs = {ref for ref in git.remote_refs(f"{beginning}*") if ref.startswith(beginning)}
@@ -280,20 +268,17 @@ class Repositories:
                 raise git.failure("push", answer)
         return len(refs)
 
-    def _git(self, mirror: Path, repository: str) -> WorkerGit:
-        return WorkerGit(self._calls, repository, mirror)
-
-    def _mirror(self, repository: str) -> Path:
-        """The mirror of a repository, which is made if it is missing."""
+    def _mirror(self, repository: str) -> WorkerGit:
+        """Git in the mirror of a repository, which is made if it is missing."""
         mirror = self._folder / f"{hashlib.sha256(repository.encode()).hexdigest()[:32]}.git"
         if not mirror.exists():
             with _disk(), self._locked(mirror):
                 if not mirror.exists():
                     new = mirror.with_suffix(".new")
                     shutil.rmtree(new, ignore_errors=True)
-                    _make_git_directory(new, "[core]\n\trepositoryformatversion = 0\n\tbare = true\n", ())
+                    make_git_directory(new, "\tbare = true\n")
                     new.rename(mirror)
-        return mirror
+        return WorkerGit(self._calls, repository, mirror)
 
     @contextmanager
     def _locked(self, mirror: Path) -> Iterator[int]:
@@ -321,35 +306,20 @@ class Repositories:
         finally:
             os.close(descriptor)
 
-    def _clone(self, mirror: Path, repository: str, directory: Path) -> None:
+    def _clone(self, git: WorkerGit, directory: Path) -> None:
         """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's
         repository.
         """
         with _disk():
             directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         quietly = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", "--origin=origin")
-        WorkerGit(self._calls, repository, mirror, {}).change(*quietly, "--", str(mirror), str(directory))
+        mirror = git.directory
+        WorkerGit(self._calls, git.url, mirror, {}).change(*quietly, "--", str(mirror), str(directory))
         with _disk():  # git does not share the objects of a shallow repository
             (directory / ".git/objects/info").mkdir(exist_ok=True)
             (directory / ".git/objects/info/alternates").write_bytes(os.fsencode(mirror / "objects") + b"\n")
-        theirs = WorkerGit(self._calls, repository, directory, {"GIT_DIR": str(directory / ".git")})
-        theirs.change("config", "remote.origin.url", repository)
-
-    def _made(
-        self, place: CheckoutPlace, branch: str, head: str, files: str, seen: dict[str, str]
-    ) -> JobCheckout:
-        """Writes the files of the commit `files`. HEAD becomes `head`. `seen` maps refs of checkpoints to the commits
-        that they have at the remote.
-        """
-        with _disk():
-            shutil.rmtree(place.own, ignore_errors=True)
-            place.own.mkdir(mode=0o700)
-            _make_git_directory(place.own, _CONFIGURATION, (place.objects,))
-            if place.shallow_file.exists():
-                shutil.copyfile(place.shallow_file, place.own / "shallow")
-        checkout = JobCheckout(self._calls, place, head, seen)
-        checkout.write_files(files, branch)
-        return checkout
+        theirs = WorkerGit(self._calls, git.url, directory, {"GIT_DIR": str(directory / ".git")})
+        theirs.change("config", "remote.origin.url", git.url)
 
 
 def _commit_of(git: WorkerGit, ref: str | None, held: int) -> str:
@@ -382,40 +352,29 @@ def _fetch(git: WorkerGit, more: Sequence[str], held: int) -> None:
         raise error
 
 
-class CheckoutPlace(Struct, frozen=True):
-    """The repository of a job, and the directories of one checkout of it."""
-
-    repository: str
-    directory: Path
-    """The checkout, where the agent works."""
-    objects: Path
-    """The objects of the mirror."""
-
-    @property
-    def shallow_file(self) -> Path:
-        """Names the commits whose parents the mirror lacks. It exists only if the repository is a shallow clone."""
-        return self.objects.parent / "shallow"
-
-    @property
-    def own(self) -> Path:
-        """The worker's own git directory for the checkout."""
-        return self.directory.parent / "git"
-
-
 class JobCheckout:
     """The checkout of one takeup of a job, and the worker's own git directory for it."""
 
-    def __init__(self, calls: GitCalls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
-        """`Repositories` makes checkouts. `seen` maps refs of checkpoints to the commits at the remote."""
-        self.directory = place.directory
-        self.objects = place.objects
+    def __init__(
+        self,
+        calls: GitCalls,
+        mirror: WorkerGit,
+        directory: Path,
+        commit: str,
+        seen: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """`Repositories` makes checkouts. `directory` is the checkout, where the agent works. `seen` maps refs of
+        checkpoints to the commits at the remote.
+        """
+        self.directory = directory
+        self.objects = mirror.directory / "objects"
         """The objects that the checkout borrows."""
         self.commit = commit
         """The commit that HEAD was when this checkout was made."""
         self._calls = calls
-        self._repository = place.repository
-        self._own = place.own
-        self._seen: dict[str, str | None] = dict(seen)
+        self._repository = mirror.url
+        self._own = directory.parent / "git"
+        self._seen = dict(seen or {})
         self._index_head = commit
         self._taken = commit
         self._carried: dict[bytes, int] = {}
@@ -435,9 +394,16 @@ class JobCheckout:
         return WorkerGit(self._calls, self._repository, self.directory, variables)
 
     def write_files(self, files: str, branch: str) -> None:
-        """Writes the files of the commit `files` into the empty checkout, and makes HEAD its branch. Called once,
-        before an agent starts. Raises CheckoutError and Interrupted.
+        """Makes the worker's own git directory, writes the files of the commit `files` into the empty checkout, and makes
+        HEAD its branch. Called once, before an agent starts. Raises CheckoutError and Interrupted.
         """
+        with _disk():
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own.mkdir(mode=0o700)
+            make_git_directory(self._own, "\tbare = false\n\tfilemode = true\n", borrowed=self.objects)
+            # It names the commits whose parents the mirror lacks, if the repository is a shallow clone.
+            if (shallow := self.objects.parent / "shallow").exists():
+                shutil.copyfile(shallow, self._own / "shallow")
         own, tree = self._git(), self._tree()
         theirs = self._tree(self.directory / ".git")
         theirs.change("update-ref", f"refs/heads/{branch}", self.commit)
@@ -455,18 +421,18 @@ class JobCheckout:
             theirs.change("read-tree", "-i", "-m", self.commit)
             tree.change("read-tree", "-i", "-m", self.commit)
 
-    def snapshot(self, parent: str | None, message: str) -> CheckpointCommit | None:
+    def snapshot(self, parent: str | None, message: str) -> MadeCommit | None:
         """Commits all files that are not ignored. The parents of the commit are HEAD and `parent`, the commit of the
         previous checkpoint. None if neither the files nor HEAD have changed since `parent`, or since the beginning
         if `parent` is None. The agent's index and branch are not changed. Raises CheckoutError and Interrupted.
         """
-        head, tree, changed_bytes, left_out = self._staged()
+        head, tree, left_out = self._staged()
         before = (self.commit, self.commit) if parent is None else (parent, f"{parent}^1")
         asked = self._git().read("rev-parse", f"{before[0]}^{{tree}}", before[1])
         if asked.decode().split() == [tree, head]:
             return None
         commit = self._committed(tree, [head, *([parent] if parent else [])], message, _OURS)
-        return CheckpointCommit(commit, tree, changed_bytes, left_out)
+        return MadeCommit(commit, left_out)
 
     def push_checkpoint(self, commit: str, ref: str) -> Delivered | NotDelivered:
         """Pushes a checkpoint to `ref`. Overwrites only a commit that this checkout knows: the one found by
@@ -477,17 +443,17 @@ class JobCheckout:
         self._seen[ref] = answer.found if isinstance(answer, NotDelivered) else commit
         return answer
 
-    def finish(self, message: str, maker: Maker) -> FinalCommit:
+    def finish(self, message: str, maker: Maker) -> MadeCommit:
         """Commits on HEAD what the agent left uncommitted, with the trailer of `maker`. If nothing was left, the
         result is HEAD. Uses the user's name and address, or ralph's own if the user has set none. Raises
         CheckoutError and Interrupted.
         """
-        head, tree, _, left_out = self._staged()
+        head, tree, left_out = self._staged()
         if self._git().read("rev-parse", "--verify", f"{head}^{{tree}}").decode().strip() == tree:
-            return FinalCommit(head, is_new=False, left_out=left_out)
+            return MadeCommit(head, left_out)
         text = f"{message.rstrip()}\n\n{maker.trailer}\n"
         commit = self._committed(tree, [head], text, {} if self._has_user() else _OURS)
-        return FinalCommit(commit, is_new=True, left_out=left_out)
+        return MadeCommit(commit, left_out)
 
     def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
         words = ("commit-tree", tree, *(word for one in parents for word in ("-p", one)))
@@ -525,26 +491,18 @@ class JobCheckout:
 
     # --- the files of the checkout
 
-    def _staged(self) -> tuple[str, str, int, tuple[str, ...]]:
-        """Brings the own index up to date. Returns the commit of HEAD, the tree, the size of the files that were
-        written into the index, and the paths that were left out.
-        """
+    def _staged(self) -> tuple[str, str, tuple[str, ...]]:
+        """Brings the own index up to date. Returns the commit of HEAD, the tree, and the paths that were left out."""
         head = head_of(self.directory) or self._index_head
         self._take_in(head)
         if head != self._index_head:
             self._start_again(head)
         has_carried = bool(self._carried)
-        changed, untracked, left_out = self._listed()
-        sizes = {path: size for path in untracked if (size := self._size(path)) is not None}
-        total = sum(self._carried.values())
-        if (
-            any(size > MOST_FILE_BYTES for size in sizes.values())
-            or total + sum(sizes.values()) > MOST_UNTRACKED_BYTES
-        ):
+        changed, sizes, left_out = self._listed()
+        if _within_limits(sizes, sum(self._carried.values()))[1]:
             if has_carried:  # the index may have a file that is too large now
                 self._start_again(head)
-                changed, untracked, left_out = self._listed()
-                sizes = {path: size for path in untracked if (size := self._size(path)) is not None}
+                changed, sizes, left_out = self._listed()
             sizes, too_large = _within_limits(sizes)
             left_out += [f"{os.fsdecode(path)} ({size:,} bytes)" for path, size in too_large.items()]
         self._carried |= sizes
@@ -552,8 +510,7 @@ class JobCheckout:
             listed = b"".join(path + b"\0" for path in (*changed, *sizes))
             update = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
             self._tree().change(*update, given=listed)
-        written = sum(self._size(path) or 0 for path in changed) + sum(sizes.values())
-        return head, self._tree().change("write-tree").decode().strip(), written, tuple(left_out)
+        return head, self._tree().change("write-tree").decode().strip(), tuple(left_out)
 
     def _start_again(self, head: str) -> None:
         """Makes the index that of a commit. What is known about unchanged files stays."""
@@ -561,47 +518,31 @@ class JobCheckout:
         self._index_head = head
         self._carried = {}
 
-    def _listed(self) -> tuple[list[bytes], list[bytes], list[str]]:
-        """The tracked files that differ from the index, the other files that are not ignored, and what is left out:
-        other repositories, and files that cannot be read. Files that the index has without the commit of HEAD count as
-        other files.
+    def _listed(self) -> tuple[list[bytes], dict[bytes, int], list[str]]:
+        """The tracked files that differ from the index, the sizes of the other files that are not ignored, and what is
+        left out: other repositories, and files that cannot be read. Files that the index has without the commit of HEAD
+        count as other files.
         """
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
         changed: dict[bytes, None] = {}
-        untracked: dict[bytes, None] = {}
+        sizes: dict[bytes, int] = {}
         unreadable: dict[bytes, None] = {}
         left_out: list[str] = []
-        for line in output.split(b"\0"):
-            tag, path = line[:1], line[2:]
-            if tag == b"?" and path.endswith(b"/"):
+        for line in filter(None, output.split(b"\0")):
+            is_untracked, path = line[:1] == b"?", line[2:]
+            whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
+            status = _status(whole)
+            if is_untracked and path.endswith(b"/"):
                 left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
-            elif path and self._is_unreadable(path):
+            elif status and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK):
                 unreadable[path] = None
-            elif tag == b"?" or (path in self._carried and self._size(path) is not None):
-                self._carried.pop(path, None)
-                untracked[path] = None
-            elif path:
-                self._carried.pop(path, None)
+            elif (self._carried.pop(path, None) is not None and status) or is_untracked:
+                if status:
+                    sizes[path] = status.st_size
+            else:
                 changed[path] = None
         left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
-        return list(changed), list(untracked), left_out
-
-    def _size(self, path: bytes) -> int | None:
-        """The size of a file or a link. None if there is neither."""
-        status = self._status(path)
-        is_file = status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
-        return status.st_size if status is not None and is_file else None
-
-    def _is_unreadable(self, path: bytes) -> bool:
-        status = self._status(path)
-        whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
-        return status is not None and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK)
-
-    def _status(self, path: bytes) -> os.stat_result | None:
-        try:
-            return os.lstat(os.path.join(os.fsencode(self.directory), path))  # noqa: PTH118 - the paths are bytes
-        except OSError:
-            return None
+        return list(changed), sizes, left_out
 
     def _take_in(self, head: str) -> None:
         """Copies the agent's commits into the own git directory. Git computes their ids anew. Only objects that are in
@@ -679,11 +620,21 @@ def _text(git: Path, name: str, most_bytes: int) -> str:
             os.close(descriptor)
 
 
-def _within_limits(sizes: Mapping[bytes, int]) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """Divides files into those that a checkpoint carries and those that are too large. Small files go first."""
+def _status(path: bytes) -> os.stat_result | None:
+    """The status of a file or a link. None if there is neither."""
+    with suppress(OSError):
+        status = os.lstat(path)
+        if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            return status
+    return None
+
+
+def _within_limits(sizes: Mapping[bytes, int], total: int = 0) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """Divides files into those that a checkpoint carries and those that are too large. Small files go first. `total` is
+    the size of what the checkpoint carries already.
+    """
     carried: dict[bytes, int] = {}
     too_large: dict[bytes, int] = {}
-    total = 0
     for path, size in sorted(sizes.items(), key=lambda found: (found[1], found[0])):
         if size > MOST_FILE_BYTES or total + size > MOST_UNTRACKED_BYTES:
             too_large[path] = size
@@ -705,20 +656,6 @@ def _refuse_links(objects: Path) -> None:
             for entry in listing:
                 if entry.is_symlink():
                     raise CheckoutError(f"{entry.path} is a link: the agent has replaced it")
-
-
-def _make_git_directory(place: Path, configuration: str, borrowed: Sequence[Path]) -> None:
-    """Writes the smallest repository that git accepts (gitrepository-layout(5)). It borrows the objects in the
-    directories `borrowed`.
-    """
-    for folder in ("refs/heads", "refs/tags", "objects/info", "objects/pack"):
-        (place / folder).mkdir(parents=True)
-    (place / "config").write_text(configuration)
-    if borrowed:
-        (place / "objects/info/alternates").write_bytes(
-            b"".join(os.fsencode(one) + b"\n" for one in borrowed)
-        )
-    (place / "HEAD").write_text("ref: refs/heads/none\n")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.git.answer import CheckoutError
-from ralph.git.remote import PUSH, local_path, reach, refuse_old
+from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old
 from ralph.git.runner import Git, environment_for_git
 from ralph.machine.repository import common_directory, git_directory
 from ralph.machine.spill_directory import OwnDirectory
@@ -40,7 +40,6 @@ _REMOTE_REFS = "refs/remotes/"
 _PASSED_BY_ENVIRONMENT = re.compile(
     r"GIT_CONFIG_(?:PARAMETERS|COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)"
 )
-_CONFIGURATION = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n[extensions]\n{extensions}"
 
 
 class PushTarget(Struct, frozen=True):
@@ -181,19 +180,14 @@ class Push:
             own.remove()
 
     def _make_repository(self, place: Path) -> None:
-        """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its only branch is the branch to
-        push.
-        """
-        (place / "refs").mkdir()
-        (place / "HEAD").write_text("ref: refs/heads/none\n")
+        """Writes a repository whose only branch is the branch to push."""
+        form = self._git.settings.object_format
+        extensions = "" if form == "sha1" else f"[extensions]\n\tobjectFormat = {form}\n"
+        make_git_directory(place, f"\tbare = true\n{extensions}", version=int(bool(extensions)))
         if self._head:
             branch = place / self._ref
             branch.parent.mkdir(parents=True, exist_ok=True)
             branch.write_text(f"{self._head}\n")
-        form = self._git.settings.object_format
-        extensions = "" if form == "sha1" else f"\tobjectFormat = {form}\n"
-        version = 0 if form == "sha1" else 1
-        (place / "config").write_text(_CONFIGURATION.format(version=version, extensions=extensions))
 
     def _missing(self) -> int:
         return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")

@@ -19,6 +19,7 @@ from ralph.git.settings import settings_before_any, settings_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ralph.git.answer import GitAnswer
 
@@ -129,3 +130,15 @@ def local_path(url: str) -> str | None:
         return path[2:] if path.startswith("///") else path  # git takes a host for a part of the path
     before_colon, colon, _ = url.partition(":")
     return None if colon and "/" not in before_colon else os.path.expanduser(url)  # noqa: PTH111 - for strings
+
+
+def make_git_directory(place: Path, core: str, *, version: int = 0, borrowed: Path | None = None) -> None:
+    """Writes the smallest repository that git accepts (gitrepository-layout(5)). `core` are further lines of this section
+    of its configuration, `version` is that of its format. It borrows the objects in the directory `borrowed`.
+    """
+    for folder in ("refs/heads", "refs/tags", "objects/info", "objects/pack"):
+        (place / folder).mkdir(parents=True)
+    (place / "config").write_text(f"[core]\n\trepositoryformatversion = {version}\n{core}")
+    (place / "HEAD").write_text("ref: refs/heads/none\n")
+    if borrowed is not None:
+        (place / "objects/info/alternates").write_bytes(os.fsencode(borrowed) + b"\n")

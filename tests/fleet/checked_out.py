@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ralph.fleet.checkouts import CheckoutPlace, GitCalls, JobCheckout, Repositories
+from ralph.fleet.checkouts import GitCalls, JobCheckout, Repositories, WorkerGit
 from tests.git.repositories import Repository, cloned
 from tests.processes.one_supervisor import SUPERVISOR
 
@@ -41,8 +41,9 @@ def checked_out(source: Repository, attributes: str = "") -> JobCheckout:
     ]
     _copy(made, place, ("mirrors", "job"), told)
     (mirror,) = (place / "mirrors").glob("*.git")
-    there = CheckoutPlace(str(place / "remote.git"), place / "job/checkout", mirror / "objects")
-    return JobCheckout(GitCalls(source.environment, SUPERVISOR), there, made.commit, {})
+    calls = GitCalls(source.environment, SUPERVISOR)
+    there = WorkerGit(calls, str(place / "remote.git"), mirror)
+    return JobCheckout(calls, there, place / "job/checkout", made.commit)
 
 
 def _copy(made: _Prepared, place: Path, folders: Iterable[str], with_paths: Iterable[str]) -> None:
