@@ -199,10 +199,13 @@ def work(
     drain_s = duration("--drain", drain) or 0.0
     whole("--jobs", slots)
     named = tuple(sets or ())
-    if shutil.which("git") is None:  # each job would end for good within a second
-        raise CannotError(
-            Outcome.CONFIG, "there is no git program on PATH, and every job needs one; install git"
-        )
+    from ralph.git.answer import CheckoutError  # noqa: PLC0415 - not needed for --help
+    from ralph.git.runner import git_program  # noqa: PLC0415 - not needed for --help
+
+    try:
+        git_program(os.environ.get("PATH", os.defpath))
+    except CheckoutError as error:  # each job would end for good within a second
+        raise CannotError(error.outcome, str(error)) from None
     with _opened(db, begins_after=True) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():

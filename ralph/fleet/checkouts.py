@@ -154,11 +154,6 @@ class WorkerGit(Git):
         except ShortageError as shortage:
             raise CheckoutError(f"git {arguments[0]}: {shortage}", Outcome.API_UNAVAILABLE) from None
 
-    def resolved(self, name: str) -> str | None:
-        """The commit that a name means, or None if the git directory has none of that name."""
-        answer = self.answer("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        return answer.output.decode().strip() or None if not answer.status else None
-
     def remote(self, command: Sequence[str], *rest: str, held: int | None = None) -> GitAnswer:
         """Runs `git COMMAND URL REST` with the job's repository. If this process dies, the call dies with it, with all its
         processes. `held` is as in `Git.call`.

@@ -28,7 +28,7 @@ from ralph.git.pins import (
     read_pins,
     remote_settings,
 )
-from ralph.git.push import Push, WritablePlaces, identity_of
+from ralph.git.push import Push, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit
 from ralph.git.snapshot import Changes, Snapshot
@@ -174,8 +174,8 @@ class GitCheckout:
         ones. Raises CheckoutError and Interrupted.
         """
         pins = self._pins = self._pins or self._pinned_now(git, status)
-        places = WritablePlaces(self._writable, pins.places)
-        return Push(git, remote_settings(git.settings, pins), status, places)
+        settings = remote_settings(git.settings, pins)
+        return Push(git, settings, status, writable=self._writable, known=pins.places)
 
     def pins_text(self) -> str:
         """The pinned settings as text that `restore_pins` accepts. Raises CheckoutError and Interrupted."""
@@ -204,9 +204,8 @@ class GitCheckout:
         directories on this machine. Raises CheckoutError and Interrupted.
         """
         pins = pins_of(git.settings)
-        everywhere = WritablePlaces((), frozenset())
         try:
-            push = Push(git, remote_settings(git.settings, pins), status, everywhere)
+            push = Push(git, remote_settings(git.settings, pins), status)
             paths = [path for url in push.urls() if (path := local_path(url)) is not None]
         except CheckoutError:  # nowhere to push to, which is reported later
             return pins

@@ -23,7 +23,7 @@ from ralph.machine.repository import common_directory, git_directory
 from ralph.machine.spill_directory import OwnDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from ralph.git.answer import GitAnswer
     from ralph.git.look import GitStatus
@@ -51,14 +51,6 @@ class PushTarget(Struct, frozen=True):
     @property
     def remote_ref(self) -> str:
         return f"refs/heads/{self.remote_branch}"
-
-
-class WritablePlaces(Struct, frozen=True):
-    """The directories that an agent may write to, and the remotes that existed before the agent started."""
-
-    directories: Sequence[Path]
-    known: frozenset[str]
-    """The identities (`identity_of`) of remotes that are on this machine and existed before the agent started."""
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
@@ -90,14 +82,22 @@ class Push:
     """Pushes the current branch to one remote. Git uses only the given settings."""
 
     def __init__(
-        self, git: CheckoutGit, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
+        self,
+        git: CheckoutGit,
+        settings: RemoteSettings,
+        status: GitStatus,
+        *,
+        writable: Sequence[Path] = (),
+        known: Container[str] = (),
     ) -> None:
-        """Chooses the remote. Raises CheckoutError if there is no remote to push to, or if HEAD is detached."""
+        """Chooses the remote. `writable` are the directories that an agent may write to. `known` are the identities
+        (`identity_of`) of remotes that are on this machine and existed before the agent started. Raises CheckoutError if there is no remote to push to, or if HEAD is detached.
+        """
         self.target = target_of(settings, status.branch)
         self._git = git
         self._head = status.head
         self._settings = settings
-        self._places = places
+        self._writable, self._known = writable, known
         self._ref = f"refs/heads/{self.target.branch}"
         if os.path.normpath(self._ref) != self._ref:
             raise CheckoutError(f"{self.target.branch!r} is no name of a branch")
@@ -110,8 +110,22 @@ class Push:
         """
         found = self._settings.push_urls(self.target.remote)
         for url in found:
-            _refuse_new_place(self._git.top, url, self._places)
+            self._refuse_new_place(url)
         return found
+
+    def _refuse_new_place(self, url: str) -> None:
+        """Raises CheckoutError if `url` leads to a repository on this machine that the agent may have created. In a push
+        to such a repository, git would run programs that the repository's configuration names.
+        """
+        top, path = self._git.top, local_path(url)
+        if path is None or (place := identity_of(top, path)) is None or place in self._known:
+            return
+        real = Path(os.path.realpath(top / path))
+        if any(real.is_relative_to(directory) for directory in self._writable):
+            raise CheckoutError(
+                f"{path} lies where the agent may write, and was not there when the loop began: it is no remote to "
+                "push to"
+            )
 
     def push(self) -> int:
         """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError
@@ -223,20 +237,6 @@ def identity_of(top: Path, path: str) -> str | None:
     except OSError:
         return None
     return f"{status.st_dev}:{status.st_ino}"
-
-
-def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
-    """Raises CheckoutError if `url` leads to a repository on this machine that the agent may have created. In a push
-    to such a repository, git would run programs that the repository's configuration names.
-    """
-    path = local_path(url)
-    if path is None or identity_of(top, path) in {None, *places.known}:
-        return
-    real = Path(os.path.realpath(top / path))
-    if any(real.is_relative_to(directory) for directory in places.directories):
-        raise CheckoutError(
-            f"{path} lies where the agent may write, and was not there when the loop began: it is no remote to push to"
-        )
 
 
 def _by_environment(settings: RemoteSettings) -> dict[str, str]:

@@ -122,6 +122,13 @@ class Git:
         call = partial(self.call, variables=variables, given=given, input_from=input_from)
         return self._refuse_failure(arguments[0], call(*arguments, output_to=output_to))
 
+    def resolved(self, name: str) -> str | None:
+        """The id of the commit that a name means, or None if the repository has none of that name. Raises CheckoutError
+        and Interrupted.
+        """
+        answer = self.answer("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        return answer.output.decode().strip() or None if not answer.status else None
+
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         """Makes the error for a command that failed."""
         name = self._repository
@@ -192,9 +199,7 @@ class Git:
         **descriptors: int | None,
     ) -> CommandEnding:
         """Runs the command and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
-        program = own_program("git", environment["PATH"], None)
-        if program is None:
-            raise CheckoutError("there is no git program on PATH outside of the checkout; install git")
+        program = git_program(environment["PATH"])
         seams = self.seams
         try:
             process = seams.supervisor.start(
@@ -248,6 +253,16 @@ class _Output(MemoryCapture):
 
     def data(self) -> bytes:
         return b"".join(self._chunks)
+
+
+def git_program(search_path: str) -> str:
+    """The absolute path of git. Raises CheckoutError if there is none in the absolute entries of `search_path`."""
+    program = own_program("git", search_path, None)
+    if program is None:
+        raise CheckoutError(
+            "there is no git program on PATH (a directory inside the checkout does not count); install git"
+        )
+    return program
 
 
 def environment_for_git(base: Mapping[str, str], work: Path) -> dict[str, str]:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import kept_commits
 from ralph.git.own_paths import OWN_DIRECTORY
-from ralph.git.remote import COMMIT_ID
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
@@ -146,7 +145,7 @@ class GitReader:
         """The ids of the commits of each iteration, the oldest first, with the iteration's number. The number of git
         calls does not depend on the number of iterations.
         """
-        head = _head_of(git) if any(one.after is None for one in question.ranges) else ""
+        head = git.resolved("HEAD") or "" if any(one.after is None for one in question.ranges) else ""
         ends = [(one, head if one.after is None else one.after) for one in question.ranges]
         ends = [(one, after) for one, after in ends if after and one.before != after]
         kept = kept_commits(git, {each for one, after in ends for each in (one.before, after) if each})
@@ -179,7 +178,7 @@ class GitReader:
 
     def _by_times(self, git: CheckoutGit, question: GitQuestion) -> list[tuple[str, int | None]]:
         """The ids of the commits of the current branch that were made in the time of the work."""
-        if not _head_of(git):
+        if git.resolved("HEAD") is None:
             return []
         # git rounds the time of a commit down to a second.
         times = [f"--since=@{int(question.began_s)}", f"--until=@{int(question.ended_s) + 1}"]
@@ -275,7 +274,7 @@ class GitReader:
         """The files of the working directory that differ from the current commit, without ralph's own files."""
         own = {os.path.relpath(os.path.realpath(path), top) for path in question.left_out}
         found: list[NumberedFile] = []
-        if _head_of(git):
+        if git.resolved("HEAD") is not None:
             found += _numbers_in(self._read(git, "diff", *_PLAINLY, "--numstat", "-z", "HEAD"))
         untracked = self._read(git, "ls-files", "--others", "--exclude-standard", "-z")
         found += [(os.fsdecode(path), None, None) for path in untracked.split(b"\0") if path]
@@ -298,13 +297,6 @@ def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int
         supervisor.close()
 
 
-def _head_of(git: CheckoutGit) -> str:
-    """The id of the current commit, or "" before the first commit."""
-    answer = git.answer("rev-parse", "--verify", "--quiet", "HEAD")
-    found = answer.output.decode("ascii", "replace").strip()
-    return found if not answer.status and COMMIT_ID.fullmatch(found) else ""
-
-
 def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: set[str]) -> list[str]:
     """The commit and its ancestors, as far as `parents` has them and `assigned` does not. Adds them to `assigned`."""
     found: list[str] = []
@@ -323,11 +315,7 @@ def _ends_of(git: CheckoutGit, question: GitQuestion, made: Sequence[str]) -> tu
     if not made:
         return None
     after = made[-1]
-    if question.ranges:
-        before = question.ranges[0].before
-    else:
-        answer = git.answer("rev-parse", "--verify", "--quiet", f"{made[0]}^")
-        before = answer.output.decode("ascii", "replace").strip() if not answer.status else ""
+    before = question.ranges[0].before if question.ranges else git.resolved(f"{made[0]}^") or ""
     return (before, after) if not before or kept_commits(git, [before]) else None
 
 
