@@ -16,14 +16,13 @@ from msgspec import Struct
 
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 from ralph.permissions.wildcard import ANY, NAME, Element
-from ralph.permissions.wrappers import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.permissions.bash_rules import Judged
     from ralph.permissions.path_pattern import PathPattern
     from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.shell import ShellLine, SimpleCommand
 
 
 class Disk(Protocol):
@@ -51,190 +50,53 @@ class BrokenRule(Struct, frozen=True):
 
 
 # Commands that only print their words. A path in them is a text.
-_PRINTERS = frozenset({"echo", "printf", "true", "false", ":", "cd", "pushd", "popd"})
+_PRINTERS = frozenset("echo printf true false : cd pushd popd".split())
 # Commands that may change the files that they are given.
 _CHANGERS = frozenset(
-    {
-        *(
-            "rm",
-            "mv",
-            "cp",
-            "tee",
-            "touch",
-            "truncate",
-            "dd",
-            "ln",
-            "install",
-            "chmod",
-            "chown",
-            "chgrp",
-            "rsync",
-            "shred",
-        ),
-        *(
-            "unlink",
-            "rmdir",
-            "mkdir",
-            "patch",
-            "ed",
-            "ex",
-            "vi",
-            "vim",
-            "nvim",
-            "emacs",
-            "nano",
-            "split",
-            "csplit",
-            "scp",
-        ),
-        *(
-            "tar",
-            "unzip",
-            "zip",
-            "gzip",
-            "gunzip",
-            "bzip2",
-            "xz",
-            "sponge",
-            "setfacl",
-            "chattr",
-            "curl",
-            "wget",
-            "mkfifo",
-        ),
-        *("prettier", "black", "gofmt", "rename", "dos2unix", "unix2dos", "link", "mktemp"),
-    }
+    """
+    rm mv cp tee touch truncate dd ln install chmod chown chgrp rsync shred unlink rmdir mkdir patch ed ex vi vim nvim
+    emacs nano split csplit scp tar unzip zip gzip gunzip bzip2 xz sponge setfacl chattr curl wget mkfifo prettier
+    black gofmt rename dos2unix unix2dos link mktemp
+    """.split()
 )
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|--write|--fix|-o.*|--output.*")
-_CHANGES_IN_PLACE = frozenset(
-    {"sed", "gsed", "perl", "ruby", "sort", "awk", "gawk", "yq", "clang-format", "autopep8", "ruff"}
-)
-_GIT_CHANGES = frozenset({"checkout", "restore", "rm", "mv", "apply", "reset", "clean", "stash", "am"})
+_CHANGES_IN_PLACE = frozenset("sed gsed perl ruby sort awk gawk yq clang-format autopep8 ruff".split())
+_GIT_CHANGES = frozenset("checkout restore rm mv apply reset clean stash am".split())
 # Commands that read whole directories, some of them only with an option.
 _RECURSIVE = {
+    **dict.fromkeys("rg ag ack ugrep tar zip 7z 7za rsync bsdtar cpio pax ln".split(), r""),
     **dict.fromkeys(
-        ("rg", "ag", "ack", "ugrep", "tar", "zip", "7z", "7za", "rsync", "bsdtar", "cpio", "pax"), r""
-    ),
-    **dict.fromkeys(
-        ("grep", "egrep", "fgrep", "zgrep"), r"-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*"
+        ["grep", "egrep", "fgrep", "zgrep"], r"-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*"
     ),
     **dict.fromkeys(("cp", "scp"), r"-[a-zA-Z]*[rRa].*|--recursive|--archive"),
     "diff": r"-[a-zA-Z]*r.*|--recursive",
-    "ln": r"",
 }
 # Commands that show nothing of the content of the files that they are given.
 _BLIND = frozenset(
-    {
-        *(
-            "rm",
-            "rmdir",
-            "unlink",
-            "mkdir",
-            "touch",
-            "chmod",
-            "chown",
-            "chgrp",
-            "ls",
-            "wc",
-            "stat",
-            "du",
-            "basename",
-        ),
-        *(
-            "dirname",
-            "realpath",
-            "readlink",
-            "echo",
-            "printf",
-            "test",
-            "[",
-            "true",
-            "mv",
-            "md5sum",
-            "sha1sum",
-            "sha256sum",
-        ),
-    }
+    """
+    rm rmdir unlink mkdir touch chmod chown chgrp ls wc stat du basename dirname realpath readlink echo printf test [
+    true mv md5sum sha1sum sha256sum
+    """.split()
 )
 # `${x#y}` and the like, which make a text of another one.
 _COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
-_GREPS = frozenset({"grep", "egrep", "fgrep", "zgrep"})
+_GREPS = frozenset(["grep", "egrep", "fgrep", "zgrep"])
 # Commands that give names of files to others, and builtins that take them from a list.
-_FINDERS = frozenset({"find", "xargs", "parallel"})
-_LISTERS = frozenset({"read", "mapfile", "readarray"})
+_FINDERS = frozenset(["find", "xargs", "parallel"])
+_LISTERS = frozenset(["read", "mapfile", "readarray"])
 # Commands that show the content of the files that they are given, or put it elsewhere.
 _SHOW_CONTENT = frozenset(
-    {
-        *(
-            "cat",
-            "tac",
-            "head",
-            "tail",
-            "less",
-            "more",
-            "nl",
-            "od",
-            "xxd",
-            "hexdump",
-            "strings",
-            "base64",
-            "base32",
-            "tee",
-        ),
-        *(
-            "grep",
-            "egrep",
-            "fgrep",
-            "zgrep",
-            "rg",
-            "sed",
-            "awk",
-            "gawk",
-            "cut",
-            "sort",
-            "uniq",
-            "paste",
-            "join",
-            "comm",
-        ),
-        *(
-            "fold",
-            "expand",
-            "fmt",
-            "pr",
-            "column",
-            "rev",
-            "diff",
-            "cmp",
-            "cp",
-            "mv",
-            "ln",
-            "install",
-            "dd",
-            "tar",
-            "zip",
-        ),
-        *(
-            "gzip",
-            "zcat",
-            "curl",
-            "wget",
-            "scp",
-            "rsync",
-            "bat",
-            "jq",
-            "yq",
-            "source",
-            ".",
-            "vim",
-            "vi",
-            "ed",
-            "ex",
-        ),
-    }
+    """
+    cat tac head tail less more nl od xxd hexdump strings base64 base32 tee grep egrep fgrep zgrep rg sed awk gawk cut
+    sort uniq paste join comm fold expand fmt pr column rev diff cmp cp mv ln install dd tar zip gzip zcat curl wget
+    scp rsync bat jq yq source . vim vi ed ex
+    """.split()
 )
+_MOST_DIRECTORIES = 16
+"""The maximum number of directories in which ralph looks for a relative path. If a command changes the directory more
+often, ralph compares only the names in the command's words with the rules."""
 
 
 class PathJudge:
@@ -242,7 +104,7 @@ class PathJudge:
 
     def __init__(
         self,
-        command: Judged,
+        line: ShellLine,
         cwd: str,
         home: str,
         disk: Disk,
@@ -250,7 +112,7 @@ class PathJudge:
         reading: Sequence[PathRule],
         changing: Sequence[PathRule],
     ) -> None:
-        self._command = command
+        self._line = line
         self._home = home
         self._disk = disk
         self._reading = reading
@@ -264,7 +126,7 @@ class PathJudge:
         return next(self._all_found(), None)
 
     def _all_found(self) -> Iterator[BrokenRule]:
-        for one in (one for call in self._command.calls for one in call.redirections):
+        for one in self._line.redirections:
             if one.is_harmless:
                 continue
             rules = self._changing if one.writes else self._reading
@@ -273,23 +135,23 @@ class PathJudge:
                 yield from _each(
                     rules, "Where its output or input leads is known only when it runs: write it out."
                 )
-        is_printing = all(name_of(words) in _PRINTERS for words in self._command.commands)
-        is_clear = not (self._command.not_understood or self._command.suspect)
+        is_printing = all(command.name in _PRINTERS for command in self._line.commands)
+        is_clear = not (self._line.not_understood or self._line.suspect)
         if is_printing and is_clear:
             return
-        for words in self._command.commands:
-            yield from self._in_command(words)
-        for word in (word for call in self._command.calls for word in call.other_words):
+        for command in self._line.commands:
+            yield from self._in_command(command)
+        for word in self._line.other_words:
             yield from self._in_text(word, self._reading)
         if not is_clear:
             yield from self._in_code()
 
-    def _in_command(self, words: Sequence[Word]) -> Iterator[BrokenRule]:
-        rules = (*self._reading, *(self._changing if _changes(words) else ()))
+    def _in_command(self, command: SimpleCommand) -> Iterator[BrokenRule]:
+        words, name = command.words, command.name or ""
+        rules = (*self._reading, *(self._changing if _changes(command) else ()))
         for word in words:
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules)
-        name = name_of(words) or ""
         if UNKNOWN in words[1:] and self._may_be_found(name):
             yield from self._in_directories(self._bases)
         pattern = _RECURSIVE.get(name)
@@ -311,12 +173,13 @@ class PathJudge:
         """Whether an unknown word of the command `name` may stand for any file. That is so if a search or a list
         produces the word.
         """
-        names = {name_of(words) for words in self._command.commands}
+        names = {command.name for command in self._line.commands}
         if names & _FINDERS:
             return name not in _BLIND
-        has_list = bool(names & _LISTERS) or any(
-            _COMPUTED.search(call.text) or call.not_understood == "a substitution"
-            for call in self._command.calls
+        has_list = (
+            bool(names & _LISTERS)
+            or "a substitution" in self._line.not_understood
+            or any(map(_COMPUTED.search, self._line.texts))
         )
         return has_list and name in _SHOW_CONTENT
 
@@ -346,7 +209,7 @@ class PathJudge:
             return
         if word.is_glob and not self._is_lost:
             # With these settings of the shell, a pattern matches names that begin with a dot too.
-            any_name = ANY if {"dotglob", "GLOBIGNORE"} & self._command.everywhere else NAME
+            any_name = ANY if {"dotglob", "GLOBIGNORE"} & self._line.everywhere else NAME
             for base in self._bases:
                 elements = [any_name if char == "\0" else char for char in self._absolute(word, base)]
                 for one in rules:
@@ -380,9 +243,11 @@ class PathJudge:
     def _in_code(self) -> Iterator[BrokenRule]:
         """Judges everything that looks like a path. Used for a command that ralph cannot fully parse."""
         texts = {
-            piece for call in self._command.calls for piece in _IN_CODE.findall(_without_quotes(call.text))
+            piece
+            for text in self._line.texts
+            for piece in _IN_CODE.findall(re.sub(r"\\\n|[\"'\\]", "", text))
         }
-        texts |= {piece for word in self._command.everywhere for piece in (word, *_IN_WORD.split(word))}
+        texts |= {piece for word in self._line.everywhere for piece in (word, *_IN_WORD.split(word))}
         for text in sorted(texts):
             for piece in (text, *_IN_WORD.split(text)):
                 if piece.strip("./*"):
@@ -408,8 +273,8 @@ class PathJudge:
     def _directories(self, cwd: str) -> tuple[list[str], bool]:
         """The directories in which parts of the command may run, and whether there may be unknown directories too."""
         found, is_lost = [cwd], False
-        for words in self._command.commands:
-            name = name_of(words)
+        for command in self._line.commands:
+            words, name = command.words, command.name
             targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
             if name in ("git", "make", "env", "tar", "npm"):
                 targets = [after for word, after in pairwise(words) if word.text in ("-C", "--prefix")]
@@ -435,18 +300,13 @@ class PathJudge:
         return self._home + known[1:] if known == "~" or known.startswith("~/") else known
 
 
-_MOST_DIRECTORIES = 16
-"""The maximum number of directories in which ralph looks for a relative path. If a command changes the directory more
-often, ralph compares only the names in the command's words with the rules."""
-
-
 def _each(rules: Iterable[PathRule], remark: str) -> Iterator[BrokenRule]:
     return (BrokenRule(one.rule, remark) for one in rules)
 
 
-def _changes(words: Sequence[Word]) -> bool:
+def _changes(command: SimpleCommand) -> bool:
     """Whether a command may change the files that its words name."""
-    name = name_of(words)
+    words, name = command.words, command.name
     if name is None or name in _CHANGERS:
         return True
     if name == "git":
@@ -483,7 +343,3 @@ def _glob_word(text: str) -> Word:
     """Makes a word from a text without quotes. `*`, `?` and brackets become unknown parts."""
     marked = re.sub(r"[*?]|\[[^\]]*\]|\{[^{}]*\.\.[^{}]*\}", "\0", text)
     return _from_marked(marked, Word((), is_glob=True))
-
-
-def _without_quotes(text: str) -> str:
-    return re.sub(r"\\\n|[\"'\\]", "", text)

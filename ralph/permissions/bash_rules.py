@@ -12,24 +12,19 @@ import shlex
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from ralph.permissions.shell import ShellCall, SimpleCommand, parse_shell
 from ralph.permissions.wildcard import ANY, Element, Wildcard
-from ralph.permissions.wrappers import name_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.shell import ShellLine, SimpleCommand
     from ralph.permissions.shell_words import Word
 
 _SEPARATOR = "\x1f"
 """Follows each word when words are joined into one text, so that a space inside a word does not look like the end of
 the word."""
 _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
-_MOST_LEVELS = 20
-"""The maximum depth to which commands within commands, such as `sh -c`, are searched."""
 
 
 class BashPattern:
@@ -43,8 +38,8 @@ class BashPattern:
         self._parts = [_Part(part) for part in parts]
         self.has_operator = len(self._parts) != 1
 
-    def denies(self, commands: Sequence[Sequence[Word]]) -> bool:
-        return all(any(part.may_match(words) for words in commands) for part in self._parts)
+    def denies(self, commands: Sequence[SimpleCommand]) -> bool:
+        return all(any(part.may_match(one) for one in commands) for part in self._parts)
 
     def occurs_in(self, words: frozenset[str]) -> bool:
         """Whether all command names of the pattern are among `words`."""
@@ -69,8 +64,8 @@ class _Part:
     def surely_matches(self, words: Sequence[Word]) -> bool:
         return self._exact.surely_matches(_joined(words))
 
-    def may_match(self, words: Sequence[Word]) -> bool:
-        name = name_of(words)
+    def may_match(self, command: SimpleCommand) -> bool:
+        name, words = command.name, command.words
         return name is not None and any(
             self._loose.may_match(_joined(words[at:], name.lower())) for at in _after_options(words)
         )
@@ -81,66 +76,22 @@ class _Part:
         return any(word.lower() == self._name or word.lower().endswith(f"={self._name}") for word in words)
 
 
-class Judged(Struct, frozen=True):
-    """The facts about a shell command that ralph compares with patterns."""
-
-    call: ShellCall
-    commands: tuple[tuple[Word, ...], ...]
-    """All commands that the call runs, including commands that other commands run."""
-    not_understood: str
-    suspect: str
-    """A description of an ordinary command in the call that may run other commands. Empty if there is none."""
-    cannot_be_allowed: str
-    """The reason why no pattern can allow the call, even if ralph could parse all its parts. Empty if there is no
-    such reason."""
-    hides_text: bool
-    """True if a text in the call looks like a substitution that the shell may run later, as with `PS4` and
-    arithmetic."""
-    runs_unknown: bool
-    """True if the call runs a command whose name is known only at run time."""
-    everywhere: frozenset[str]
-    calls: tuple[ShellCall, ...]
-    """The parsed call, and each parsed text that the call runs as a shell command."""
-    needed: tuple[tuple[Word, ...], ...]
-    """The commands that must match an allowed pattern if only allowed commands may run."""
-
-
-def judged(text: str) -> Judged:
-    reader = _Commands()
-    call = parse_shell(text)
-    reader.add_call(call, 0)
-    return Judged(
-        call,
-        tuple(reader.commands),
-        reader.problem,
-        reader.suspect,
-        reader.runner,
-        any(re.search(r"\$\(|`", word.known) for word in _all_words(reader.calls)),
-        reader.runs_unknown,
-        frozenset().union(*(one.everywhere for one in reader.calls)),
-        tuple(reader.calls),
-        tuple(reader.needed),
-    )
-
-
-def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPattern, str] | None:
-    """The first pattern that denies the command, and a remark that tells the model the reason. None if no pattern
-    denies the command.
+def denied_by(line: ShellLine, patterns: Sequence[BashPattern]) -> tuple[BashPattern, str] | None:
+    """The first pattern that denies the line, and a remark that tells the model the reason. None if no pattern denies
+    the line.
     """
+    problem = next(iter(line.not_understood), line.suspect)
+    if not problem and line.hides_text:
+        problem = "A text with a substitution"
     for pattern in patterns:
-        if pattern.rule.pattern is None or pattern.denies(command.commands):
+        if pattern.rule.pattern is None or pattern.denies(line.commands):
             return pattern, ""
-        if command.runs_unknown:
+        if line.runs_unknown:
             return (
                 pattern,
                 "It runs something that is known only when it runs, which may be that: write it out.",
             )
-        problem = (
-            command.not_understood
-            or command.suspect
-            or ("A text with a substitution" if command.hides_text else "")
-        )
-        if problem and pattern.occurs_in(command.everywhere):
+        if problem and pattern.occurs_in(line.everywhere):
             return (
                 pattern,
                 f"{problem[0].upper()}{problem[1:]} in it cannot be judged, and it names that: write it plainly.",
@@ -148,80 +99,25 @@ def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPat
     return None
 
 
-def why_not_allowed(command: Judged, patterns: Sequence[BashPattern]) -> str | None:
-    """Tells the model why the patterns do not allow the command. None if they allow it."""
+def why_not_allowed(line: ShellLine, patterns: Sequence[BashPattern]) -> str | None:
+    """Tells the model why the patterns do not allow the line. None if they allow it."""
     if any(pattern.rule.pattern is None for pattern in patterns):
         return None
-    problem = (
-        command.not_understood
-        or command.cannot_be_allowed
-        or ("a command that is known only when it runs" if command.runs_unknown else "")
-    )
+    unknown = "a command that is known only when it runs" if line.runs_unknown else ""
+    problem = next(iter(line.not_understood), line.runner or unknown)
     if problem:
         return f"{problem} in it cannot be judged"
-    if command.call.sets_variables:
+    if line.sets_variables:
         return "it sets variables for the commands after it"
-    for words in command.needed:
+    needed = [(*one.assignments, *one.words) for one in line.commands if one.is_needed]
+    for words in needed:
         if not any(pattern.allows(words) for pattern in patterns):
             return f"no rule allows `{shown(words)}`"
-    return None if command.needed else "there is no command in it"
+    return None if needed else "there is no command in it"
 
 
 def shown(words: Sequence[Word]) -> str:
     return " ".join("".join("..." if part is ANY else part for part in word.parts) for word in words)[:200]
-
-
-def _all_words(calls: Sequence[ShellCall]) -> Iterator[Word]:
-    for call in calls:
-        yield from call.other_words
-        for command in call.commands:
-            yield from (*command.words, *command.assignments)
-
-
-class _Commands:
-    """Collects the commands of a call, including commands that other commands run."""
-
-    def __init__(self) -> None:
-        self.commands: list[tuple[Word, ...]] = []
-        self.needed: list[tuple[Word, ...]] = []
-        self.calls: list[ShellCall] = []
-        self.problem = ""
-        self.suspect = ""
-        self.runner = ""
-        self.runs_unknown = False
-
-    def add_call(self, call: ShellCall, level: int) -> None:
-        self.calls.append(call)
-        self._say(call.not_understood)
-        self.runs_unknown = self.runs_unknown or call.hides_names
-        for command in call.commands:
-            self._add(command.words, level, command=command)
-
-    def _add(self, words: tuple[Word, ...], level: int, *, command: SimpleCommand | None) -> None:
-        if level > _MOST_LEVELS:
-            self._say("its nesting")
-            self.runs_unknown = True
-            return
-        self.commands.append(words)
-        inner = within(words, has_heredoc=command is not None and command.has_heredoc)
-        self._say(inner.not_understood)
-        self.suspect = self.suspect or inner.suspect
-        self.runs_unknown = self.runs_unknown or inner.runs_unknown
-        if command is not None and not inner.is_transparent:
-            self.needed.append((*command.assignments, *words))
-        elif command is not None:
-            inner_command = SimpleCommand(inner.commands[0], command.assignments, command.has_heredoc)
-            self._add(inner_command.words, level + 1, command=inner_command)
-            return
-        if inner.commands or inner.scripts:
-            self.runner = self.runner or f"`{name_of(words)}`, which runs other commands,"
-        for each in inner.commands:
-            self._add(each, level + 1, command=None)
-        for script in inner.scripts:
-            self.add_call(parse_shell(script), level + 1)
-
-    def _say(self, problem: str) -> None:
-        self.problem = self.problem or problem
 
 
 def _after_options(words: Sequence[Word]) -> Iterator[int]:

@@ -5,28 +5,25 @@ would refuse without the rule.
 from __future__ import annotations
 
 import posixpath
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ralph.permissions.bash_paths import PathJudge, PathRule
-from ralph.permissions.bash_rules import BashPattern, denied_by, judged, why_not_allowed
+from ralph.permissions.bash_rules import BashPattern, denied_by, why_not_allowed
 from ralph.permissions.in_force import RuleVerdict
 from ralph.permissions.path_pattern import PathPattern, PatternBases
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
+from ralph.permissions.shell import parse_line
 from ralph.values.tool_choice import READ_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.permissions.bash_paths import Disk
-    from ralph.permissions.bash_rules import Judged
     from ralph.values.tool_calls import ToolCall
 
 _NOT_RUN = "This call was not run"
-_REMEMBERED = 64
-"""The maximum number of parsed commands in the cache. A cache saves time because a call is judged more than once."""
 _PATH_ARGUMENTS = {
     "Read": "file_path",
     "Edit": "file_path",
@@ -76,7 +73,6 @@ class Permissions:
         every = (*rules, *(rule for one in self._always for rule in one), *narrow)
         self._paths = {rule: self._pattern(rule) for rule in every if _is_about_paths(rule)}
         self._bash = {rule: BashPattern(rule) for rule in every if rule.names("Bash")}
-        self._command = lru_cache(_REMEMBERED)(judged)
 
     @property
     def needs_parser(self) -> bool:
@@ -150,19 +146,14 @@ class Permissions:
         )
         if not (patterns or reading or changing):
             return None
-        command = self._command(str(arguments.get("command", "")))
-        broken = denied_by(command, patterns)
+        line = parse_line(str(arguments.get("command", "")))
+        broken = denied_by(line, patterns)
         if broken is not None:
             return broken[0].rule, f" {broken[1]}" if broken[1] else ""
-        found = self._path_judge(command, reading, changing).found()
+        found = PathJudge(
+            line, self._real_cwd, self._places.home, self._disk, reading=reading, changing=changing
+        ).found()
         return None if found is None else (found.rule, f" {found.remark}")
-
-    def _path_judge(
-        self, command: Judged, reading: Sequence[PathRule], changing: Sequence[PathRule]
-    ) -> PathJudge:
-        return PathJudge(
-            command, self._real_cwd, self._places.home, self._disk, reading=reading, changing=changing
-        )
 
     def _hidden_by(self, path: str, kind: frozenset[str]) -> str | None:
         for effect in (Effect.DENY, Effect.ASK):
@@ -195,12 +186,12 @@ class Permissions:
     ) -> str | None:
         if not rules:
             return "none allows a command"
-        command = self._command(text)
-        why = why_not_allowed(command, [self._bash[rule] for rule in rules])
+        line = parse_line(text)
+        why = why_not_allowed(line, [self._bash[rule] for rule in rules])
         if why is not None:
             return why
         writers = [rule for rule in allowed if rule.tool in WRITERS]
-        for one in command.call.redirections:
+        for one in line.redirections:
             if one.writes and not one.is_harmless and not self._may_write(one.target.text, writers):
                 return f"none allows to write {one.target.known or 'where its output leads'}"
         return None

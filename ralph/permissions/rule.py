@@ -19,7 +19,7 @@ _LONGEST = 4096
 """The maximum number of characters in a rule. Real rules are much shorter."""
 
 # Tools that Claude Code has or had for the work of ralph's tools. A rule about them holds for these.
-READERS = frozenset({"Read", "Glob", "Grep", "LS", "NotebookRead"})
+READERS = frozenset("Read Glob Grep LS NotebookRead".split())
 WRITERS = frozenset({"Edit", "Write", "MultiEdit", "NotebookEdit"})
 
 

@@ -1,25 +1,29 @@
-"""Parses a shell command into its simple commands and redirections, and says which part of it ralph cannot
-understand.
+"""Parses a shell line once, into the list of all simple commands that it runs. Says which parts of it ralph cannot
+understand. Rules and paths are judged on this list.
 
 The parser searches the whole syntax tree. A command may be anywhere in it: inside a substitution or a function, or
-after the beginning of a here-document. tree-sitter is imported only when a rule needs a parsed command.
+after the beginning of a here-document. The list also has the commands that other commands run, such as `make` in
+`timeout 5 make` and in `sh -c 'make'`. tree-sitter is imported only when a rule needs a parsed line.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from ralph.permissions.shell_words import UNKNOWN, Word, plain, word_of
+from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain, word_of
+from ralph.permissions.wrappers import within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _MOST_LEVELS = 200
 """The maximum depth of the syntax tree that is searched. Real commands are much less deep."""
+_MOST_LEVELS_OF_COMMANDS = 20
+"""The maximum depth to which commands within commands, such as `sh -c`, are searched."""
 _LONGEST_BYTES = 131_072
 
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
@@ -31,26 +35,13 @@ _NOT_UNDERSTOOD = {
     "c_style_for_statement": "arithmetic",
     "ERROR": "something that is no valid shell",
 }
-_DECLARATIONS = frozenset({"declaration_command", "unset_command", "test_command"})
+_DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
 _WORDS = frozenset(
-    {
-        *("word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"),
-        *(
-            "simple_expansion",
-            "expansion",
-            "command_substitution",
-            "arithmetic_expansion",
-            "brace_expression",
-        ),
-        *(
-            "process_substitution",
-            "extglob_pattern",
-            "regex",
-            "variable_name",
-            "special_variable_name",
-            "array",
-        ),
-    }
+    """
+    word number string raw_string ansi_c_string translated_string concatenation simple_expansion expansion
+    command_substitution arithmetic_expansion brace_expression process_substitution extglob_pattern regex
+    variable_name special_variable_name array
+    """.split()
 )
 
 
@@ -59,6 +50,15 @@ class SimpleCommand(Struct, frozen=True):
     assignments: tuple[Word, ...] = ()
     """The assignments before the command, such as `PATH=.`."""
     has_heredoc: bool = False
+    is_needed: bool = False
+    """True if the command must match an allowed pattern if only allowed commands may run. A command that another one
+    runs needs no match of its own, unless the other one changes nothing about it, as `timeout` does.
+    """
+
+    @property
+    def name(self) -> str | None:
+        """The name without its directories. None if it is known only at run time."""
+        return name_of(self.words)
 
 
 class Redirection(Struct, frozen=True):
@@ -79,65 +79,140 @@ class Redirection(Struct, frozen=True):
         return self.operator not in ("<", "<&")
 
 
-class ShellCall(Struct, frozen=True):
-    """The result of parsing a shell command."""
+class ShellLine(Struct, frozen=True):
+    """The result of parsing a shell line, with all texts in it that a shell in it runs."""
 
-    text: str
-    commands: tuple[SimpleCommand, ...] = ()
-    redirections: tuple[Redirection, ...] = ()
-    other_words: tuple[Word, ...] = ()
+    commands: tuple[SimpleCommand, ...]
+    redirections: tuple[Redirection, ...]
+    other_words: tuple[Word, ...]
     """Words that are not part of a simple command, such as the values in a loop or an assignment."""
-    not_understood: str = ""
-    """A description of a part that cannot be understood. Empty if there is none."""
-    hides_names: bool = False
-    """True if the parser does not accept the text as valid shell and the text contains patterns or expansions. Such a
-    text may run any command."""
-    sets_variables: bool = False
-    """True if the text sets variables for later commands."""
-    everywhere: frozenset[str] = field(default_factory=frozenset)
-    """All words of the text. Words inside quotes and substitutions are included."""
+    texts: tuple[str, ...]
+    """The line itself, and each text that the line runs as a shell command."""
+    not_understood: tuple[str, ...]
+    """Descriptions of the parts that cannot be understood."""
+    suspect: str
+    """A description of an ordinary command that may run other commands. Empty if there is none."""
+    runner: str
+    """A description of a command that runs other commands, so that no pattern can allow the line. Empty if there is
+    none."""
+    runs_unknown: bool
+    """True if the line runs a command whose name is known only at run time, or may do so because it is no valid
+    shell."""
+    sets_variables: bool
+    """True if the line sets variables for later commands."""
+    everywhere: frozenset[str]
+    """All words of the line. Words inside quotes and substitutions are included."""
+
+    @property
+    def hides_text(self) -> bool:
+        """Whether a text in the line looks like a substitution that the shell may run later, as with `PS4` and
+        arithmetic.
+        """
+        words = (word for one in self.commands for word in (*one.words, *one.assignments))
+        return any(re.search(r"\$\(|`", word.known) for word in (*self.other_words, *words))
 
 
-def parse_shell(text: str) -> ShellCall:
-    """Parses a shell command. If the text is not valid shell, `not_understood` of the result says so, and no error is
-    raised.
+@lru_cache(maxsize=1)
+def parse_line(text: str) -> ShellLine:
+    """Parses a shell line. If it is not valid shell, `not_understood` of the result says so, and no error is raised.
+    The last result is kept, because all rules of a run and of a command file judge the same line.
     """
-    source = text.encode("utf-8", "surrogateescape")
-    if len(source) > _LONGEST_BYTES:
-        return ShellCall(text, not_understood="its length", everywhere=words_anywhere(text))
-    tree = _parser().parse(source)
-    reader = _TreeReader(source)
-    reader.read(tree.root_node, 0)
-    if tree.root_node.has_error:
-        reader.say("something that is no valid shell")
-    if re.search(r"<<-?\s*[\"'][^\"'\n]*\n", text):
-        reader.say("a here-document")
-    if re.search(r"\S\\\n\S", text):
-        reader.say("a word that goes on in the next line")
-    if re.search(r"[\0\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
-        reader.say("a control character")
-    return ShellCall(
-        text,
-        tuple(reader.commands),
-        tuple(reader.redirections),
-        tuple(reader.others),
-        reader.problem,
-        tree.root_node.has_error and re.search(r"[*?\[{$`]", text) is not None,
-        reader.sets_variables,
-        words_anywhere(text, reader.all_words()),
+    line = _LineReader()
+    line.add_text(text, 0)
+    return ShellLine(
+        tuple(line.commands),
+        tuple(line.redirections),
+        tuple(line.others),
+        tuple(line.texts),
+        tuple(line.problems),
+        line.suspect,
+        line.runner,
+        line.runs_unknown,
+        line.sets_variables,
+        frozenset(line.everywhere),
     )
 
 
-def words_anywhere(text: str, words: Iterator[Word] | tuple[Word, ...] = ()) -> frozenset[str]:
+class _LineReader:
+    """Collects what is in a line."""
+
+    def __init__(self) -> None:
+        self.commands: list[SimpleCommand] = []
+        self.redirections: list[Redirection] = []
+        self.others: list[Word] = []
+        self.texts: list[str] = []
+        self.problems: list[str] = []
+        self.suspect = self.runner = ""
+        self.runs_unknown = self.sets_variables = False
+        self.everywhere: set[str] = set()
+
+    def add_text(self, text: str, level: int) -> None:
+        self.texts.append(text)
+        source = text.encode("utf-8", "surrogateescape")
+        if len(source) > _LONGEST_BYTES:
+            self.problems.append("its length")
+            self.everywhere |= _words_anywhere(text)
+            return
+        root = _parser().parse(source).root_node
+        tree = _TreeReader(source)
+        tree.read(root, 0)
+        self.problems += [*tree.problems, *_problems_of(text, has_error=root.has_error)]
+        self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
+        self.sets_variables |= tree.sets_variables
+        self.redirections += tree.redirections
+        self.others += tree.others
+        self.everywhere |= _words_anywhere(text, tree.all_words())
+        for command in tree.commands:
+            self._add(command, level)
+
+    def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
+        if level > _MOST_LEVELS_OF_COMMANDS:
+            self.problems.append("its nesting")
+            self.runs_unknown = True
+            return
+        found = within(command.words, has_heredoc=command.has_heredoc)
+        is_needed = not (is_inner or found.is_transparent)
+        self.commands.append(
+            SimpleCommand(command.words, command.assignments, command.has_heredoc, is_needed)
+        )
+        if found.not_understood:
+            self.problems.append(found.not_understood)
+        self.suspect = self.suspect or found.suspect
+        self.runs_unknown |= found.runs_unknown
+        if found.is_transparent and not is_inner:
+            inner = SimpleCommand(found.commands[0], command.assignments, command.has_heredoc)
+            self._add(inner, level + 1)
+            return
+        if found.commands or found.scripts:
+            self.runner = self.runner or f"`{command.name}`, which runs other commands,"
+        for words in found.commands:
+            self._add(SimpleCommand(words), level + 1, is_inner=True)
+        for script in found.scripts:
+            self.add_text(script, level + 1)
+
+
+def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
+    """The parts of a text that ralph cannot understand although the parser may accept them."""
+    if has_error:
+        yield "something that is no valid shell"
+    if re.search(r"<<-?\s*[\"'][^\"'\n]*\n", text):
+        yield "a here-document"
+    if re.search(r"\S\\\n\S", text):
+        yield "a word that goes on in the next line"
+    if re.search(r"[\0\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
+        yield "a control character"
+
+
+def _words_anywhere(text: str, words: Iterable[Word] = ()) -> set[str]:
     """All words in a text, without the quotes and operators around them."""
     without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
     without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
     known = (word.known for word in words)
-    return frozenset(
+    return {
         piece
         for one in (text, without_quotes, without_escapes, *known)
         for piece in re.findall(r"[\w.+@%:-]+", one)
-    )
+    }
 
 
 @cache
@@ -167,7 +242,7 @@ class _TreeReader:
         self.commands: list[SimpleCommand] = []
         self.redirections: list[Redirection] = []
         self.others: list[Word] = []
-        self.problem = ""
+        self.problems: list[str] = []
         self.sets_variables = False
         self._behind: dict[tuple[int, int], list[Word]] = {}
         """The words that belong to a command although they come after a redirection. The key is the command's
@@ -186,9 +261,6 @@ class _TreeReader:
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
 
-    def say(self, problem: str) -> None:
-        self.problem = self.problem or problem
-
     def all_words(self) -> Iterator[Word]:
         for command in self.commands:
             yield from (*command.words, *command.assignments)
@@ -197,7 +269,7 @@ class _TreeReader:
 
     def read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:
-            self.say("its nesting")
+            self.problems.append("its nesting")
             return
         self._note(node)
         reads = self._reads.get(node.type)
@@ -209,7 +281,7 @@ class _TreeReader:
     def _read_heredoc(self, node: Any) -> None:
         self.heredocs.append(self._whole(node))
         if not self._is_quoted_heredoc(node) and re.search(rb"\$\(|`", self._bytes(node)):
-            self.say("a substitution")
+            self.problems.append("a substitution")
 
     def _read_assignment(self, node: Any) -> None:
         if node.parent.type != "command":
@@ -221,13 +293,13 @@ class _TreeReader:
 
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
-            self.say(_NOT_UNDERSTOOD[node.type])
+            self.problems.append(_NOT_UNDERSTOOD[node.type])
         elif node.is_missing:
-            self.say("something that is no valid shell")
+            self.problems.append("something that is no valid shell")
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
-            self.say("an indirect expansion")
+            self.problems.append("an indirect expansion")
         elif node.type == "compound_statement" and self._bytes(node).startswith(b"(("):
-            self.say("arithmetic")
+            self.problems.append("arithmetic")
 
     def _read_expansion(self, node: Any) -> None:
         """Reads an expansion such as `${x:-word}`. Searches the text of the expansion, because the parser does not
@@ -235,7 +307,7 @@ class _TreeReader:
         """
         raw = self._bytes(node)
         if re.search(rb"\$\(|`", raw):
-            self.say("a substitution")
+            self.problems.append("a substitution")
         word = re.search(r":?[-=+?](.*)\}$", raw.decode("utf-8", "replace"), re.DOTALL)
         if word:
             self.others.append(plain(re.sub(r"[\"'\\]", "", word[1])))
@@ -259,7 +331,7 @@ class _TreeReader:
             return
         last = _last_command(node.child_by_field_name("body"))
         if last is None:
-            self.say("a word behind a redirection")
+            self.problems.append("a word behind a redirection")
         else:
             known = self._behind.setdefault((last.start_byte, last.end_byte), [])
             known += [word_of(one, self._source) for one in words]
@@ -303,7 +375,7 @@ class _TreeReader:
         if operator.endswith("-"):  # `>&-` closes a descriptor
             return
         if not targets:
-            self.say("a redirection without a target")
+            self.problems.append("a redirection without a target")
         for target in targets[:1]:  # the others are words of the command, see `_find_words_behind`
             self.redirections.append(Redirection(operator, word_of(target, self._source)))
 

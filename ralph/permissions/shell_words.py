@@ -10,7 +10,7 @@ from msgspec import Struct
 from ralph.permissions.wildcard import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 Part = str | None
 """A known text, or `ANY` for a text that is known only at run time."""
@@ -63,9 +63,7 @@ class Word(Struct, frozen=True):
                 yield from part
 
 
-_BARE = frozenset(
-    {"word", "number", "variable_name", "special_variable_name", "extglob_pattern", "regex", "[", "]"}
-)
+_BARE = frozenset("word number variable_name special_variable_name extglob_pattern regex [ ]".split())
 """The types of syntax nodes that stand for text outside quotes."""
 
 UNKNOWN = Word((ANY,))
@@ -73,6 +71,17 @@ UNKNOWN = Word((ANY,))
 
 def plain(text: str) -> Word:
     return Word((text,))
+
+
+def name_of(words: Sequence[Word]) -> str | None:
+    """The name of a command without its directories. None if the name is known only at run time."""
+    if not words:
+        return ""
+    last = words[0].parts[-1] if words[0].parts else ""
+    known = words[0].text
+    if known is not None:
+        return known.rpartition("/")[2]
+    return last.rpartition("/")[2] if last and "/" in last else None
 
 
 def word_of(node: Any, source: bytes) -> Word:

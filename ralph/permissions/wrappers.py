@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.permissions.shell_words import UNKNOWN, Word, plain
+from ralph.permissions.shell_words import UNKNOWN, Word, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class Within(Struct, frozen=True):
@@ -42,8 +42,9 @@ class _Form(Struct, frozen=True):
     """The letters of options without a value."""
     valued: str = ""
     """The letters of options with a value."""
-    long_valued: tuple[str, ...] = ()
-    """The long options whose value is the next word. Every other long option is assumed to have no value."""
+    long_valued: str = ""
+    """The long options whose value is the next word, without dashes. Every other long option is assumed to have no
+    value."""
     operands: int = 0
     takes_assignments: bool = False
     is_transparent: bool = False
@@ -52,147 +53,61 @@ class _Form(Struct, frozen=True):
 
 
 _FORMS = {
-    "time": _Form("pvqaV", "fo", ("--format", "--output"), is_transparent=True),
-    "timeout": _Form("vf", "sk", ("--signal", "--kill-after"), operands=1, is_transparent=True),
-    "nice": _Form("", "n", ("--adjustment",), is_transparent=True),
+    "time": _Form("pvqaV", "fo", "format output", is_transparent=True),
+    "timeout": _Form("vf", "sk", "signal kill-after", operands=1, is_transparent=True),
+    "nice": _Form("", "n", "adjustment", is_transparent=True),
     "nohup": _Form(is_transparent=True),
-    "stdbuf": _Form("", "ioe", ("--input", "--output", "--error"), is_transparent=True),
+    "stdbuf": _Form("", "ioe", "input output error", is_transparent=True),
     "command": _Form("p", is_transparent=True),
-    "builtin": _Form(),
     # Reserved words, which the parser takes for names behind `time` and `!`.
-    **{word: _Form() for word in ("!", "{", "(", "then", "do", "else", "elif", "if", "while", "until")},
+    **dict.fromkeys(
+        "builtin coproc busybox toybox ! { ( then do else elif if while until".split(),
+        _Form(),
+    ),
     "exec": _Form("cl", "a"),
-    "coproc": _Form(),
     "setsid": _Form("cfw"),
-    "ionice": _Form("t", "cn", ("--class", "--classdata")),
+    "ionice": _Form("t", "cn", "class classdata"),
     "caffeinate": _Form("dimsu", "tw"),
-    "env": _Form("i0v", "uC", ("--unset", "--chdir"), takes_assignments=True),
+    "env": _Form("i0v", "uC", "unset chdir", takes_assignments=True),
     "sudo": _Form(
         "AbEeHkKnPS",
         "CDghpRrTtUu",
-        ("--user", "--group", "--host", "--prompt", "--chdir", "--close-from", "--chroot"),
+        "user group host prompt chdir close-from chroot",
         takes_assignments=True,
     ),
     "doas": _Form("Lns", "aCu"),
     "xargs": _Form(
         "0prtxo",
         "aEILnPsdR",
-        ("--arg-file", "--delimiter", "--max-args", "--max-procs", "--max-chars", "--replace", "--max-lines"),
+        "arg-file delimiter max-args max-procs max-chars replace max-lines",
         adds_words=True,
     ),
-    "busybox": _Form(),
-    "toybox": _Form(),
 }
 
-SHELLS = frozenset(
-    {"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "yash", "fish", "csh", "tcsh", "rbash"}
-)
+SHELLS = frozenset("sh bash dash zsh ksh ash mksh yash fish csh tcsh rbash".split())
 _INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
 
 # Commands that run other commands in ways that have too many forms to know.
 _RUN_OTHERS = frozenset(
-    {
-        *("su", "runuser", "pkexec", "chroot", "unshare", "nsenter", "setpriv", "capsh", "bwrap", "firejail"),
-        *(
-            "flock",
-            "watch",
-            "script",
-            "strace",
-            "ltrace",
-            "gdb",
-            "lldb",
-            "valgrind",
-            "perf",
-            "taskset",
-            "chrt",
-        ),
-        *(
-            "numactl",
-            "systemd-run",
-            "parallel",
-            "entr",
-            "chronic",
-            "ts",
-            "unbuffer",
-            "expect",
-            "rlwrap",
-            "socat",
-        ),
-        *(
-            "ssh",
-            "at",
-            "batch",
-            "crontab",
-            "tmux",
-            "screen",
-            "dtach",
-            "xvfb-run",
-            "dbus-run-session",
-            "hyperfine",
-        ),
-        *("awk", "gawk", "mawk", "nawk", "sed", "gsed", "ed", "ex", "vi", "vim", "nvim", "view", "emacs"),
-        *(
-            "tclsh",
-            "osascript",
-            "fd",
-            "fdfind",
-            "start-stop-daemon",
-            "faketime",
-            "fakeroot",
-            "proot",
-            "ld.so",
-        ),
-        *(
-            "run-parts",
-            "logsave",
-            "choom",
-            "uclampset",
-            "prlimit",
-            "setarch",
-            "linux32",
-            "linux64",
-            "pipexec",
-        ),
-        *(
-            "nix-shell",
-            "docker",
-            "podman",
-            "kubectl",
-            "lxc-attach",
-            "machinectl",
-            "vagrant",
-            "multitime",
-            "stap",
-        ),
-    }
+    """
+    su runuser pkexec chroot unshare nsenter setpriv capsh bwrap firejail flock watch script strace ltrace gdb lldb
+    valgrind perf taskset chrt numactl systemd-run parallel entr chronic ts unbuffer expect rlwrap socat ssh at batch
+    crontab tmux screen dtach xvfb-run dbus-run-session hyperfine awk gawk mawk nawk sed gsed ed ex vi vim nvim view
+    emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
+    prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
+    stap
+    """.split()
 )
 # Builtins that change what later words mean, or run their words later.
-_CHANGE_SHELL = frozenset(
-    {"alias", "trap", "complete", "compgen", "mapfile", "readarray", "bind", "enable", "hash", "fc", "shopt"}
-)
+_CHANGE_SHELL = frozenset("alias trap complete compgen mapfile readarray bind enable hash fc shopt".split())
 # Those of them that run their words as commands. With a word that is not known, they may run anything.
-_RUN_WORDS = frozenset(
-    {"trap", "alias", "parallel", "watch", "script", "su", "runuser", "flock", "entr", "expect"}
-)
+_RUN_WORDS = frozenset("trap alias parallel watch script su runuser flock entr expect".split())
 # Commands of the shell that evaluate arithmetic and subscripts in their words, and run what `$(...)` in them names.
 _EVALUATE = frozenset(
-    {
-        *(
-            "[[",
-            "[",
-            "test",
-            "let",
-            "declare",
-            "typeset",
-            "local",
-            "readonly",
-            "export",
-            "unset",
-            "printf",
-            "read",
-        ),
-        *("mapfile", "readarray", "wait", "getopts", "set", "compgen", "complete"),
-    }
+    """
+    [[ [ test let declare typeset local readonly export unset printf read mapfile readarray wait getopts set compgen
+    complete
+    """.split()
 )
 # Options of ordinary programs that run a command, too short to be known by themselves.
 _SHORT_RUNNING = {
@@ -202,22 +117,16 @@ _SHORT_RUNNING = {
     "rsync": r"-[a-zA-Z]*e.*",
     "zip": r"-TT.*|-[a-zA-Z]*TT",
 }
-# Interpreters that run code from a word behind one of these options, or from their input.
+# Interpreters, and the letters of options with which they run code from a word.
 _INTERPRETERS = {
-    "python": "c",
-    "pypy": "c",
+    **dict.fromkeys(("python", "pypy", "guile"), "c"),
+    **dict.fromkeys("ruby lua Rscript R ghc".split(), "e"),
     "perl": "eEn",
-    "ruby": "e",
     "node": "epr",
     "bun": "ep",
     "deno": "ep",
     "php": "rBRE",
-    "lua": "e",
-    "Rscript": "e",
-    "R": "e",
-    "guile": "c",
     "julia": "eE",
-    "ghc": "e",
 }
 # Options of ordinary programs by which they run a command.
 _RUNNING_OPTION = re.compile(
@@ -225,20 +134,7 @@ _RUNNING_OPTION = re.compile(
     r"receive-pack|run|command|open-files-in-pager|ext-diff|compress-program|shell|call)(?:=.*)?"
 )
 _FIND_EXECUTES = ("-exec", "-execdir", "-ok", "-okdir")
-_GIT_RUNS = frozenset(
-    {"bisect", "foreach", "filter-branch", "-c", "-x", "--exec", "--config-env", "difftool", "mergetool"}
-)
-
-
-def name_of(words: Sequence[Word]) -> str | None:
-    """The name of a command without its directories. None if the name is known only at run time."""
-    if not words:
-        return ""
-    last = words[0].parts[-1] if words[0].parts else ""
-    known = words[0].text
-    if known is not None:
-        return known.rpartition("/")[2]
-    return last.rpartition("/")[2] if last and "/" in last else None
+_GIT_RUNS = frozenset("bisect foreach filter-branch -c -x --exec --config-env difftool mergetool".split())
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
@@ -326,7 +222,7 @@ def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
 def _takes_next(form: _Form, option: str) -> bool | None:
     """Whether the next word is the value of the option. None if the option is unknown."""
     if option.startswith("--"):
-        if "=" in option or option in form.long_valued:
+        if "=" in option or option[2:] in form.long_valued.split():
             return "=" not in option
         return False if form.long_valued or form.flags else None
     if form is _FORMS["nice"] and option[1:].lstrip("-+").isdigit():
@@ -420,16 +316,3 @@ def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:
     has_file = any(text is None or (not text.startswith("-") and text != "-") for text in texts)
     is_asking = any(text in ("--version", "-V", "--help") for text in texts)
     return has_option or has_heredoc or "-" in texts or not (has_file or is_asking)
-
-
-def is_assignment(word: Word) -> bool:
-    return re.match(r"[A-Za-z_]\w*\+?=", word.known) is not None
-
-
-def assignment_value(word: Word) -> Word:
-    name, _, value = (word.parts[0] or "").partition("=")
-    return Word((value, *word.parts[1:])) if name else plain("")
-
-
-def each_text(words: Sequence[Word]) -> Iterator[str]:
-    return (word.text for word in words if word.text is not None)

@@ -24,53 +24,13 @@ ALL_OF_THEM = "default"
 # 2026-11), and those of earlier versions, which scripts still name. Ralph does not have these tools, so an option
 # that allows or forbids one of them changes nothing.
 _ELSEWHERE = frozenset(
-    [
-        "Agent",
-        "Artifact",
-        "AskUserQuestion",
-        "CronCreate",
-        "CronDelete",
-        "CronList",
-        "EnterPlanMode",
-        "EnterWorktree",
-        "ExitPlanMode",
-        "ExitWorktree",
-        "LSP",
-        "ListMcpResourcesTool",
-        "Monitor",
-        "NotebookEdit",
-        "PowerShell",
-        "PushNotification",
-        "ReadMcpResourceTool",
-        "RemoteTrigger",
-        "ScheduleWakeup",
-        "SendMessage",
-        "Skill",
-        "StructuredOutput",
-        "TaskCreate",
-        "TaskGet",
-        "TaskList",
-        "TaskOutput",
-        "TaskStop",
-        "TaskUpdate",
-        "TeamCreate",
-        "TeamDelete",
-        "TodoWrite",
-        "ToolSearch",
-        "WebFetch",
-        "WebSearch",
-        "Workflow",
-        "AgentOutputTool",
-        "BashOutput",
-        "KillBash",
-        "KillShell",
-        "LS",
-        "MultiEdit",
-        "NotebookRead",
-        "SlashCommand",
-        "Task",
-        "TodoRead",
-    ]
+    """
+    Agent Artifact AskUserQuestion CronCreate CronDelete CronList EnterPlanMode EnterWorktree ExitPlanMode
+    ExitWorktree LSP ListMcpResourcesTool Monitor NotebookEdit PowerShell PushNotification ReadMcpResourceTool
+    RemoteTrigger ScheduleWakeup SendMessage Skill StructuredOutput TaskCreate TaskGet TaskList TaskOutput TaskStop
+    TaskUpdate TeamCreate TeamDelete TodoWrite ToolSearch WebFetch WebSearch Workflow AgentOutputTool BashOutput
+    KillBash KillShell LS MultiEdit NotebookRead SlashCommand Task TodoRead
+    """.split()
 )
 _ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 

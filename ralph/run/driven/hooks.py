@@ -15,32 +15,11 @@ if TYPE_CHECKING:
 
 _OF_TOOLS = frozenset({PRE, POST, POST_FAILURE})
 OBSERVING = frozenset(
-    [
-        "SessionStart",
-        "SessionEnd",
-        "Setup",
-        "Notification",
-        "SubagentStart",
-        "SubagentStop",
-        "PreCompact",
-        "PostCompact",
-        "StopFailure",
-        "InstructionsLoaded",
-        "ConfigChange",
-        "CwdChanged",
-        "FileChanged",
-        "WorktreeCreate",
-        "WorktreeRemove",
-        "TaskCreated",
-        "TaskCompleted",
-        "TeammateIdle",
-        "PermissionDenied",
-        "PostToolBatch",
-        "Elicitation",
-        "ElicitationResult",
-        "MessageDisplay",
-        "UserPromptExpansion",
-    ]
+    """
+    SessionStart SessionEnd Setup Notification SubagentStart SubagentStop PreCompact PostCompact StopFailure
+    InstructionsLoaded ConfigChange CwdChanged FileChanged WorktreeCreate WorktreeRemove TaskCreated TaskCompleted
+    TeammateIdle PermissionDenied PostToolBatch Elicitation ElicitationResult MessageDisplay UserPromptExpansion
+    """.split()
 )
 """Events of Claude Code that do not occur in ralph. Ralph accepts hooks for them and never calls these hooks."""
 

@@ -20,24 +20,13 @@ from ralph.values.permission_mode import PermissionMode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Keys of `initialize` that request a safeguard. Names are compared without case and underscores.
+# Keys of `initialize` that request a safeguard. Names are compared without case and underscores. Agents are no
+# safeguard, but each of them may be limited to tools, and a task that counts on them goes wrong.
 _GUARDS = frozenset(
-    [
-        "canusetool",
-        "permissionprompttool",
-        "permissionprompttoolname",
-        "permissionprompts",
-        "permissions",
-        "permissionmode",
-        "allowedtools",
-        "disallowedtools",
-        "tools",
-        "sandbox",
-        "settings",
-        "managedsettings",
-        # Agents are no safeguard, but each of them may be limited to tools, and a task that counts on them goes wrong.
-        "agents",
-    ]
+    """
+    canusetool permissionprompttool permissionprompttoolname permissionprompts permissions permissionmode allowedtools
+    disallowedtools tools sandbox settings managedsettings agents
+    """.split()
 )
 
 
