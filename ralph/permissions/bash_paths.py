@@ -7,12 +7,9 @@ program can also open files that the command does not name, such as the data of 
 
 from __future__ import annotations
 
-import posixpath
 import re
-from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
-
-from msgspec import Struct
+from itertools import pairwise, product
+from typing import TYPE_CHECKING
 
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 from ralph.permissions.wildcard import ANY, NAME, Element
@@ -20,33 +17,8 @@ from ralph.permissions.wildcard import ANY, NAME, Element
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.permissions.path_pattern import PathPattern
-    from ralph.permissions.rule import PermissionRule
-    from ralph.permissions.shell import ShellLine, SimpleCommand
-
-
-class Disk(Protocol):
-    """Answers questions about the paths on the disk."""
-
-    def real(self, path: str) -> str:
-        """The path with all symbolic links resolved. The path need not exist."""
-        ...
-
-    def paths_below(self, directory: str) -> Sequence[str] | None:
-        """All paths in a directory, at every depth. Empty if the path is not a directory. None if there are too many."""
-        ...
-
-
-class PathRule(Struct, frozen=True):
-    rule: PermissionRule
-    pattern: PathPattern
-
-
-class BrokenRule(Struct, frozen=True):
-    """A rule that a command breaks, and a remark for the model."""
-
-    rule: PermissionRule
-    remark: str
+    from ralph.permissions.judge import Broken, KnownRule, RulePlaces
+    from ralph.permissions.shell import ParsedLine, SimpleCommand
 
 
 # Commands that only print their words. A path in them is a text.
@@ -100,41 +72,36 @@ often, ralph compares only the names in the command's words with the rules."""
 
 
 class PathJudge:
-    """Judges the paths that one command names."""
+    """Judges the paths that one line names."""
 
     def __init__(
         self,
-        line: ShellLine,
-        cwd: str,
-        home: str,
-        disk: Disk,
-        *,
-        reading: Sequence[PathRule],
-        changing: Sequence[PathRule],
+        line: ParsedLine,
+        places: RulePlaces,
+        reading: Sequence[KnownRule],
+        changing: Sequence[KnownRule],
     ) -> None:
+        """`reading` and `changing` are the rules about reading and changing paths."""
         self._line = line
-        self._home = home
-        self._disk = disk
+        self._places = places
         self._reading = reading
         self._changing = changing
-        self._bases, self._is_lost = self._directories(cwd)
+        self._bases, self._is_lost = self._directories()
 
-    def found(self) -> BrokenRule | None:
-        """The first rule that the command breaks, or None if it breaks none."""
-        if not self._reading and not self._changing:
-            return None
-        return next(self._all_found(), None)
+    def broken(self) -> Broken | None:
+        """The first rule that the line breaks, or None if it breaks none."""
+        has_rules = self._reading or self._changing
+        return next(self._all_broken(), None) if has_rules else None
 
-    def _all_found(self) -> Iterator[BrokenRule]:
+    def _all_broken(self) -> Iterator[Broken]:
         for one in self._line.redirections:
             if one.is_harmless:
                 continue
             rules = self._changing if one.writes else self._reading
             yield from self._in_word(one.target, rules)
             if one.target.text is None and not one.target.is_glob:
-                yield from _each(
-                    rules, "Where its output or input leads is known only when it runs: write it out."
-                )
+                remark = "Where its output or input leads is known only when it runs: write it out."
+                yield from ((rule, remark) for rule in rules)
         is_printing = all(command.name in _PRINTERS for command in self._line.commands)
         is_clear = not (self._line.not_understood or self._line.suspect)
         if is_printing and is_clear:
@@ -146,7 +113,7 @@ class PathJudge:
         if not is_clear:
             yield from self._in_code()
 
-    def _in_command(self, command: SimpleCommand) -> Iterator[BrokenRule]:
+    def _in_command(self, command: SimpleCommand) -> Iterator[Broken]:
         words, name = command.words, command.name or ""
         rules = (*self._reading, *(self._changing if _changes(command) else ()))
         for word in words:
@@ -183,56 +150,48 @@ class PathJudge:
         )
         return has_list and name in _SHOW_CONTENT
 
-    def _in_directories(self, directories: Iterable[str]) -> Iterator[BrokenRule]:
+    def _in_directories(self, directories: Iterable[str]) -> Iterator[Broken]:
         for directory in dict.fromkeys(directories):
-            near = [one for one in self._reading if one.pattern.may_be_below(directory)]
-            if not near:
-                continue
-            below = self._disk.paths_below(directory)
+            near = [one for one in self._reading if one.path.may_be_below(directory)]
+            below = self._places.disk.paths_below(directory) if near else ()
             for one in near:
-                if below is None or any(one.pattern.matches(path) for path in below):
-                    yield BrokenRule(
-                        one.rule, f"It reads {directory}, where such files lie: use Grep, Glob and Read."
-                    )
+                if below is None or any(map(one.path.matches, below)):
+                    yield one, f"It reads {directory}, where such files lie: use Grep, Glob and Read."
 
-    def _in_word(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
+    def _in_word(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         for choice in word.choices:
             yield from self._in_word(_glob_word(choice), rules)
         if word.choices or word == UNKNOWN:
             return
         known = word.text
         if known is not None and not self._is_lost:
-            for path in self._paths(word):
-                for one in rules:
-                    if one.pattern.matches(path) or one.pattern.matches(f"{path}/\x01"):
-                        yield BrokenRule(one.rule, f"It names {known}.")
+            for path, one in product(self._paths(word), rules):
+                if one.path.holds(path):
+                    yield one, f"It names {known}."
             return
         if word.is_glob and not self._is_lost:
             # With these settings of the shell, a pattern matches names that begin with a dot too.
             any_name = ANY if {"dotglob", "GLOBIGNORE"} & self._line.everywhere else NAME
             for base in self._bases:
-                elements = [any_name if char == "\0" else char for char in self._absolute(word, base)]
+                path = self._places.joined(_marked(word), base)
+                elements = [any_name if char == "\0" else char for char in path]
                 for one in rules:
-                    if one.pattern.may_match(elements):
-                        yield BrokenRule(
-                            one.rule, f"{word.known}* in it may name such a file: write the names out."
-                        )
+                    if one.path.may_match(elements):
+                        yield one, f"{word.known}* in it may name such a file: write the names out."
             return
         yield from self._by_names(word, rules)
 
-    def _by_names(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
+    def _by_names(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         """Judges a path whose directory is unknown. Compares each name in the path with the names in the rules."""
         for name in _marked(word).split("/"):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
             if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
                 continue
             for one in rules:
-                if one.pattern.may_match_name(elements):
-                    yield BrokenRule(
-                        one.rule, f"{word.known} in it may name such a file: write the whole path out."
-                    )
+                if one.path.may_match_name(elements):
+                    yield one, f"{word.known} in it may name such a file: write the whole path out."
 
-    def _in_text(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
+    def _in_text(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         """Judges a word that may contain paths among other text, such as the value of a variable."""
         for piece in _pieces(word):
             yield from self._in_word(piece, rules)
@@ -240,7 +199,7 @@ class PathJudge:
             for piece in _IN_CODE.findall(text or ""):
                 yield from self._in_word(_glob_word(piece), rules)
 
-    def _in_code(self) -> Iterator[BrokenRule]:
+    def _in_code(self) -> Iterator[Broken]:
         """Judges everything that looks like a path. Used for a command that ralph cannot fully parse."""
         texts = {
             piece
@@ -253,26 +212,14 @@ class PathJudge:
                 if piece.strip("./*"):
                     yield from self._in_word(plain(piece), self._reading)
 
-    def _paths(self, word: Word) -> list[str]:
-        """The absolute paths that a known word may mean. Includes each of these paths with its symbolic links
-        resolved.
-        """
-        text = word.text
-        if not text or "\0" in text or "\n" in text:
-            return []
-        named = [self._absolute(word, base) for base in self._bases]
-        return list(dict.fromkeys((*named, *map(self._disk.real, named))))
+    def _paths(self, word: Word) -> Sequence[str]:
+        """The absolute paths that a known word may mean."""
+        is_path = word.text and "\0" not in word.text and "\n" not in word.text
+        return self._places.named(word.text or "", self._bases) if is_path else ()
 
-    def _absolute(self, word: Word, base: str) -> str:
-        """The absolute path that a word means relative to the directory `base`. A NUL stands for each unknown part."""
-        text = _marked(word)
-        if self._home and (text == "~" or text.startswith("~/")):
-            text = self._home + text[1:]
-        return posixpath.normpath(posixpath.join(base, text)).replace("//", "/")
-
-    def _directories(self, cwd: str) -> tuple[list[str], bool]:
-        """The directories in which parts of the command may run, and whether there may be unknown directories too."""
-        found, is_lost = [cwd], False
+    def _directories(self) -> tuple[list[str], bool]:
+        """The directories in which parts of the line may run, and whether there may be unknown directories too."""
+        found, is_lost = [self._places.real_cwd], False
         for command in self._line.commands:
             words, name = command.words, command.name
             targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
@@ -283,25 +230,15 @@ class PathJudge:
                 is_lost = is_lost or name == "popd"
                 continue
             if name == "cd" and not targets:
-                targets = [plain(self._home or "/")]
+                targets = [plain(self._places.home or "/")]
             for target in targets:
-                is_lost = is_lost or target.text in (None, "-")
-                if target.text not in (None, "-"):
-                    known = [
-                        posixpath.normpath(posixpath.join(base, self._from_home(target.text)))
-                        for base in found
-                    ]
-                    found = list(dict.fromkeys((*found, *known)))[:_MOST_DIRECTORIES]
-                    is_lost = is_lost or len(found) == _MOST_DIRECTORIES
+                if target.text in (None, "-"):
+                    is_lost = True
+                    continue
+                known = [self._places.joined(target.known, base) for base in found]
+                found = list(dict.fromkeys((*found, *known)))[:_MOST_DIRECTORIES]
+                is_lost = is_lost or len(found) == _MOST_DIRECTORIES
         return found, is_lost
-
-    def _from_home(self, text: str | None) -> str:
-        known = text or ""
-        return self._home + known[1:] if known == "~" or known.startswith("~/") else known
-
-
-def _each(rules: Iterable[PathRule], remark: str) -> Iterator[BrokenRule]:
-    return (BrokenRule(one.rule, remark) for one in rules)
 
 
 def _changes(command: SimpleCommand) -> bool:

@@ -17,8 +17,8 @@ from ralph.permissions.wildcard import ANY, Element, Wildcard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.permissions.rule import PermissionRule
-    from ralph.permissions.shell import ShellLine, SimpleCommand
+    from ralph.permissions.judge import Broken, KnownRule
+    from ralph.permissions.shell import ParsedLine, SimpleCommand
     from ralph.permissions.shell_words import Word
 
 _SEPARATOR = "\x1f"
@@ -28,13 +28,12 @@ _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 
 
 class BashPattern:
-    """The pattern of one rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. The
+    """The pattern of a rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. The
     pattern denies a call if each part matches a command in the call.
     """
 
-    def __init__(self, rule: PermissionRule) -> None:
-        self.rule = rule
-        parts = [part for part in _OPERATORS.split(rule.pattern or "*") if part.strip()]
+    def __init__(self, pattern: str) -> None:
+        parts = [part for part in _OPERATORS.split(pattern) if part.strip()]
         self._parts = [_Part(part) for part in parts]
         self.has_operator = len(self._parts) != 1
 
@@ -76,33 +75,26 @@ class _Part:
         return any(word.lower() == self._name or word.lower().endswith(f"={self._name}") for word in words)
 
 
-def denied_by(line: ShellLine, patterns: Sequence[BashPattern]) -> tuple[BashPattern, str] | None:
-    """The first pattern that denies the line, and a remark that tells the model the reason. None if no pattern denies
-    the line.
+def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
+    """The first rule for Bash that the line breaks, and a remark that tells the model the reason. None if the line
+    breaks none.
     """
     problem = next(iter(line.not_understood), line.suspect)
     if not problem and line.hides_text:
         problem = "A text with a substitution"
-    for pattern in patterns:
-        if pattern.rule.pattern is None or pattern.denies(line.commands):
-            return pattern, ""
+    for rule in rules:
+        if rule.bash.denies(line.commands):
+            return rule, ""
         if line.runs_unknown:
-            return (
-                pattern,
-                "It runs something that is known only when it runs, which may be that: write it out.",
-            )
-        if problem and pattern.occurs_in(line.everywhere):
-            return (
-                pattern,
-                f"{problem[0].upper()}{problem[1:]} in it cannot be judged, and it names that: write it plainly.",
-            )
+            return rule, "It runs something that is known only when it runs, which may be that: write it out."
+        if problem and rule.bash.occurs_in(line.everywhere):
+            problem = f"{problem[0].upper()}{problem[1:]}"
+            return rule, f"{problem} in it cannot be judged, and it names that: write it plainly."
     return None
 
 
-def why_not_allowed(line: ShellLine, patterns: Sequence[BashPattern]) -> str | None:
-    """Tells the model why the patterns do not allow the line. None if they allow it."""
-    if any(pattern.rule.pattern is None for pattern in patterns):
-        return None
+def why_not_allowed(line: ParsedLine, rules: Sequence[KnownRule]) -> str | None:
+    """Tells the model why the rules for Bash do not allow the line. None if they allow it."""
     unknown = "a command that is known only when it runs" if line.runs_unknown else ""
     problem = next(iter(line.not_understood), line.runner or unknown)
     if problem:
@@ -111,7 +103,7 @@ def why_not_allowed(line: ShellLine, patterns: Sequence[BashPattern]) -> str | N
         return "it sets variables for the commands after it"
     needed = [(*one.assignments, *one.words) for one in line.commands if one.is_needed]
     for words in needed:
-        if not any(pattern.allows(words) for pattern in patterns):
+        if not any(rule.bash.allows(words) for rule in rules):
             return f"no rule allows `{shown(words)}`"
     return None if needed else "there is no command in it"
 

@@ -5,12 +5,10 @@ would refuse without the rule.
 from __future__ import annotations
 
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
-
-from ralph.permissions.bash_paths import PathJudge, PathRule
-from ralph.permissions.bash_rules import BashPattern, denied_by, why_not_allowed
+from ralph.permissions.bash_paths import PathJudge
+from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
 from ralph.permissions.in_force import RuleVerdict
 from ralph.permissions.path_pattern import PathPattern, PatternBases
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
@@ -18,28 +16,73 @@ from ralph.permissions.shell import parse_line
 from ralph.values.tool_choice import READ_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ralph.permissions.bash_paths import Disk
     from ralph.values.tool_calls import ToolCall
 
 _NOT_RUN = "This call was not run"
 _PATH_ARGUMENTS = {
-    "Read": "file_path",
-    "Edit": "file_path",
-    "Write": "file_path",
-    "Grep": "path",
-    "Glob": "path",
+    **dict.fromkeys(("Read", "Edit", "Write"), "file_path"),
+    **dict.fromkeys(("Grep", "Glob"), "path"),
 }
 
 
-class RulePlaces(Struct, frozen=True):
-    """The directories to which relative paths and `~` in rules and calls refer."""
+class Disk(Protocol):
+    """Answers questions about the paths on the disk."""
 
-    cwd: str
-    """The absolute path of the working directory."""
-    home: str
-    """The user's home directory, or an empty text if it is unknown."""
+    def real(self, path: str) -> str:
+        """The path with all symbolic links resolved. The path need not exist."""
+        ...
+
+    def paths_below(self, directory: str) -> Sequence[str] | None:
+        """All paths in a directory, at every depth. Empty if the path is not a directory. None if there are too many."""
+        ...
+
+
+class RulePlaces:
+    """The directories to which relative paths and `~` in rules and calls refer, and the disk on which they are."""
+
+    def __init__(self, cwd: str, home: str, disk: Disk) -> None:
+        """`cwd` is the absolute path of the working directory. `home` is empty if the home directory is unknown."""
+        self.home = home
+        self.disk = disk
+        self.real_cwd = disk.real(cwd)
+        self.cwds = tuple(dict.fromkeys((cwd, self.real_cwd)))
+        self.homes = tuple(dict.fromkeys((home, disk.real(home)))) if home else ()
+
+    def joined(self, text: str, base: str) -> str:
+        """The absolute path for a path that may begin with `~` or be relative to the directory `base`."""
+        if self.home and (text == "~" or text.startswith("~/")):
+            text = self.home + text[1:]
+        return posixpath.normpath(posixpath.join(base, text)).replace("//", "/")
+
+    def named(self, text: str, bases: Sequence[str]) -> tuple[str, ...]:
+        """The absolute paths that a path may mean, and each of them with its symbolic links resolved."""
+        paths = [self.joined(text, base) for base in bases]
+        return tuple(dict.fromkeys((*paths, *map(self.disk.real, paths))))
+
+
+class KnownRule:
+    """A permission rule with its compiled pattern."""
+
+    def __init__(self, rule: PermissionRule, places: RulePlaces) -> None:
+        """Raises RuleError."""
+        self.of = rule
+        self.is_whole = rule.pattern is None
+        self.is_about_paths = not self.is_whole and rule.tool in READERS | WRITERS
+        self.is_about_commands = rule.names("Bash")
+        if self.is_about_paths:
+            self.path = _path_pattern(rule, places)
+        if self.is_about_commands:
+            self.bash = BashPattern(rule.pattern or "*")
+
+    def covers(self, tool: str) -> bool:
+        """Whether the rule is for calls of this tool. A rule for Edit is for every tool that changes files."""
+        return self.of.names(tool) or (self.of.tool == "Edit" and tool in WRITERS)
+
+
+Broken = tuple[KnownRule, str]
+"""A rule that a call breaks, and a remark for the model."""
 
 
 class Permissions:
@@ -50,7 +93,6 @@ class Permissions:
         rules: Sequence[PermissionRule],
         allowed: Sequence[PermissionRule] | None,
         places: RulePlaces,
-        disk: Disk,
         *,
         kept: Sequence[PermissionRule] | None = None,
         narrow: Sequence[PermissionRule] = (),
@@ -62,38 +104,37 @@ class Permissions:
         """
         self._is_narrow = is_narrow
         self._places = places
-        self._disk = disk
-        self._real_cwd = disk.real(places.cwd)
-        self._rules = {
-            effect: tuple(rule for rule in rules if rule.effect is effect)
+        self._denying, self._asking = (
+            [KnownRule(one, places) for one in rules if one.effect is effect]
             for effect in (Effect.DENY, Effect.ASK)
-        }
-        self._always = [tuple(one) for one in (allowed, kept) if one is not None]
-        self._narrow = tuple(narrow)
-        every = (*rules, *(rule for one in self._always for rule in one), *narrow)
-        self._paths = {rule: self._pattern(rule) for rule in every if _is_about_paths(rule)}
-        self._bash = {rule: BashPattern(rule) for rule in every if rule.names("Bash")}
+        )
+        self._always = [
+            [KnownRule(rule, places) for rule in one] for one in (allowed, kept) if one is not None
+        ]
+        self._narrow = [KnownRule(rule, places) for rule in narrow]
 
     @property
     def needs_parser(self) -> bool:
         """Whether commands must be parsed. They must be parsed if a rule may apply to a part of a command."""
-        return any(rule.pattern is not None for rule in (*self._bash, *self._paths))
-
-    # --- The port
+        lists = (self._denying, self._asking, *self._always, self._narrow)
+        return any(
+            not rule.is_whole and (rule.is_about_commands or rule.is_about_paths)
+            for one in lists
+            for rule in one
+        )
 
     def judge(self, call: ToolCall) -> RuleVerdict:
-        denied = self._first_broken(call.name, call.arguments, Effect.DENY)
-        if denied is not None:
-            rule, remark = denied
-            return RuleVerdict(denied=f"{_NOT_RUN}: the rule {rule.place} forbids it.{remark}")
+        broken = self._broken(call, self._denying)
+        if broken is not None:
+            return RuleVerdict(denied=f"{_NOT_RUN}: the rule {broken[0].of.place} forbids it.{broken[1]}")
         lists = [*self._always, *([self._narrow] if self._is_narrow() else [])]
         why = next(filter(None, (self._why_not_allowed(call, allowed) for allowed in lists)), None)
         if why is not None:
             return RuleVerdict(denied=f"{_NOT_RUN}: only calls that a rule allows may run, and {why}.")
-        asked = self._first_broken(call.name, call.arguments, Effect.ASK)
-        if asked is not None:
-            rule, remark = asked
-            return RuleVerdict(asks=f"the rule {rule.place} wants somebody to be asked first.{remark}")
+        broken = self._broken(call, self._asking)
+        if broken is not None:
+            place, remark = broken[0].of.place, broken[1]
+            return RuleVerdict(asks=f"the rule {place} wants somebody to be asked first.{remark}")
         return RuleVerdict()
 
     def unreadable_places(self) -> tuple[str, ...]:
@@ -103,12 +144,12 @@ class Permissions:
         Only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**` probably means
         a directory of the project and not the system's directory.
         """
-        rules = (
-            rule
-            for rule in self._of(self._rules[Effect.DENY], READERS)
-            if (rule.pattern or "").startswith(("//", "~/"))
+        found = (
+            self._places.disk.real(place)
+            for rule in _about(READERS, self._denying)
+            if (rule.of.pattern or "").startswith(("//", "~/"))
+            for place in rule.path.whole_places()
         )
-        found = (self._disk.real(place) for rule in rules for place in self._paths[rule].whole_places())
         return tuple(dict.fromkeys(found))
 
     def why_not_read(self, path: str) -> str | None:
@@ -117,144 +158,80 @@ class Permissions:
     def why_not_written(self, path: str) -> str | None:
         return self._hidden_by(path, WRITERS)
 
-    # --- Rules that deny or ask
+    def _hidden_by(self, path: str, tools: frozenset[str]) -> str | None:
+        rules = _about(tools, (*self._denying, *self._asking))
+        return next((rule.of.place for rule in rules if rule.path.matches(path)), None)
 
-    def _first_broken(
-        self, tool: str, arguments: Mapping[str, Any], effect: Effect
-    ) -> tuple[PermissionRule, str] | None:
-        rules = self._rules[effect]
-        for rule in rules:
-            if rule.pattern is None and _is_about(rule, tool):
-                return rule, ""
-        if tool == "Bash":
-            return self._broken_by_command(arguments, rules)
-        path = self._path_of(tool, arguments)
-        if path is not None:
-            kinds = (READERS, WRITERS) if tool == "Edit" else (READERS,) if tool in READERS else (WRITERS,)
-            for kind in kinds:
-                for rule in self._of(rules, kind):
-                    if any(self._paths[rule].matches(one) for one in path):
-                        return rule, ""
-        return None
+    def _broken(self, call: ToolCall, rules: Sequence[KnownRule]) -> Broken | None:
+        """The first of these rules that the call breaks, with a remark that begins with a space. None if it breaks none."""
+        whole = next((rule for rule in rules if rule.is_whole and rule.covers(call.name)), None)
+        if whole is not None:
+            return whole, ""
+        reading, changing = _about(READERS, rules), _about(WRITERS, rules)
+        if call.name == "Bash":
+            commands = [rule for rule in rules if rule.is_about_commands]
+            if not (commands or reading or changing):
+                return None
+            line = parse_line(str(call.arguments.get("command", "")))
+            found = broken_by(line, commands) or PathJudge(line, self._places, reading, changing).broken()
+            return found and (found[0], f" {found[1]}" if found[1] else "")
+        kinds = {"Edit": (*reading, *changing), "Write": changing}.get(call.name, reading)
+        paths = self._path_of(call) or ()
+        return next(((rule, "") for rule in kinds if any(map(rule.path.matches, paths))), None)
 
-    def _broken_by_command(
-        self, arguments: Mapping[str, Any], rules: Sequence[PermissionRule]
-    ) -> tuple[PermissionRule, str] | None:
-        patterns = [self._bash[rule] for rule in rules if rule in self._bash]
-        reading, changing = (
-            [PathRule(r, self._paths[r]) for r in self._of(rules, kind)] for kind in (READERS, WRITERS)
-        )
-        if not (patterns or reading or changing):
-            return None
-        line = parse_line(str(arguments.get("command", "")))
-        broken = denied_by(line, patterns)
-        if broken is not None:
-            return broken[0].rule, f" {broken[1]}" if broken[1] else ""
-        found = PathJudge(
-            line, self._real_cwd, self._places.home, self._disk, reading=reading, changing=changing
-        ).found()
-        return None if found is None else (found.rule, f" {found.remark}")
-
-    def _hidden_by(self, path: str, kind: frozenset[str]) -> str | None:
-        for effect in (Effect.DENY, Effect.ASK):
-            for rule in self._of(self._rules[effect], kind):
-                if self._paths[rule].matches(path):
-                    return rule.place
-        return None
-
-    def _of(self, rules: Sequence[PermissionRule], kind: frozenset[str]) -> list[PermissionRule]:
-        return [rule for rule in rules if rule.tool in kind and rule in self._paths]
-
-    # --- Rules that allow
-
-    def _why_not_allowed(self, call: ToolCall, allowed: Sequence[PermissionRule]) -> str | None:
+    def _why_not_allowed(self, call: ToolCall, allowed: Sequence[KnownRule]) -> str | None:
         """Tells the model why no rule in `allowed` allows the call. None if a rule allows it."""
         if call.name in READ_ONLY:
             return None
-        rules = [rule for rule in allowed if _allows(rule, call.name)]
-        if any(rule.pattern is None for rule in rules):
+        rules = [rule for rule in allowed if rule.covers(call.name)]
+        if any(rule.is_whole for rule in rules):
             return None
         if call.name == "Bash":
-            return self._why_command_not_allowed(str(call.arguments.get("command", "")), rules, allowed)
-        path = self._path_of(call.name, call.arguments)
-        if path and self._is_path_allowed(path, rules):
-            return None
-        return f"none allows this call of {call.name}"
+            writers = [rule for rule in allowed if rule.of.tool in WRITERS]
+            return self._why_command_not_allowed(str(call.arguments.get("command", "")), rules, writers)
+        path = self._path_of(call)
+        return None if path and _is_allowed(path, rules) else f"none allows this call of {call.name}"
 
     def _why_command_not_allowed(
-        self, text: str, rules: Sequence[PermissionRule], allowed: Sequence[PermissionRule]
+        self, text: str, rules: Sequence[KnownRule], writers: Sequence[KnownRule]
     ) -> str | None:
+        """`writers` are the rules that allow to write the files to which a command redirects its output."""
         if not rules:
             return "none allows a command"
         line = parse_line(text)
-        why = why_not_allowed(line, [self._bash[rule] for rule in rules])
+        why = why_not_allowed(line, rules)
         if why is not None:
             return why
-        writers = [rule for rule in allowed if rule.tool in WRITERS]
-        for one in line.redirections:
-            if one.writes and not one.is_harmless and not self._may_write(one.target.text, writers):
-                return f"none allows to write {one.target.known or 'where its output leads'}"
+        may_write = any(rule.is_whole for rule in writers)
+        for word in (one.target for one in line.redirections if one.writes and not one.is_harmless):
+            if word.text is None or not (may_write or _is_allowed(self._named(word.text), writers)):
+                return f"none allows to write {word.known or 'where its output leads'}"
         return None
 
-    def _may_write(self, text: str | None, writers: Sequence[PermissionRule]) -> bool:
-        """Whether a rule allows writing to the file `text`, to which a command redirects its output. None means an
-        unknown file.
-        """
-        if text is None:
-            return False
-        return any(rule.pattern is None for rule in writers) or self._is_path_allowed(
-            self._named(text), writers
-        )
-
-    def _is_path_allowed(self, paths: Sequence[str], rules: Sequence[PermissionRule]) -> bool:
-        return any(
-            all(self._paths[rule].matches(path) for path in paths) for rule in rules if rule in self._paths
-        )
-
-    # --- Paths
-
-    def _path_of(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The absolute paths that a call may mean, including each path with its symbolic links resolved. None if the
-        call names no path.
-        """
-        argument = _PATH_ARGUMENTS.get(tool)
-        if argument is None:
-            return None
-        text = arguments.get(argument, ".")
+    def _path_of(self, call: ToolCall) -> tuple[str, ...] | None:
+        """The absolute paths that a call may mean. None if the call names no path."""
+        argument = _PATH_ARGUMENTS.get(call.name)
+        text = None if argument is None else call.arguments.get(argument, ".")
         return self._named(text) if isinstance(text, str) and "\0" not in text else None
 
     def _named(self, text: str) -> tuple[str, ...]:
-        home = self._places.home
-        if home and (text == "~" or text.startswith("~/")):
-            text = home + text[1:]
-        named = [
-            posixpath.normpath(posixpath.join(base, text)) for base in (self._places.cwd, self._real_cwd)
-        ]
-        return tuple(dict.fromkeys((*named, *map(self._disk.real, named))))
-
-    def _pattern(self, rule: PermissionRule) -> PathPattern:
-        """The path pattern of a rule. If a rule denies a symbolic link, its pattern also matches the target of the
-        link.
-        """
-        home = self._places.home
-        homes = (home, self._disk.real(home)) if home else ()
-        bases = PatternBases(
-            tuple(dict.fromkeys((self._places.cwd, self._real_cwd))), tuple(dict.fromkeys(homes))
-        )
-        if rule.effect is Effect.ALLOW:
-            return PathPattern(rule, bases)
-        literal = PathPattern(rule, bases).literal_paths()
-        return PathPattern(rule, bases, [real for path in literal if (real := self._disk.real(path)) != path])
+        return self._places.named(text, self._places.cwds)
 
 
-def _is_about_paths(rule: PermissionRule) -> bool:
-    return rule.pattern is not None and rule.tool in READERS | WRITERS
+def _about(tools: frozenset[str], rules: Sequence[KnownRule]) -> list[KnownRule]:
+    """The rules about paths for one of these tools."""
+    return [rule for rule in rules if rule.is_about_paths and rule.of.tool in tools]
 
 
-def _is_about(rule: PermissionRule, tool: str) -> bool:
-    """Whether a rule without a pattern applies to a tool. A rule for Edit applies to every tool that changes files."""
-    return rule.names(tool) or (rule.tool == "Edit" and tool in WRITERS)
+def _is_allowed(paths: Sequence[str], rules: Sequence[KnownRule]) -> bool:
+    return any(rule.is_about_paths and all(map(rule.path.matches, paths)) for rule in rules)
 
 
-def _allows(rule: PermissionRule, tool: str) -> bool:
-    return rule.names(tool) or (rule.tool in WRITERS and tool in WRITERS and rule.tool in ("Edit", tool))
+def _path_pattern(rule: PermissionRule, places: RulePlaces) -> PathPattern:
+    """The path pattern of a rule. If a rule denies a symbolic link, its pattern also matches the target of the link."""
+    bases = PatternBases(places.cwds, places.homes)
+    plain = PathPattern(rule, bases)
+    if rule.effect is Effect.ALLOW:
+        return plain
+    links = [real for path in plain.literal_paths() if (real := places.disk.real(path)) != path]
+    return PathPattern(rule, bases, links) if links else plain

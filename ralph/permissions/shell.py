@@ -79,7 +79,7 @@ class Redirection(Struct, frozen=True):
         return self.operator not in ("<", "<&")
 
 
-class ShellLine(Struct, frozen=True):
+class ParsedLine(Struct, frozen=True):
     """The result of parsing a shell line, with all texts in it that a shell in it runs."""
 
     commands: tuple[SimpleCommand, ...]
@@ -113,13 +113,13 @@ class ShellLine(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def parse_line(text: str) -> ShellLine:
+def parse_line(text: str) -> ParsedLine:
     """Parses a shell line. If it is not valid shell, `not_understood` of the result says so, and no error is raised.
     The last result is kept, because all rules of a run and of a command file judge the same line.
     """
-    line = _LineReader()
+    line = _LineParts()
     line.add_text(text, 0)
-    return ShellLine(
+    return ParsedLine(
         tuple(line.commands),
         tuple(line.redirections),
         tuple(line.others),
@@ -133,7 +133,7 @@ def parse_line(text: str) -> ShellLine:
     )
 
 
-class _LineReader:
+class _LineParts:
     """Collects what is in a line."""
 
     def __init__(self) -> None:

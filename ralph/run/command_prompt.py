@@ -18,6 +18,7 @@ from ralph.prompt.frontmatter import as_text
 from ralph.prompt.imports import is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
 from ralph.run.command_rules import rules_of_command
+from ralph.run.permission_rules import LocalDisk
 from ralph.values.events import Notice
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class CommandPrompt:
     def _read(self) -> tuple[Command, CommandRules]:
         try:
             command = read_command(self._call.file)
-            rules = rules_of_command(command, RulePlaces(str(self._cwd), self._home))
+            rules = rules_of_command(command, RulePlaces(str(self._cwd), self._home, LocalDisk()))
         except ValueError as error:
             raise PromptRefusedError(f"{self._name} is not run: {self._call.file.path}: {error}") from None
         if command.fields.get("hooks"):

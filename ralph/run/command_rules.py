@@ -48,14 +48,14 @@ def _names(command: Command, key: str) -> tuple[str, ...]:
 def _patterns(command: Command, places: RulePlaces) -> Permissions:
     from ralph.permissions.judge import Permissions  # noqa: PLC0415 - few commands have patterns
     from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few commands have patterns
-    from ralph.run.permission_rules import LocalDisk, has_parser  # noqa: PLC0415 - few commands have patterns
+    from ralph.run.permission_rules import has_parser  # noqa: PLC0415 - few commands have patterns
 
     def rules(key: str, effect: Effect) -> list[PermissionRule]:
         return [parse_rule(name, effect, command.file.path) for name in _names(command, key)]
 
     allowed = rules(ALLOWED, Effect.ALLOW) if ALLOWED in command.fields else None
     denied = [rule for rule in rules(FORBIDDEN, Effect.DENY) if rule.pattern is not None]
-    judge = Permissions(denied, allowed, places, LocalDisk())
+    judge = Permissions(denied, allowed, places)
     if judge.needs_parser and not has_parser():
         raise ValueError(
             "its patterns need the packages tree-sitter and tree-sitter-bash, which are missing; nothing was run"

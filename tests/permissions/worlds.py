@@ -48,7 +48,7 @@ def permissions(
     rules = [parse_rule(text, Effect.DENY, "the file", root) for text in deny]
     rules += [parse_rule(text, Effect.ASK, "the file", root) for text in ask]
     allowed = None if allow is None else [parse_rule(text, Effect.ALLOW, "the option") for text in allow]
-    return Permissions(rules, allowed, RulePlaces(CWD, HOME), FakeDisk(links))
+    return Permissions(rules, allowed, RulePlaces(CWD, HOME, FakeDisk(links)))
 
 
 def verdict(judge: Permissions, tool: str, **arguments: object) -> RuleVerdict:
