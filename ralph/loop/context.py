@@ -235,17 +235,11 @@ def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:
     files = plan.claude_files or ()
     if not guards_in_short(files):
         return settings.sandbox
-    from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few loops have such files
+    from ralph.permissions.claude_settings import GuardError, read_settings  # noqa: PLC0415 - few loops have such files
     from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few loops have such files
 
     try:
-        limits = [
-            (
-                file.name,
-                read_settings(document_of(file), SettingsSource(file.name, file.kind, file.root)).sandbox,
-            )
-            for file in files
-        ]
+        limits = [(file.name, read_settings(document_of(file), file).sandbox) for file in files]
     except GuardError as error:
         raise CannotConfineError(str(error)) from None
     return restricted(settings.sandbox, [(name, one) for name, one in limits if one.keys])

@@ -9,8 +9,8 @@ from msgspec import Struct, field
 
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
-from ralph.settings.claude_files import ClaudeFile  # noqa: TC001 - records are read by their hints
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
+from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - records are read by their hints
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:

@@ -14,36 +14,30 @@ if TYPE_CHECKING:
 
 TOP = ("permissions", "hooks", "sandbox", "disableAllHooks")
 """The top-level keys that ask for a protection."""
+_GUARDS_OF_PERMISSIONS = "deny ask allow defaultMode disableBypassPermissionsMode".split()
+# Claude Code has the others too. They are no guards.
 OF_PERMISSIONS = (
-    *("deny", "ask", "allow", "defaultMode", "disableBypassPermissionsMode"),
-    # Claude Code has these too. They are no guards.
+    *_GUARDS_OF_PERMISSIONS,
     *("additionalDirectories", "disableAutoMode", "skipDangerousModePermissionPrompt"),
 )
 OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
-OF_NETWORK = (
-    *("allowedDomains", "deniedDomains"),
-    # Claude Code reads these only in files that are not of a repository, or they open something.
-    *(
-        "strictAllowlist",
-        "allowManagedDomainsOnly",
-        "allowUnixSockets",
-        "allowAllUnixSockets",
-        "allowLocalBinding",
-    ),
-    *("allowMachLookup", "httpProxyPort", "socksProxyPort", "tlsTerminate"),
+# Behind the first two, Claude Code reads these only in files that are not of a repository, or they open something.
+OF_NETWORK = tuple(
+    """
+    allowedDomains deniedDomains strictAllowlist allowManagedDomainsOnly allowUnixSockets allowAllUnixSockets
+    allowLocalBinding allowMachLookup httpProxyPort socksProxyPort tlsTerminate
+    """.split()
 )
-OF_FILESYSTEM = (
-    *("denyRead", "denyWrite"),
-    *("allowWrite", "allowRead", "allowManagedReadPathsOnly", "disabled"),
-)
+OF_FILESYSTEM = ("denyRead", "denyWrite", "allowWrite", "allowRead", "allowManagedReadPathsOnly", "disabled")
 OF_HOOKS = ("matcher", "hooks")
 OF_HOOK = ("type", "command", "timeout")
 BLOCKING_EVENTS = ("PermissionRequest",)
 """Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
 is an error."""
+KNOWN_EVENTS = (*EVENTS, *BLOCKING_EVENTS)
 _PLACES = {
-    **{key.lower(): f"permissions.{key}" for key in OF_PERMISSIONS[:5]},
-    **{event.lower(): f"hooks.{event}" for event in (*EVENTS, *BLOCKING_EVENTS)},
+    **{key.lower(): f"permissions.{key}" for key in _GUARDS_OF_PERMISSIONS},
+    **{event.lower(): f"hooks.{event}" for event in KNOWN_EVENTS},
 }
 # `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
 _LEAST_LIKENESS = 0.8
@@ -54,13 +48,16 @@ def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | Non
     it resembles, or None if there is no such key.
     """
     names = tuple(names)
-    for key in keys:
-        if key in names:
-            continue
-        for name in names:
-            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS:
-                return key, name
-    return None
+    return next(
+        (
+            (key, name)
+            for key in keys
+            if key not in names
+            for name in names
+            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS
+        ),
+        None,
+    )
 
 
 def wrong_at_top(keys: Iterable[str]) -> tuple[str, str] | None:

@@ -16,13 +16,12 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
     from ralph.permissions.judge import Permissions
-    from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
     from ralph.sandbox.sandbox_limits import SandboxLimits
-    from ralph.settings.claude_files import ClaudeFile
+    from ralph.values.claude_file import ClaudeFile
     from ralph.values.controls import RunControls
 
 _MOST_SHOWN = 5
@@ -96,35 +95,37 @@ def _built(
     files: Sequence[ClaudeFile],
     kept: Mapping[str, tuple[str, ...]],
 ) -> RunGuards:
-    from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.claude_settings import GuardError, read_settings  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
 
     try:
-        sources = [SettingsSource(file.name, file.kind, file.root) for file in files]
-        read = [read_settings(document_of(file), one) for file, one in zip(files, sources, strict=True)]
+        read = [read_settings(document_of(file), file) for file in files]
     except GuardError as error:
         raise SettingsError(str(error)) from error
-    pairs = list(zip(sources, read, strict=True))
-    mode = _mode(options, pairs)
-    _refuse_bypass(mode or controls.permission_mode, pairs)
+    mode = None if options.permission_mode is not None else _strictest_mode(read)
+    in_force = mode or controls.permission_mode
+    _refuse_bypass(in_force, read)
+    tools, origins = around.settings.tools, around.settings.origins
+    sources = [
+        (origins.get(f"tools.{key}") or "settings").removeprefix("flag ") for key in ("disallowed", "allowed")
+    ]
+    of_session = "the session's options"
+    is_narrow = in_force is PermissionMode.DONT_ASK
+    counting = _allowing(options, read, mode)
     try:
-        always, listed = _rules_of_options(around)
-        allowing = _allowing_sources(options, pairs, mode)
-        denied, allowed = (
-            [parse_rule(name, effect, "the session's options") for name in kept.get(key, ())]
-            for effect, key in ((Effect.DENY, "disallowed"), (Effect.ALLOW, "allowed"))
-        )
+        listed = [parse_rule(name, Effect.ALLOW, sources[1]) for name in tools.allowed or ()]
+        kept_rules = [parse_rule(name, Effect.ALLOW, of_session) for name in kept.get("allowed", ())]
         judge = Permissions(
             (
-                *always,
-                *denied,
+                *(parse_rule(name, Effect.DENY, sources[0]) for name in filter(is_pattern, tools.disallowed)),
+                *(parse_rule(name, Effect.DENY, of_session) for name in kept.get("disallowed", ())),
                 *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
             ),
-            listed if any(rule.pattern is not None for rule in listed or ()) else None,
+            listed if any(rule.pattern is not None for rule in listed) else None,
             RulePlaces(str(around.cwd), _home(around), LocalDisk()),
-            narrow=(*(listed or ()), *(rule for one in allowing for rule in _rules_that(Effect.ALLOW, one))),
-            kept=allowed or None,
+            narrow=(*listed, *(rule for found in counting for rule in found.allowing)),
+            kept=kept_rules or None,
             is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
         )
     except RuleError as error:
@@ -134,15 +135,17 @@ def _built(
             "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
             "commands; install them, or remove the rules"
         )
-    hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
-    limits = tuple((source.name, found.sandbox) for source, found in pairs if found.sandbox.keys)
-    in_force = mode or controls.permission_mode
-    is_narrow = in_force is PermissionMode.DONT_ASK
     told = _about_rules(
-        pairs, allowing if is_narrow else (), left_out_are_told=is_narrow and not options.names_sources
+        read, counting if is_narrow else (), left_out_are_told=is_narrow and not options.names_sources
     )
-    unsafe = _without_sandbox(pairs) if around.settings.sandbox.mode == "off" else ()
-    return RunGuards(judge, hooks, mode, limits, (*told, *_notices(pairs, in_force), *unsafe))
+    notices = [*told, *_notices(read, in_force, has_sandbox=around.settings.sandbox.mode != "off")]
+    return RunGuards(
+        judge,
+        tuple(hook for found in read if _is_chosen(found, options) for hook in found.hooks),
+        mode,
+        tuple((found.file.name, found.sandbox) for found in read if found.sandbox.keys),
+        tuple(notices),
+    )
 
 
 def has_parser() -> bool:
@@ -152,46 +155,18 @@ def has_parser() -> bool:
     return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
 
 
-def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[PermissionRule] | None]:
-    """Returns the rules that deny calls and the rules that allow calls, both made from the tool lists in the
-    settings. The second value is None if every tool is allowed.
-    """
-    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
-
-    tools, origins = around.settings.tools, around.settings.origins
-    denied = [
-        parse_rule(name, Effect.DENY, _source(origins.get("tools.disallowed")))
-        for name in tools.disallowed
-        if is_pattern(name)
-    ]
-    if tools.allowed is None:
-        return denied, None
-    source = _source(origins.get("tools.allowed"))
-    return denied, [parse_rule(name, Effect.ALLOW, source) for name in tools.allowed]
+def _is_chosen(found: ClaudeSettings, options: RunOptions) -> bool:
+    return found.file.kind == "flag" or found.file.kind in options.setting_sources
 
 
-def _source(origin: str | None) -> str:
-    return (origin or "settings").removeprefix("flag ")
-
-
-def _is_chosen(source: SettingsSource, options: RunOptions) -> bool:
-    return source.kind == "flag" or source.kind in options.setting_sources
-
-
-def _mode(
-    options: RunOptions, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]
-) -> PermissionMode | None:
-    """The strictest permission mode that a file sets. None if no file does, or if the command line sets a mode."""
-    modes = {found.mode for _, found in pairs}
-    if options.permission_mode is not None:
-        return None
+def _strictest_mode(read: Sequence[ClaudeSettings]) -> PermissionMode | None:
+    """The strictest permission mode that a file sets, or None."""
+    modes = {found.mode for found in read}
     return next((PermissionMode(mode) for mode in ("plan", "dontAsk") if mode in modes), None)
 
 
-def _allowing_sources(
-    options: RunOptions,
-    pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
-    mode: PermissionMode | None,
+def _allowing(
+    options: RunOptions, read: Sequence[ClaudeSettings], mode: PermissionMode | None
 ) -> list[ClaudeSettings]:
     """The files whose allow rules are used in the mode dontAsk. `mode` is the mode that a file requests, or None.
 
@@ -199,50 +174,35 @@ def _allowing_sources(
     expects. So they are used only if the command line names the sources. If only the repository requests this mode,
     its allow rules are used.
     """
-    is_users_mode = mode is None or any(
-        source.is_trusted and found.mode == "dontAsk" for source, found in pairs
-    )
+    is_users_mode = mode is None or any(one.file.is_trusted and one.mode == "dontAsk" for one in read)
     may_all = options.names_sources or not (is_users_mode or options.takes_messages)
-    return [
-        found for source, found in pairs if _is_chosen(source, options) and (source.is_trusted or may_all)
-    ]
+    return [one for one in read if _is_chosen(one, options) and (one.file.is_trusted or may_all)]
 
 
-def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
+def _refuse_bypass(mode: PermissionMode, read: Sequence[ClaudeSettings]) -> None:
     """Raises SettingsError if `mode` permits calls without a question, but the user's settings forbid such a mode."""
-    if mode in _MODES_WITHOUT_BYPASS:
-        return
-    for source, found in pairs:
-        if found.forbids_bypass and source.is_trusted:
-            raise SettingsError(
-                f"{source.name}: permissions.disableBypassPermissionsMode cannot be honoured in the permission mode "
-                f"{mode}, in which nobody is asked: use --permission-mode dontAsk or plan"
-            )
-
-
-def _rules_that(effect: Effect, found: ClaudeSettings) -> list[PermissionRule]:
-    return [rule for rule in found.rules if rule.effect is effect]
+    forbids = (one.file.name for one in read if one.forbids_bypass and one.file.is_trusted)
+    name = None if mode in _MODES_WITHOUT_BYPASS else next(forbids, None)
+    if name is not None:
+        raise SettingsError(
+            f"{name}: permissions.disableBypassPermissionsMode cannot be honoured in the permission mode "
+            f"{mode}, in which nobody is asked: use --permission-mode dontAsk or plan"
+        )
 
 
 def _about_rules(
-    pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
-    allowing: Sequence[ClaudeSettings],
-    *,
-    left_out_are_told: bool,
+    read: Sequence[ClaudeSettings], counting: Sequence[ClaudeSettings], *, left_out_are_told: bool
 ) -> Iterator[str]:
-    """Notices about the rules in force, and about a repository's allow rules that are not used. `allowing` are the
+    """Notices about the rules in force, and about a repository's allow rules that are not used. `counting` are the
     files whose allow rules are used.
     """
-    from ralph.permissions.rule import Effect  # noqa: PLC0415 - few runs have rules
-
     in_force, left_out = [], []
-    for source, found in pairs:
-        allows = _rules_that(Effect.ALLOW, found)
-        counts = any(found is one for one in allowing)
-        number = len(found.rules) - (0 if counts else len(allows))
-        in_force += [f"{number} of {source.name}"] if number else []
-        if allows and left_out_are_told and not counts and not source.is_trusted:
-            left_out.append(f"{source.name} ({_listed(allows)})")
+    for found in read:
+        counts = any(found is one for one in counting)
+        number = len(found.rules) - (0 if counts else len(found.allowing))
+        in_force += [f"{number} of {found.file.name}"] if number else []
+        if found.allowing and left_out_are_told and not counts and not found.file.is_trusted:
+            left_out.append(f"{found.file.name} ({_listed([rule.text for rule in found.allowing])})")
     if in_force:
         yield f"permission rules in force: {', '.join(in_force)}"
     if left_out:
@@ -252,57 +212,50 @@ def _about_rules(
         )
 
 
-def _listed(rules: Sequence[PermissionRule]) -> str:
-    shown = ", ".join(rule.text for rule in rules[:_MOST_SHOWN])
-    return shown if len(rules) <= _MOST_SHOWN else f"{shown} and {len(rules) - _MOST_SHOWN} more"
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_SHOWN
+    return ", ".join(texts[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]], mode: PermissionMode) -> Iterator[str]:
+def _notices(read: Sequence[ClaudeSettings], mode: PermissionMode, *, has_sandbox: bool) -> Iterator[str]:
     """Notices about the parts of the settings files that ralph does not use."""
-    for source, found in pairs:
-        for fact, advice in not_kept(source, found, mode):
-            yield f"{fact}: {advice}"
-        if found.sandbox.keys and not source.is_trusted:
-            yield f"{source.name}: commands are restricted by {', '.join(found.sandbox.keys)}"
-        if source.kind == "flag" and found.unread_keys:
-            yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
+    for found in read:
+        name = found.file.name
+        yield from (f"{fact}: {advice}" for fact, advice in not_kept(found, mode))
+        if found.sandbox.keys and not found.file.is_trusted:
+            yield f"{name}: commands are restricted by {', '.join(found.sandbox.keys)}"
+        if found.file.kind == "flag" and found.unread_keys:
+            yield f"{name}: ralph does not read {', '.join(found.unread_keys)} there"
+        if found.wants_sandbox and not has_sandbox:
+            yield f"{name}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)"
 
 
-def _without_sandbox(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
-    for source, found in pairs:
-        if found.wants_sandbox:
-            yield f"{source.name}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)"
-
-
-def not_kept(
-    source: SettingsSource, found: ClaudeSettings, mode: PermissionMode | None = None
-) -> Iterator[tuple[str, str]]:
+def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Iterator[tuple[str, str]]:
     """The requests of a settings file that ralph does not fulfil in this permission mode, each with advice."""
-    if found.unused_hooks and source.is_trusted:
+    name, is_trusted = found.file.name, found.file.is_trusted
+    unused = ", ".join(found.unused_hooks)
+    if unused and is_trusted:
+        yield f"{name}: hooks for {unused} are not run", "ralph has no such event"
+    elif unused:
         yield (
-            f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run",
-            "ralph has no such event",
-        )
-    elif found.unused_hooks:
-        yield (
-            f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)})",
+            f"hooks of {name} are not run ({unused})",
             "a repository may not start programs; pass those that you trust by --settings",
         )
     if found.idle_sandbox:
         yield (
-            f"{source.name}: keys without effect: {', '.join(found.idle_sandbox)}",
+            f"{name}: keys without effect: {', '.join(found.idle_sandbox)}",
             "a repository may only restrict commands; use --net, --allow-host or [sandbox] in your own settings",
         )
     if found.forbids_bypass and mode not in _MODES_WITHOUT_BYPASS:
-        does = "lets no run begin" if source.is_trusted else "is not honoured"
+        does = "lets no run begin" if is_trusted else "is not honoured"
         yield (
-            f"{source.name}: permissions.disableBypassPermissionsMode {does}",
+            f"{name}: permissions.disableBypassPermissionsMode {does}",
             "--permission-mode dontAsk runs only what a rule allows",
         )
     if found.unknown_permissions:
         listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
         yield (
-            f"{source.name}: permissions has keys that ralph does not know ({listed})",
+            f"{name}: permissions has keys that ralph does not know ({listed})",
             "they guard nothing; correct or remove them",
         )
 

@@ -12,10 +12,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from ralph.machine.repository import up_to_repository_root
 from ralph.settings.files import leads_through
+from ralph.values.claude_file import ClaudeFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,19 +33,6 @@ class ClaudeFileError(Exception):
     def __init__(self, message: str, *, from_flag: bool = False) -> None:
         super().__init__(message)
         self.from_flag = from_flag
-
-
-class ClaudeFile(Struct, frozen=True):
-    """A settings file for Claude Code, or the value of `--settings`."""
-
-    name: str
-    """The path of the file, or the name of the option."""
-    kind: str
-    """`user`, `project`, `local` or `flag`. A user's file that is inside the working directory is a `project` file,
-    because somebody else may have written it."""
-    root: str
-    """The directory to which relative paths in the file are relative. Empty means the working directory."""
-    text: str
 
 
 def read_claude_files(

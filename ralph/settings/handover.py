@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, convert, to_builtins
 
-from ralph.settings.claude_files import ClaudeFile  # noqa: TC001 - decoded by its hints
 from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files, leads_through
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
+from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

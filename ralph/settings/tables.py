@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.target import Target
     from ralph.mcp.configuration import McpServer
-    from ralph.settings.claude_files import ClaudeFile
+    from ralph.values.claude_file import ClaudeFile
     from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
 else:

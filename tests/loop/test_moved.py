@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ralph.loop.state import CurrentIteration, FileDigest, LoopState, moved_state, state_text
 from ralph.loop.values import LoopPlan
-from ralph.settings.claude_files import ClaudeFile
 from ralph.settings.files import RecordedFile
+from ralph.values.claude_file import ClaudeFile
 
 OLD, NEW = "/machines/a/repo", "/b/repo"
 PLAN = LoopPlan(

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.permissions.claude_settings import GuardError, read_settings
+from ralph.values.claude_file import ClaudeFile
 from tests.rows import every_row
 
-USER, PROJECT = (SettingsSource("f.json", kind) for kind in ("user", "project"))
+USER, PROJECT = (ClaudeFile("f.json", kind, "", "") for kind in ("user", "project"))
 HOOK = {"type": "command", "command": "true"}
 
 MISSPELT: dict[str, dict[str, Any]] = {

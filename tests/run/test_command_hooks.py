@@ -16,12 +16,12 @@ def test_a_command_that_several_entries_name_runs_once_with_its_longest_limit() 
         return HookEnding(0, "", "")
 
     hooks = [
-        HookCommand("PreToolUse", "Bash", "check", 5.0, "f"),
-        HookCommand("PreToolUse", "", "other", 3.0, "f"),
-        HookCommand("PreToolUse", "Bash|Edit", "check", 60.0, "f"),
-        HookCommand("PreToolUse", "", "check", 1.0, "f"),
-        HookCommand("PreToolUse", "Edit", "check", 600.0, "f"),
-        HookCommand("Stop", "", "check", 900.0, "f"),
+        HookCommand("PreToolUse", "Bash", "check", 5.0),
+        HookCommand("PreToolUse", "", "other", 3.0),
+        HookCommand("PreToolUse", "Bash|Edit", "check", 60.0),
+        HookCommand("PreToolUse", "", "check", 1.0),
+        HookCommand("PreToolUse", "Edit", "check", 600.0),
+        HookCommand("Stop", "", "check", 900.0),
     ]
     commands = CommandHooks(hooks, run, RecordingEvents(), is_told=False)
     assert len(commands.answers("PreToolUse", {"tool_name": "Bash"}, "Bash")) == 2

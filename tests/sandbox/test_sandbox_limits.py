@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.permissions.claude_settings import GuardError, read_settings
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.sandbox_limits import restricted
 from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.values.claude_file import ClaudeFile
 from tests.rows import every_row
 
-PROJECT = SettingsSource("f.json", "project")
+PROJECT = ClaudeFile("f.json", "project", "", "")
 
 
 def sandbox_with(*blocks: dict[str, Any], **users: Any) -> SandboxSettings:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ralph.settings.claude_files import ClaudeFile
 from ralph.settings.files import SettingsFile, leads_through
 from ralph.settings.handover import HandedOver, handed_over, taken_over
 from ralph.settings.toml_file import SettingsFileError
+from ralph.values.claude_file import ClaudeFile
 
 
 @pytest.fixture

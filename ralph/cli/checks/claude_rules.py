@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.permissions.claude_settings import GuardError, read_settings
 from ralph.run.permission_rules import not_kept
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
 
@@ -21,17 +21,15 @@ def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[
     of their rules it would not apply.
     """
     try:
-        files = read_claude_files(cwd, environment)
-        sources = [SettingsSource(file.name, file.kind, file.root) for file in files]
-        read = [read_settings(document_of(file), one) for file, one in zip(files, sources, strict=True)]
+        read = [read_settings(document_of(file), file) for file in read_claude_files(cwd, environment)]
     except (ClaudeFileError, GuardError) as error:
         yield fail(_NAME, str(error), "correct that file: no run begins without its rules")
         return
-    for source, found in zip(sources, read, strict=True):
+    for found in read:
         if found.rules or found.hooks:
             counts = f"{len(found.rules)} rules" + (f", {len(found.hooks)} hooks" if found.hooks else "")
-            yield ok(_NAME, f"{source.name}: {counts}")
+            yield ok(_NAME, f"{found.file.name}: {counts}")
         if found.sandbox.keys:
-            yield ok(_NAME, f"{source.name}: commands are restricted by {', '.join(found.sandbox.keys)}")
-        for fact, advice in not_kept(source, found):
+            yield ok(_NAME, f"{found.file.name}: commands are restricted by {', '.join(found.sandbox.keys)}")
+        for fact, advice in not_kept(found):
             yield warn(_NAME, fact, advice)
