@@ -112,7 +112,7 @@ class CallRules:
         self._finishing = finishing
         self._desk = desk
         self._events = events
-        self._gate = gate
+        self.gate = gate
         self._guards = Guards()
         self.turn = 0
         """The number of the current turn, for events."""
@@ -193,7 +193,7 @@ class CallRules:
 
     def _permitted(self, checked: Runnable) -> Ruling:
         """The gate's decision about a valid call."""
-        permission = self._gate.judge(checked.call)
+        permission = self.gate.judge(checked.call)
         if permission.denied is not None:
             return self._denied(checked.call, permission.denied)
         if permission.arguments is not None:
@@ -227,12 +227,6 @@ class CallRules:
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
         self._guards.after(call, output, change=change)
-
-    def heard(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """Passes the output of a finished call to the gate. Returns the output that the gate wants the model to get.
-        Raises `Interrupted`.
-        """
-        return self._gate.observe(call, output, took_s)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:

@@ -230,7 +230,7 @@ class Run:
             # Recorded now, because making the prompt may have effects.
             self._transcript.write(*opening)
             self._turn_lock.take()
-            prompt, opening = prompt(PromptCalls(self._toolbox, self._fresh_rules, self)), ()
+            prompt, opening = prompt(PromptCalls(self._toolbox, self._fresh_rules, self._gate, self)), ()
         self._begin(prompt, (*opening, *self._target_records()))
         self._turn_lock.release()
         session = self.log.session

@@ -12,10 +12,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.agent.call_rules import as_written
+from ralph.agent.call_rules import Runnable, as_written
 from ralph.agent.result_room import all_fitted, output_size
 from ralph.conversation.records import intent_record, result_record
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted
@@ -23,14 +22,15 @@ from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
-    from ralph.agent.call_rules import CallRules, Runnable
-    from ralph.agent.ports import Toolbox
+    from ralph.agent.call_rules import CallRules, Ruling
+    from ralph.agent.ports import Gate, Toolbox
     from ralph.agent.transcript import SessionLog
     from ralph.values.answer import MalformedCall
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import FileChange
+    from ralph.values.tool_calls import Block, FileChange
 
 
 # More calls at once would take memory and would hardly be faster.
@@ -110,10 +110,10 @@ class ToolTurn:
             shown = as_written(call)
             self.events.emit(ToolStarted(shown))
             ruling = self._settled(shown) or self.rules.ruling(call)
-            if isinstance(ruling, ToolOutput):
-                self._finish([(shown, ruling, 0.0)])
-            else:
+            if isinstance(ruling, Runnable):
                 runnable.append(ruling)
+            else:
+                self._finish([(shown, ruling, 0.0)])
         if runnable:
             self._run_all(runnable)
 
@@ -145,7 +145,7 @@ class ToolTurn:
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:
             for call, output, took_s in done:
-                observed.append((call, self.rules.heard(call, output, took_s), took_s))
+                observed.append((call, self.rules.gate.observe(call, output, took_s), took_s))
         except Interrupted:
             self._finish([*observed, *done[len(observed) :]])
             raise
@@ -236,14 +236,6 @@ def _with_notes(output: ToolOutput, notes: Sequence[str]) -> ToolOutput:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
-
-    from ralph.agent.call_rules import CallRules
-    from ralph.agent.ports import Toolbox
-    from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block
-
     PromptMaker: TypeAlias = Callable[["PromptCalls"], str | Sequence[Block]]
     """A function that makes the prompt of a task. It is called when the task has begun, and may run tools."""
 
@@ -252,40 +244,31 @@ class PromptRefusedError(Exception):
     """The prompt cannot be made, because a rule refuses a part of it. The message is one line."""
 
 
-class PromptCall(Struct, frozen=True):
-    """A tool call that a command file contains, after the rules have permitted the call."""
-
-    call: ToolCall
-    notes: tuple[str, ...]
-    rules: CallRules
-
-
 class PromptCalls:
-    def __init__(self, toolbox: Toolbox, make_rules: Callable[[], CallRules], events: Events) -> None:
+    def __init__(
+        self, toolbox: Toolbox, make_rules: Callable[[], CallRules], gate: Gate, events: Events
+    ) -> None:
         """`make_rules` returns a new `CallRules`. Each call needs its own, because a `CallRules` counts the calls
-        that it judges.
+        that it judges. `gate` examines the outputs.
         """
         self._toolbox = toolbox
         self._make_rules = make_rules
+        self._gate = gate
         self._events = events
 
-    def judge(self, tool: str, arguments: Mapping[str, str]) -> PromptCall | ToolOutput:
-        """Decides whether a call may run. Returns the permitted call, whose arguments a hook may have changed. If the
-        call may not run, returns the refusal. Raises `Interrupted` when a signal arrives or a hook ends the run.
+    def judge(self, tool: str, arguments: Mapping[str, str]) -> Ruling:
+        """Decides whether a call may run. A hook may change its arguments. Raises `Interrupted` when a signal arrives
+        or a hook ends the run.
         """
-        rules = self._make_rules()
-        ruling = rules.ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
-        return ruling if isinstance(ruling, ToolOutput) else PromptCall(ruling.call, ruling.notes, rules)
+        return self._make_rules().ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
 
-    def run(self, command: str, prompt_call: PromptCall) -> ToolOutput:
+    def run(self, command: str, permitted: Runnable) -> ToolOutput:
         """Runs a call that `judge` has permitted, and returns the call's output. If the tool fails, the output is an
         error. `command` is the name of the command.
         """
-        call = prompt_call.call
+        call = permitted.call
         argument = str(next(iter(call.arguments.values())))
         self._events.emit(PromptCalled(command, call.name, argument))
         [(output, took_s)] = self._toolbox.run([call])
         self._events.emit(PromptCallEnded(command, call.name, argument, output.is_error, took_s))
-        if prompt_call.notes and isinstance(output.content, str):
-            output = replace(output, content="\n".join((output.content, *prompt_call.notes)))
-        return prompt_call.rules.heard(call, output, took_s)
+        return self._gate.observe(call, _with_notes(output, permitted.notes), took_s)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ralph.permissions.bash_paths import PathJudge
 from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
 from ralph.permissions.in_force import RuleVerdict
-from ralph.permissions.path_pattern import PathPattern, PatternBases
+from ralph.permissions.path_pattern import PathPattern
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
 from ralph.permissions.shell import parse_line
 from ralph.values.tool_choice import READ_ONLY
@@ -229,9 +229,8 @@ def _is_allowed(paths: Sequence[str], rules: Sequence[KnownRule]) -> bool:
 
 def _path_pattern(rule: PermissionRule, places: RulePlaces) -> PathPattern:
     """The path pattern of a rule. If a rule denies a symbolic link, its pattern also matches the target of the link."""
-    bases = PatternBases(places.cwds, places.homes)
-    plain = PathPattern(rule, bases)
+    plain = PathPattern(rule, places)
     if rule.effect is Effect.ALLOW:
         return plain
     links = [real for path in plain.literal_paths() if (real := places.disk.real(path)) != path]
-    return PathPattern(rule, bases, links) if links else plain
+    return PathPattern(rule, places, links) if links else plain

@@ -9,45 +9,33 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ralph.permissions.rule import Effect, RuleError
-from ralph.permissions.wildcard import ANY, Element, Wildcard
+from ralph.permissions.wildcard import ANY, Element, Wildcard, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ralph.permissions.judge import RulePlaces
     from ralph.permissions.rule import PermissionRule
 
 _MOST_ALTERNATIVES = 200
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _PIECE = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)
 _WILD = re.compile(r"[*?\[]")
-
-
-class PatternBases(Struct, frozen=True):
-    """The absolute directories to which patterns may be relative. Includes each directory with its symbolic links
-    resolved.
-    """
-
-    cwd: tuple[str, ...]
-    home: tuple[str, ...] = ()
 
 
 class PathPattern:
     """The path pattern of one rule. Its methods expect absolute paths."""
 
-    def __init__(self, rule: PermissionRule, bases: PatternBases, resolved: Iterable[str] = ()) -> None:
+    def __init__(self, rule: PermissionRule, places: RulePlaces, resolved: Iterable[str] = ()) -> None:
         """`resolved` holds the targets of symbolic links that the rule names. The pattern matches these targets too.
         Raises RuleError.
         """
         assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
         is_wide = rule.effect is not Effect.ALLOW
-        globs = [
-            glob
-            for alternative in _expanded(rule.pattern, rule.text)
-            for glob in _placed(alternative, rule, bases, is_wide=is_wide)
-        ]
+        alternatives, rest = expanded(rule.pattern, _MOST_ALTERNATIVES)
+        if rest:
+            raise RuleError(f"{rule.text!r} stands for more than {_MOST_ALTERNATIVES} patterns")
+        globs = [glob for one in alternatives for glob in _placed(one, rule, places, is_wide=is_wide)]
         globs += [_escaped(path) for path in resolved]
         self._globs = tuple(dict.fromkeys(globs))
         # Some file systems do not tell upper from lower case. A name that is denied stays denied in both.
@@ -100,25 +88,7 @@ class PathPattern:
         return self.matches(f"{directory.rstrip('/')}/\x01") or self.matches(directory)
 
 
-def _expanded(pattern: str, text: str) -> list[str]:
-    """Expands all braces in `pattern`, and returns the resulting patterns. `text` is the rule, for the error message.
-    Raises RuleError if there are too many patterns.
-    """
-    done: list[str] = []
-    todo = [pattern]
-    while todo:
-        if len(done) + len(todo) > _MOST_ALTERNATIVES:
-            raise RuleError(f"{text!r} stands for more than {_MOST_ALTERNATIVES} patterns")
-        one = todo.pop()
-        braces = _BRACES.search(one)
-        if braces is None:
-            done.append(one)
-            continue
-        todo += [one[: braces.start()] + choice + one[braces.end() :] for choice in braces[1].split(",")]
-    return done
-
-
-def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide: bool) -> Iterator[str]:
+def _placed(pattern: str, rule: PermissionRule, places: RulePlaces, *, is_wide: bool) -> Iterator[str]:
     """Converts a pattern to absolute globs. If `is_wide` is True, yields globs for every possible meaning of the
     pattern. If `is_wide` is False, yields globs for the narrowest meaning only.
     """
@@ -126,15 +96,15 @@ def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide:
     if pattern.startswith("//"):
         yield _normal(pattern[1:])
     elif pattern == "~" or pattern.startswith("~/"):
-        if not bases.home:
+        if not places.homes:
             raise RuleError(f"{rule.text!r}: there is no home directory")
-        yield from (_normal(f"{_escaped(home)}/{pattern[2:]}") for home in bases.home)
+        yield from (_normal(f"{_escaped(home)}/{pattern[2:]}") for home in places.homes)
     elif pattern.startswith("/"):
-        yield from (_normal(f"{_escaped(base)}{pattern}") for base in roots or bases.cwd)
+        yield from (_normal(f"{_escaped(base)}{pattern}") for base in roots or places.cwds)
         if is_wide:  # people write an absolute path with one slash too
             yield _normal(pattern)
     else:
-        starts = (*roots, *bases.cwd) if is_wide else bases.cwd
+        starts = (*roots, *places.cwds) if is_wide else places.cwds
         plain = pattern.removeprefix("./")
         # A pattern with a slash inside is about one place, and any other about names at every depth.
         is_about_name = "/" not in plain.rstrip("/") and (is_wide or not pattern.startswith("./"))

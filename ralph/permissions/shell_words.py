@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.permissions.wildcard import ANY
+from ralph.permissions.wildcard import ANY, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -15,21 +15,7 @@ if TYPE_CHECKING:
 Part = str | None
 """A known text, or `ANY` for a text that is known only at run time."""
 
-_ESCAPES = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "e": "\x1b",
-    "E": "\x1b",
-    "f": "\f",
-    "v": "\v",
-    "\\": "\\",
-    "'": "'",
-    '"': '"',
-    "?": "?",
-}
+_ESCAPES = dict(zip("ntrabeEfv", "\n\t\r\a\b\x1b\x1b\f\v", strict=True)) | {each: each for each in "\\'\"?"}
 # bash(1), QUOTING: the escapes of $'...'.
 _ANSI = re.compile(
     r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
@@ -88,23 +74,10 @@ def word_of(node: Any, source: bytes) -> Word:
     """Makes the word for a node of the syntax tree."""
     raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
     if _has_braces(node, source):
-        return Word((ANY,), choices=_choices(re.sub(r"[\"'\\]", "", raw)))
+        done, rest = expanded(re.sub(r"[\"'\\]", "", raw), _MOST_CHOICES)
+        return Word((ANY,), choices=(*done, *rest))
     parts = tuple(_parts(node, source))
     return Word(tuple(_joined(parts)), is_glob=_is_glob(node, source))
-
-
-def _choices(text: str) -> tuple[str, ...]:
-    """The words that result when the shell expands the braces. A range such as `{1..3}` is not expanded."""
-    done: list[str] = []
-    todo = [text]
-    while todo and len(done) + len(todo) <= _MOST_CHOICES:
-        one = todo.pop()
-        braces = re.search(r"\{([^{}]*,[^{}]*)\}", one)
-        if braces is None:
-            done.append(one)
-        else:
-            todo += [one[: braces.start()] + each + one[braces.end() :] for each in braces[1].split(",")]
-    return (*done, *todo)
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:

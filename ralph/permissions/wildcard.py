@@ -5,6 +5,7 @@ match.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,24 @@ part does not begin with a dot."""
 
 Element = str | None
 """One character, `ANY` or `NAME`."""
+
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+
+def expanded(text: str, most: int) -> tuple[list[str], list[str]]:
+    """Expands all braces such as `{a,b}`. Returns the resulting texts, and those that are left because there are more
+    than `most` texts. A range such as `{1..3}` is not expanded.
+    """
+    done: list[str] = []
+    todo = [text]
+    while todo and len(done) + len(todo) <= most:
+        one = todo.pop()
+        braces = _BRACES.search(one)
+        if braces is None:
+            done.append(one)
+        else:
+            todo += [one[: braces.start()] + each + one[braces.end() :] for each in braces[1].split(",")]
+    return done, todo
 
 
 class Wildcard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -257,29 +258,21 @@ def _of_shell(words: Sequence[Word]) -> Within:
             return Within(runs_unknown=True)
         if text in ("--version", "--help"):
             return NOTHING
-        is_option = text[:1] in ("-", "+") and len(text) > 1
-        if is_option and not text.startswith("--"):
-            if "s" in text:
+        if len(text) > 1 and text[0] in "-+":
+            if "s" in text and not text.startswith("--"):
                 return Within(runs_unknown=True)
-            has_text = has_text or "c" in text
-        elif (
-            not is_option
-            and at
-            and (words[at - 1].text or "") in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
-        ):
-            continue
-        elif not is_option and has_text:
-            return Within(scripts=(text,))
-        elif not is_option:
+            has_text = has_text or ("c" in text and not text.startswith("--"))
+        elif not at or words[at - 1].text not in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"):
+            if has_text:
+                return Within(scripts=(text,))
             return Within(runs_unknown=True) if _INPUTS.fullmatch(text) else NOTHING
     return Within(runs_unknown=True)
 
 
 def _evaluated(name: str, words: Sequence[Word]) -> Within:
-    texts = [word.text for word in words]
-    if None in texts:
+    known = [word.text for word in words if word.text is not None]
+    if len(known) < len(words):
         return Within(runs_unknown=True)
-    known = [text or "" for text in texts]
     if name == "eval":
         return Within(scripts=(" ".join(known),), not_understood="`eval`")
     is_input = bool(known) and _INPUTS.fullmatch(known[0]) is not None
@@ -287,19 +280,13 @@ def _evaluated(name: str, words: Sequence[Word]) -> Within:
 
 
 def _of_find(words: Sequence[Word]) -> Within:
-    commands = []
-    at = 0
-    while at < len(words):
-        if words[at].text in _FIND_EXECUTES:
-            inner = []
-            at += 1
-            while at < len(words) and words[at].text not in (";", "+"):
-                text = words[at].text
-                inner.append(UNKNOWN if text is None or "{}" in text else words[at])
-                at += 1
-            commands.append(tuple(inner))
-        at += 1
-    return Within(commands=tuple(commands)) if commands else NOTHING
+    commands: list[tuple[Word, ...]] = []
+    rest = iter(words)
+    for word in rest:
+        if word.text in _FIND_EXECUTES:
+            inner = takewhile(lambda one: one.text not in (";", "+"), rest)
+            commands.append(tuple(UNKNOWN if one.text is None or "{}" in one.text else one for one in inner))
+    return Within(commands=tuple(commands))
 
 
 def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:

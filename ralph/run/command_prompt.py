@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.agent.tool_turn import PromptCall, PromptRefusedError
+from ralph.agent.call_rules import Runnable
+from ralph.agent.tool_turn import PromptRefusedError
 from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand
@@ -113,15 +114,15 @@ class CommandPrompt:
     def _tell(self, text: str) -> None:
         self._events.emit(Notice(text))
 
-    def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | PromptCall:
+    def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | Runnable:
         if isinstance(part, str):
             return part
         judged = calls.judge("Bash", {"command": part.command})
-        if isinstance(judged, PromptCall):
+        if isinstance(judged, Runnable):
             return judged
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
 
-    def _output(self, call: PromptCall, calls: PromptCalls) -> str:
+    def _output(self, call: Runnable, calls: PromptCalls) -> str:
         return _text_of(calls.run(self._name, call))
 
     def _read_files(self, expansion: Expansion, calls: PromptCalls) -> tuple[list[str], list[Block]]:
@@ -130,7 +131,7 @@ class CommandPrompt:
         images: list[Block] = []
         for name, path in self._files(expansion):
             judged = calls.judge("Read", {"file_path": path})
-            output = calls.run(self._name, judged) if isinstance(judged, PromptCall) else judged
+            output = calls.run(self._name, judged) if isinstance(judged, Runnable) else judged
             if output.is_error:
                 self._tell(f"{self._name} names @{name}, which is not in the prompt: {_text_of(output)}")
                 continue

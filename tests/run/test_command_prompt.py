@@ -8,9 +8,11 @@ import pytest
 
 from ralph.agent.call_rules import Runnable
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
+from ralph.permissions.gate import CallGate
 from ralph.permissions.in_force import RulesInForce
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
+from ralph.values.controls import RunControls
 from ralph.values.events import Notice, PromptCalled
 from ralph.values.tool_calls import ToolCall, ToolOutput
 from tests.fakes import RecordingEvents
@@ -24,9 +26,6 @@ class Rules:
     def ruling(self, call: ToolCall) -> ToolOutput | Runnable:
         is_bad = "bad" in str(next(iter(call.arguments.values())))
         return ToolOutput("a rule says no", is_error=True) if is_bad else Runnable(call, ("noted",))
-
-    def heard(self, _call: ToolCall, output: ToolOutput, _took_s: float) -> ToolOutput:
-        return output
 
 
 class Tools:
@@ -62,8 +61,10 @@ def make(tmp_path):
             rules=RulesInForce(),
             events=events,
         )
+        gate = CallGate(RunControls(), events)
+        calls = PromptCalls(tools, Rules, gate, events)  # type: ignore[arg-type]
         try:
-            return command.make(PromptCalls(tools, Rules, events)), tools, events.events  # type: ignore[arg-type]
+            return command.make(calls), tools, events.events
         except PromptRefusedError as error:
             return error, tools, events.events
 
@@ -90,7 +91,8 @@ def test_a_file_that_a_rule_refuses_stays_out_and_is_named(make, tmp_path) -> No
 def test_an_image_becomes_a_block(make, tmp_path) -> None:
     (tmp_path / "a.png").write_text("x")
     prompt, _, _ = make("See @a.png", below="\n\npiped")
-    assert prompt == [{"type": "text", "text": "See @a.png\n\npiped"}, IMAGE]
+    noted = {"type": "text", "text": "noted"}
+    assert prompt == [{"type": "text", "text": "See @a.png\n\npiped"}, IMAGE, noted]
 
 
 def test_twenty_files_at_most(make, tmp_path) -> None:
