@@ -64,7 +64,7 @@ SESSIONS = """
 LOOP = "hashlib hmac pwd secrets shlex"
 ROOMS_OF_RUN = "agent api cli conversation machine output permissions prompt retry run sandbox sessions settings tools values"
 ROOMS_OF_LOOP = (
-    "api cli conversation git loop machine output prompt retry run sandbox sessions settings values"
+    "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
 )
 
 # The command line, ralph's rooms, packages, modules of the standard library.

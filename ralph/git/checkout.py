@@ -33,6 +33,7 @@ from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory, git_directory
+from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -107,14 +108,15 @@ class GitCheckout:
         `_MOST_HOOKS` entries of the hooks directory are read, and sample hooks are left out. Empty if the hooks
         cannot be read.
         """
+        found: dict[str, str] = {}
         # All working trees of a repository share a directory. It is looked for each time: a command can change which.
-        place = Path(common_directory(str(self.git_directory)) or self.git_directory, "hooks")
-        with suppress(OSError), os.scandir(place) as listing:
-            names = [
-                entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
-            ]
-            return {f"hooks/{name}": digests.of_target(str(place / name)) for name in names}
-        return {}
+        directory = Path(common_directory(str(self.git_directory)) or self.git_directory)
+        for entry in git_entries_with(TOLD):
+            with suppress(OSError), os.scandir(directory / entry) as listing:
+                names = [one.name for one in islice(listing, _MOST_HOOKS) if not one.name.endswith(".sample")]
+                paths = [f"{entry}/{name}" for name in names]
+                found |= {path: digests.of_target(str(directory / path)) for path in paths}
+        return found
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         """The changes between two snapshots. After a rebase, for example, the repository may lack the commit of

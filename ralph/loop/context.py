@@ -219,12 +219,12 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
     if box_plan.means is None or (plan.until is None and top is not None):
         return None
+    from ralph.places.gather import gather_places  # noqa: PLC0415 - many loops start neither
     from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - many loops start neither
-    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - many loops start neither
 
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
-    places = BoxPlaces(roots, environment, lambda: gather_paths(roots, environment, configuration, named))
+    places = BoxPlaces(roots, environment, lambda: gather_places(roots, environment, configuration, named))
     return CommandBox(box_plan, places)
 
 

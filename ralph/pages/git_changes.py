@@ -25,6 +25,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.pages.excerpts import size_in_html
 from ralph.pages.night import ChangedFile, Commit, FileDiff
 from ralph.pages.works import GitFacts
+from ralph.places.gather import gather_places
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.shortage import ShortageError
 
@@ -97,8 +98,15 @@ class GitQuestion(Struct, frozen=True):
 class GitReader:
     """Answers the questions of one page. Used in `git_reader`."""
 
-    def __init__(self, seams: GitSeams, excerpts: Excerpts, works: int = 1) -> None:
-        """`works` is the number of works that share the page."""
+    def __init__(
+        self,
+        seams: GitSeams,
+        excerpts: Excerpts,
+        works: int = 1,
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        """`works` is the number of works that share the page. The variables of `environment` say where secrets are."""
+        self._environment = environment
         self._seams = seams
         self._excerpts = excerpts
         self._most_commits = max(MOST_COMMITS // works, _LEAST_COMMITS)
@@ -125,7 +133,7 @@ class GitReader:
         if more_commits:
             notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
             made = made[-self._most_commits :]
-        commits = self._commits(git, made)
+        commits = self._commits(git, top, made)
         ends = _ends_of(git, question, [one for one, _ in made])
         files: list[ChangedFile] = []
         try:
@@ -188,7 +196,7 @@ class GitReader:
     def _read(self, git: CheckoutGit, *arguments: str, given: bytes | None = None) -> bytes:
         return git.beginning(*arguments, most_bytes=_MOST_OUTPUT_BYTES, limit_s=_CALL_LIMIT_S, given=given)
 
-    def _commits(self, git: CheckoutGit, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
+    def _commits(self, git: CheckoutGit, top: Path, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
         if not made:
             return []
         listed = b"".join(f"{one}\n".encode() for one, _ in made)
@@ -199,6 +207,7 @@ class GitReader:
                 *_DIFF_OF_EACH, "-p", most_bytes=_MOST_DIFF_BYTES, limit_s=_CALL_LIMIT_S, given=listed
             )
         )
+        diffs = self._without_secrets(top, files, diffs)
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
         most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
         return [
@@ -208,6 +217,19 @@ class GitReader:
             )
             for one, number in made
         ]
+
+    def _without_secrets(
+        self, top: Path, files: Mapping[str, Sequence[NumberedFile]], diffs: Mapping[str, Sequence[bytes]]
+    ) -> dict[str, list[bytes]]:
+        """The diffs of each commit. The diff of a file that the table of places hides is empty."""
+        places = gather_places((str(top),), self._environment)
+        return {
+            commit: [
+                diff if places.why_not_read(f"{top}/{file[0]}") is None else b""
+                for file, diff in zip(files.get(commit, ()), its, strict=False)
+            ]
+            for commit, its in diffs.items()
+        }
 
     def _commit(
         self,
@@ -292,7 +314,9 @@ def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int
     supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
     clock = SystemClock()
     try:
-        yield GitReader(GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(works, 1))
+        yield GitReader(
+            GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(works, 1), environment
+        )
     finally:
         supervisor.close()
 

@@ -125,20 +125,20 @@ def _why_secret(
     be a home directory, which contains the user's keys. `.git` may contain a token in the address of a remote
     repository.
     """
-    from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
-    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - links are rare
+    from ralph.places.gather import gather_places  # noqa: PLC0415 - links are rare
+    from ralph.places.places import is_named  # noqa: PLC0415 - links are rare
+    from ralph.places.table import UNQUOTED, named_with  # noqa: PLC0415 - links are rare
 
-    table = gather_paths((top,), os.environ, denied=denied)
-    protection = table.why_not_read(real)
-    if protection is not None:
-        return f"it leads to {real}: {protection.place} {protection.predicate}"
+    places = gather_places((top,), os.environ, denied=denied)
+    place = places.why_not_read(real)
+    if place is not None:
+        return f"it leads to {real}: {place.path} {place.row.why}"
     if status is not None and status.st_nlink > 1:
-        places = (place.path for place in table.paths if not place.may_be_read)
-        other = _hard_link_in(places, status)
+        other = _hard_link_in(places.unread, status)
         if other is not None:
             return f"it is a hard link, and the same file {other}"
-    git = PROTECTED_NAMES[0]
-    return f"it leads to {real}, which {git.predicate}" if git.is_part_of(real) else None
+    why = next((why for name, why in named_with(UNQUOTED) if is_named(real, name)), None)
+    return None if why is None else f"it leads to {real}, which {why}"
 
 
 def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:

@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH118, PTH120, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH118, PTH120
 """Builds the sandbox of a run from a policy: the Landlock ruleset, the seccomp filter and the command line for
 namespaces.
 """
@@ -10,11 +10,12 @@ import os
 import platform
 import sys
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
 from ralph.machine.repository import is_within
+from ralph.places.gather import PACKAGE, guarded_files, python_prefixes
+from ralph.places.table import EMPTY, READ_ONLY, VISIBLE, git_entries_with, names_with, paths_with
 from ralph.sandbox.box_places import PolicyRuleset
 from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command
 from ralph.sandbox.kernel.seccomp import make_filter
@@ -22,7 +23,7 @@ from ralph.sandbox.levels import box_level
 from ralph.sandbox.policy import internet_of, own_mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.levels import Means
@@ -32,15 +33,6 @@ if TYPE_CHECKING:
 # ruleset is built again sometimes, which takes milliseconds.
 _MOST_USES = 100
 _KEEPER = os.path.join(os.path.dirname(restriction.__file__), "namespaces.py")
-# Entries of a git directory that can make git run other programs.
-_RUNS_PROGRAMS = ("config", "config.worktree", "commondir", "hooks")
-# Files at the top of a root that widen the rights of agents. In a linked worktree, `.git` is a file.
-_AT_ROOTS = ("ralph.toml", ".mcp.json", ".git")
-_CLAUDE = ".claude"
-# Where sockets of other programs lie that act for the user: agents with keys, the desktop, containers.
-_SOCKETS = ("/run/user", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/libvirt")
-
-_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class Box:
@@ -147,13 +139,13 @@ class Box:
 
     def _enclosure(self, own_files: Sequence[str]) -> Enclosure:
         hidden = self._hidden
-        read_only = tuple(self._protected_files())
-        claude = {os.path.dirname(path) for path in read_only if f"/{_CLAUDE}/" in path}
+        read_only = self._protected_files()
+        around = {os.path.dirname(path) for path in read_only}.difference(self._roots, self._git_directories)
         return Enclosure(
             self._temporary if self.has_own_temporary else None,
             writable=self._policy.writable,
             visible=self._visible(own_files),
-            pinned=(*filter(os.path.isdir, self._git_directories), *sorted(claude)),
+            pinned=(*filter(os.path.isdir, self._git_directories), *sorted(around)),
             read_only=read_only,
             hidden_directories=tuple(filter(os.path.isdir, hidden)),
             hidden_files=tuple(place for place in hidden if not os.path.isdir(place)),
@@ -162,11 +154,12 @@ class Box:
 
     def protected_places(self) -> tuple[str, ...]:
         """The paths inside writable places that mounts protect from changes."""
-        return tuple(self._protected_files()) if self._means.bwrap is not None else ()
+        return self._protected_files() if self._means.bwrap is not None else ()
 
     def _visible(self, own_files: Sequence[str]) -> tuple[str, ...]:
-        own = (sys.prefix, sys.base_prefix, _PACKAGE)
-        places = (*own, *map(_home_of, os.get_exec_path()), *self._policy.readable, *own_files)
+        programs = tuple(map(_home_of, os.get_exec_path()))
+        own = paths_with(VISIBLE, {"prefix": python_prefixes(), "package": (PACKAGE,), "programs": programs})
+        places = (*own, *self._policy.readable, *own_files)
         return tuple(dict.fromkeys(place for place in places if os.path.exists(place)))
 
     @cached_property
@@ -174,30 +167,26 @@ class Box:
         given = (*self._policy.writable, *self._policy.readable, *self._policy.sockets)
         return tuple(
             place
-            for place in _SOCKETS
+            for place in paths_with(EMPTY, {})
             if os.path.realpath(place) == place
             and os.path.exists(place)
             and not any(is_within(one, place) or is_within(place, one) for one in given)
         )
 
-    def _protected_files(self) -> Iterator[str]:
-        """Yields the protected files and the directories of git hooks that exist."""
-        for directory in self._git_directories:
-            for name in _RUNS_PROGRAMS:
-                yield from _itself(f"{directory}/{name}")
-        for root in self._roots:
-            for name in _AT_ROOTS:
-                path = f"{root}/{name}"
-                if os.path.isfile(path):
-                    yield from _itself(path)
-            try:
-                names = os.listdir(f"{root}/{_CLAUDE}")
-            except OSError:  # there is none
-                continue
-            if not os.path.islink(f"{root}/{_CLAUDE}"):
-                for name in names:
-                    if name.startswith("settings") and name.endswith(".json"):
-                        yield from _itself(f"{root}/{_CLAUDE}/{name}")
+    def _protected_files(self) -> tuple[str, ...]:
+        """The protected files and the directories of git hooks that exist. A mount on a symbolic link would protect the
+        link's target, and the link could still be replaced.
+        """
+        git_directories = dict.fromkeys((*(f"{root}/.git" for root in self._roots), *self._git_directories))
+        found = guarded_files(
+            names_with(READ_ONLY), git_entries_with(READ_ONLY), self._roots, [*git_directories]
+        )
+        return tuple(
+            path
+            for path, kind in found
+            if (os.path.isfile(path) or (kind == "tree" and os.path.exists(path)))
+            and not os.path.islink(path)
+        )
 
 
 def has_own_temporary(writable: Iterable[str]) -> bool:
@@ -207,12 +196,6 @@ def has_own_temporary(writable: Iterable[str]) -> bool:
     return os.path.realpath(TEMPORARY) == TEMPORARY and not any(
         is_within(TEMPORARY, place) for place in writable
     )
-
-
-def _itself(path: str) -> Iterator[str]:
-    # A mount on a symbolic link would protect the link's target, and the link could still be replaced.
-    if os.path.exists(path) and not os.path.islink(path):
-        yield path
 
 
 def _program(means: Means, policy: BoxPolicy, internet: Internet) -> bytes:

@@ -29,8 +29,8 @@ from ralph.values.shortage import shortage_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ralph.places.places import GuardedPlaces
     from ralph.sandbox.policy import BoxPolicy
-    from ralph.sandbox.protected_paths import ProtectedPaths
 
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -55,7 +55,7 @@ class GitPlaces(Struct, frozen=True):
 
 def box_facts(
     roots: Sequence[str],
-    protected: ProtectedPaths,
+    protected: GuardedPlaces,
     *,
     environment: Mapping[str, str],
     scratch: Iterable[str] = (),
@@ -79,14 +79,13 @@ def box_facts(
     return facts, git
 
 
-def _unreadable(protected: ProtectedPaths) -> Iterator[str]:
+def _unreadable(protected: GuardedPlaces) -> Iterator[str]:
     shared = os.path.realpath("/tmp")  # noqa: S108 - not to write there
-    for place in protected.paths:
+    for path in protected.unread:
         # /tmp changes all the time. For a path there that does not exist, each entry of /tmp would need a rule, and all
         # rules would have to be made again after each change.
-        is_absent = os.path.dirname(place.path) == shared and not os.path.lexists(place.path)
-        if not place.may_be_read and not is_absent:
-            yield place.path
+        if os.path.dirname(path) != shared or os.path.lexists(path):
+            yield path
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:

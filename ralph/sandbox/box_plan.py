@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from ralph.machine.repository import is_within
 from ralph.sandbox.detection import INSTALL, find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.sandbox_settings import callers_places
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
-from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ
+from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:

@@ -14,21 +14,21 @@ from msgspec import Struct
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined
+from ralph.places.gather import home_directories, state_directories
 from ralph.sandbox.box import Box
 from ralph.sandbox.box_places import box_facts
 from ralph.sandbox.command_variables import command_variables, package_cache
 from ralph.sandbox.policy import GivenPlaces, box_policy
 from ralph.sandbox.protected_files import ProtectedFiles
-from ralph.sandbox.protected_places import home_directories, state_directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from subprocess import Popen
 
+    from ralph.places.places import GuardedPlaces
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
     from ralph.sandbox.policy import BoxFacts, BoxPolicy
-    from ralph.sandbox.protected_paths import ProtectedPaths
 
 _PREFIX = "ralph-tmp-"
 
@@ -40,7 +40,7 @@ class BoxPlaces(Struct, frozen=True):
     """The working directory and the other directories that commands may write, with symbolic links resolved."""
     environment: Mapping[str, str]
     """The user's own environment. Its variables say where the user's secrets and caches are."""
-    protected: Callable[[], ProtectedPaths]
+    protected: Callable[[], GuardedPlaces]
     """Returns the table of protected paths of the file tools."""
     own_files: Callable[[], str | None] = lambda: None
     """Returns the directory with the long outputs of commands, or None if there is none yet."""

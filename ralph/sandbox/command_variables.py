@@ -8,21 +8,13 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.machine.short_digest import short_digest
+from ralph.places.table import CACHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Sockets of other programs that act for the user: agents with keys, the desktop, containers.
 _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
-# Where programs keep what they have downloaded, beneath the cache of the checkout.
-_CACHES = {
-    "XDG_CACHE_HOME": "",
-    "PIP_CACHE_DIR": "/pip",
-    "npm_config_cache": "/npm",
-    "CARGO_HOME": "/cargo",
-    "GOCACHE": "/go-build",
-    "GOMODCACHE": "/go-mod",
-}
 
 
 def command_variables(
@@ -37,7 +29,7 @@ def command_variables(
         for name, value in environment.items()
         if gives_sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
     }
-    return {**kept, **{name: cache + below for name, below in _CACHES.items()}, "TMPDIR": temporary}
+    return {**kept, **{name: cache + below for name, below in CACHES.items()}, "TMPDIR": temporary}
 
 
 def package_cache(environment: Mapping[str, str], root: str) -> str | None:

@@ -1,7 +1,7 @@
 """Decides which files a command may write and read, and which network it may use. No I/O happens here:
 `box_places.py` collects the facts, and `kernel/` makes the kernel enforce the decisions.
 
-A command may read everything except the paths on two deny lists: the list of the file tools (`protected_paths.py`)
+A command may read everything except the paths on two deny lists: the table of places (`places/table.py`)
 and the user's own. It may write only in the roots and in a few places that ordinary work needs. If a denied path is
 inside a root, commands can read and write it nevertheless. `exposed` names such paths.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from ralph.machine.repository import is_within
+from ralph.places.table import CLOSED, DEVICE, WRITABLE, paths_with
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
 
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
     from ralph.sandbox.kernel.seccomp import Internet
 
 Net = Literal["full", "proxy", "off"]
-
-# Device files that shells and ordinary programs write, and the directory of terminals, which `openpty` opens.
-WRITABLE_DEVICES = (
-    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
-    *("/dev/tty", "/dev/ptmx", "/dev/pts"),
-)
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the place of POSIX shared memory and semaphores, for `multiprocessing`
-# The other device files are disks, memory and other hardware. User id 0 may open them, even without capabilities.
-DEVICES = "/dev"
 
 _DEVICE = landlock.READ_FILE | landlock.WRITE_FILE | landlock.IOCTL_DEV
 _ROOT = landlock.READ | landlock.READ_DIR | landlock.WRITE
@@ -77,7 +69,7 @@ class BoxPolicy(Struct, frozen=True):
 
     def may_write(self, path: str) -> bool:
         """Whether a command may create or change the file at a path. The path must not contain symbolic links."""
-        return path in WRITABLE_DEVICES or any(is_within(path, place) for place in self.writable)
+        return path in paths_with(DEVICE, {}) or any(is_within(path, place) for place in self.writable)
 
     def may_read(self, path: str) -> bool:
         """Whether a command may read the content of the file at a path. The path must not contain symbolic links.
@@ -85,7 +77,7 @@ class BoxPolicy(Struct, frozen=True):
         """
         if any(is_within(path, place) for place in (*self.writable, *self.readable)):
             return True
-        if is_within(path, DEVICES):
+        if any(is_within(path, place) for place in paths_with(CLOSED, {})):
             return self.may_write(path)
         return not any(is_within(path, place) for place in self.unreadable)
 
@@ -100,7 +92,8 @@ class BoxPolicy(Struct, frozen=True):
 
 def box_policy(facts: BoxFacts, given: GivenPlaces, net: Net = "full") -> BoxPolicy:
     of_git = (*facts.git_directories, *facts.git_parts)
-    writable = (*facts.roots, *facts.scratch, *of_git, SHARED_MEMORY, *given.write)
+    bases = {"root": facts.roots, "temporary": facts.scratch, "writable git": of_git}
+    writable = (*paths_with(WRITABLE, bases), *given.write)
     unreadable = dict.fromkeys((*facts.unreadable, *given.read_deny))
     return BoxPolicy(
         writable=_outermost(writable),
@@ -120,9 +113,9 @@ def landlock_rules(policy: BoxPolicy, entries: Callable[[str], Iterable[str]]) -
     """
     yield Rule("/", landlock.READ_DIR)
     closed = {path for path in policy.unreadable if not _is_writable(path, policy)}
-    for path in _open_places({*closed, DEVICES}, entries):
+    for path in _open_places({*closed, *paths_with(CLOSED, {})}, entries):
         yield Rule(path, landlock.READ)
-    yield from (Rule(path, _DEVICE) for path in WRITABLE_DEVICES)
+    yield from (Rule(path, _DEVICE) for path in paths_with(DEVICE, {}))
     # Without ioctl, a device file that the settings make writable is of little use. Elsewhere the right opens nothing,
     # because commands cannot create device files.
     yield from (Rule(path, _ROOT | landlock.IOCTL_DEV) for path in policy.writable)
@@ -143,7 +136,7 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
     own rule. The new `/dev` contains only harmless devices and the command's own terminals.
     """
     rights = landlock.READ | landlock.READ_DIR
-    places = (("/proc", rights), (DEVICES, rights | _DEVICE | landlock.WRITE))
+    places = (("/proc", rights), ("/dev", rights | _DEVICE | landlock.WRITE))
     return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
 
 

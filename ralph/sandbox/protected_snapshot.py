@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.repository import HELD_DIRECTORY
+from ralph.places.gather import guarded_files
+from ralph.places.table import COMPARED, git_entries_with, names_with
 from ralph.sandbox.protected_changes import Entry, Undone, changes_of, missing_directories
 
 if TYPE_CHECKING:
@@ -38,10 +40,6 @@ _MOST_COPIED_BYTES = 64 * 1024 * 1024
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
 _SETTLED_NS = 100_000_000
 
-_AT_ROOTS = ("ralph.toml", ".mcp.json")
-_CLAUDE = ".claude"
-# gitrepository-layout(5): `commondir` names another directory from which git reads configuration and hooks.
-_IN_GIT = ("config", "config.worktree", "commondir")
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -93,19 +91,12 @@ class ProtectedSnapshot:
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
         self._left_bytes = _MOST_REMEMBERED_BYTES
-        for root in self._roots:
-            for name in _AT_ROOTS:
-                self._add(found, f"{root}/{name}")
-            claude = f"{root}/{_CLAUDE}"
-            if self._add(found, claude):
-                for name in _names(claude) or ():
-                    if name.startswith("settings") and name.endswith(".json"):
-                        self._add(found, f"{claude}/{name}")
-        for directory in self.git_directories:
-            if self._add(found, directory):
-                for name in _IN_GIT:
-                    self._add(found, f"{directory}/{name}")
-                self._add_tree(found, f"{directory}/hooks")
+        names, entries = names_with(COMPARED), git_entries_with(COMPARED)
+        for path, kind in guarded_files(names, entries, self._roots, self.git_directories):
+            if kind == "tree":
+                self._add_tree(found, path)
+            else:
+                self._add(found, path)
         return found
 
     def _add_tree(self, found: dict[str, Entry], top: str) -> None:

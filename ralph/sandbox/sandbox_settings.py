@@ -36,17 +36,6 @@ def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
-def callers_places(variable: str, text: str) -> tuple[str, ...]:
-    """The paths in the text of a variable such as `SANDBOX_READ`. They are separated by colons. Raises
-    ValueError if a path is not absolute.
-    """
-    places = tuple(filter(None, text.split(":")))
-    for place in places:
-        if not place.startswith("/"):
-            raise ValueError(f"{variable} must hold absolute paths, not {place!r}")
-    return places
-
-
 _NAMES = tuple[str, ...]
 PLACES = Kind(_NAMES, "a list of paths", _places)
 HOSTS = Kind(_NAMES, "a list of names", _hosts)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, PathRules, Waiter
     from ralph.values.tool_calls import Block
 
-_TEMPORARY = "/tmp"  # noqa: S108 - where commands in namespaces have their own directory
 ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
 
 
@@ -136,14 +135,14 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     @cached_property
     def guard(self) -> PathGuard:
-        from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - only file tools need it
+        from ralph.places.gather import gather_places  # noqa: PLC0415 - only file tools need it
         from ralph.tools.files.path_guard import PathGuard  # noqa: PLC0415 - only file tools need it
 
         settings = self.settings
         environment = settings.environment if settings.user_environment is None else settings.user_environment
         roots = self.roots.paths
         return PathGuard(
-            lambda: gather_paths(
+            lambda: gather_places(
                 roots,
                 environment,
                 settings.configuration,
@@ -183,7 +182,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         places = BoxPlaces(
             tuple(self.roots.paths),
             environment,
-            lambda: self.guard.paths,
+            lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
         )
         return CommandBox(settings.box_plan, places)
@@ -257,7 +256,11 @@ class ToolRoom(Struct, frozen=True, dict=True):
         """
         plan = self.settings.box_plan
         plain = os.path.normpath(path)
-        if plan is None or not plan.has_namespaces or not is_within(plain, _TEMPORARY):
+        if plan is None or not plan.has_namespaces:
+            return path
+        from ralph.sandbox.bubblewrap import TEMPORARY  # noqa: PLC0415 - only with namespaces
+
+        if not is_within(plain, TEMPORARY):
             return path
         try:
             with self._lock:

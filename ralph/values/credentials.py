@@ -54,6 +54,19 @@ SANDBOX_HIDE = "RALPH_SANDBOX_HIDE"
 """The environment variable with paths that the program that starts ralph hides from commands and tools."""
 CALLERS_VARIABLES = frozenset({TURN_LOCK, SANDBOX_READ, SANDBOX_HIDE})
 """The variables by which another program tells ralph how to work. Tools do not get them."""
+
+
+def callers_places(variable: str, text: str) -> tuple[str, ...]:
+    """The paths in the text of a variable such as `SANDBOX_READ`. They are separated by colons. Raises
+    ValueError if a path is not absolute.
+    """
+    places = tuple(filter(None, text.split(":")))
+    for place in places:
+        if not place.startswith("/"):
+            raise ValueError(f"{variable} must hold absolute paths, not {place!r}")
+    return places
+
+
 Headers = Secret[tuple[tuple[str, str], ...]]
 """The names and values of headers (latin-1), in the order in which they are sent. Any value may be a credential."""
 NO_HEADERS: Headers = Secret(())

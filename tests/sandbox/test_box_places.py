@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.places.gather import gather_places
 from ralph.sandbox.box_places import PolicyRuleset, box_facts, git_places
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.policy import GivenPlaces, box_policy
-from ralph.sandbox.protected_places import gather_paths
 from tests.rows import every_row
 from tests.sandbox.restricted import verdicts
 
@@ -189,7 +189,7 @@ def test_a_worktree_inside_of_its_bare_repository_can_commit(repository, tmp_pat
     found = granted(bare / "one")
     assert found.granted == (str(bare / "worktrees" / "one"),)
     assert found.parts == tuple(str(bare / name) for name in ("objects", "refs", "logs"))
-    facts, _ = box_facts([str(bare / "one")], gather_paths([str(bare / "one")], {}), environment={})
+    facts, _ = box_facts([str(bare / "one")], gather_places([str(bare / "one")], {}), environment={})
     policy = box_policy(facts, GivenPlaces())
     assert policy.may_write(str(bare / "objects" / "ab"))
     assert not policy.may_write(str(bare / "two" / "file"))
@@ -211,7 +211,7 @@ def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
     (home / ".ssh" / "id").write_text("secret")
     (home / "notes").write_text("x")
     variables = {"HOME": str(home)}
-    facts, _ = box_facts([str(work)], gather_paths([str(work)], variables), environment={})
+    facts, _ = box_facts([str(work)], gather_places([str(work)], variables), environment={})
     ruleset = PolicyRuleset(box_policy(facts, GivenPlaces()), ABI)
     try:
         first = ruleset.descriptor()

@@ -46,7 +46,7 @@ from ralph.machine import restriction
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.command_box import BoxPlaces, CommandBox
-from ralph.sandbox.protected_places import gather_paths
+from ralph.places.gather import gather_places
 from ralph.sandbox.sandbox_settings import SandboxSettings
 
 def run(place):
@@ -56,7 +56,7 @@ def run(place):
     plan = plan_box(SandboxSettings(), environment, (Path(work),), Path(work))
     box, confinement = None, None
     if plan.means is not None:
-        box = CommandBox(plan, BoxPlaces((work,), environment, lambda: gather_paths([work], environment)))
+        box = CommandBox(plan, BoxPlaces((work,), environment, lambda: gather_places([work], environment)))
         confinement = box.confinement
     supervisor = CommandSupervisor(environment, confinement=confinement)
     said = []

@@ -11,11 +11,11 @@ import sys
 import msgspec
 import pytest
 
+from ralph.places.gather import gather_places
 from ralph.sandbox.box import Box
 from ralph.sandbox.box_places import box_facts
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.policy import GivenPlaces, box_policy
-from ralph.sandbox.protected_places import gather_paths
 from tests.patience import TEST_S
 
 MEANS = find_means(os.environ.get("PATH", ""), None)
@@ -61,7 +61,7 @@ def work(request, tmp_path):
     )
     roots = [str(linked)]
     facts, places = box_facts(
-        roots, gather_paths(roots, environment), environment={}, scratch=[str(temporary)]
+        roots, gather_places(roots, environment), environment={}, scratch=[str(temporary)]
     )
     assert not places.refused
     box = Box(

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from ralph.tools import edit
 from ralph.tools import write
-from ralph.sandbox.protected_places import gather_paths
+from ralph.places.gather import gather_places
 from ralph.tools.files.path_guard import PathGuard
 from ralph.tools.files.planned_write import settle
 from ralph.tools.files.roots import Roots
@@ -29,7 +29,7 @@ directory = Path(sys.argv[1])
 really_write = os.write
 os.write = lambda descriptor, data: really_write(descriptor, bytes(data[:400]))  # several writes a file
 
-guard = PathGuard(lambda: gather_paths([str(directory)], {}), own_files=lambda: None)
+guard = PathGuard(lambda: gather_places([str(directory)], {}), own_files=lambda: None)
 
 # A crash before one of these is a crash before the next call that changes something.
 ONLY_LOOK = {"fspath", "fstat", "getxattr", "listxattr", "lstat", "readlink", "stat", "strerror", "urandom"}

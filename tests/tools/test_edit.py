@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ralph.sandbox.protected_places import gather_paths
+from ralph.places.gather import gather_places
 from ralph.tools.edit import plan
 from ralph.tools.files.path_guard import PathGuard
 from ralph.tools.files.roots import Roots
@@ -157,7 +157,7 @@ ending = st.sampled_from(["\n", "\r\n", "\r"])
 codecs = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 
 
-GUARD = PathGuard(lambda: gather_paths([tempfile.gettempdir()], {}), own_files=lambda: None)
+GUARD = PathGuard(lambda: gather_places([tempfile.gettempdir()], {}), own_files=lambda: None)
 
 
 class Room:

@@ -12,7 +12,7 @@ import pytest
 from ralph.machine.opened_file import opened_path
 from ralph.machine.planted_link import planted_link, repositories
 from ralph.machine.repository import git_directories
-from ralph.sandbox.protected_places import gather_paths
+from ralph.places.gather import gather_places
 from ralph.tools.files.path_guard import PathGuard
 from ralph.values.tool_calls import ToolCall, ToolError
 from tests.rows import every_row
@@ -38,7 +38,7 @@ def work(home: Path) -> Path:
 
 @pytest.fixture
 def guard(home: Path, work: Path) -> PathGuard:
-    return PathGuard(lambda: gather_paths([str(work)], {"HOME": str(home)}), own_files=lambda: None)
+    return PathGuard(lambda: gather_places([str(work)], {"HOME": str(home)}), own_files=lambda: None)
 
 
 def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
@@ -94,7 +94,7 @@ def test_a_file_whose_name_ends_like_a_deleted_one_keeps_it(work: Path) -> None:
 def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home: Path, work: Path) -> None:
     (home.parent / "elsewhere/aws").mkdir(parents=True)
     (home / ".aws").symlink_to(home.parent / "elsewhere/aws")
-    table = gather_paths([str(work)], {"HOME": str(home)})
+    table = gather_places([str(work)], {"HOME": str(home)})
     assert table.why_not_read(str(home.parent / "elsewhere/aws/credentials")) is not None
     assert table.why_not_read(str(home.parent / "elsewhere/other")) is None
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.machine.repository import repository_top
+from ralph.places.gather import gather_places
 from ralph.sandbox import probe
 from ralph.sandbox.box_plan import about_git
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.protected_places import gather_paths
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
 if TYPE_CHECKING:
@@ -93,16 +93,14 @@ def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
     """Yields the files on the list of forbidden files (`read_deny`) that exist."""
-    for place in gather_paths([], environment).paths:
-        if place.may_be_read:
-            continue
+    for path in gather_places([], environment).unread:
         try:
-            if os.path.isdir(place.path):  # noqa: PTH112 - strings throughout
-                with os.scandir(place.path) as listing:
+            if os.path.isdir(path):  # noqa: PTH112 - strings throughout
+                with os.scandir(path) as listing:
                     files = (entry.path for entry in listing if entry.is_file(follow_symlinks=False))
                     yield from islice(files, _FILES_OF_A_DIRECTORY)
-            elif os.path.isfile(place.path):  # noqa: PTH113 - strings throughout
-                yield place.path
+            elif os.path.isfile(path):  # noqa: PTH113 - strings throughout
+                yield path
         except OSError:  # this user may not list it either
             continue
 

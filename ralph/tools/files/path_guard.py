@@ -14,32 +14,30 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.repository import is_within
-from ralph.sandbox.protected_paths import Protection
+from ralph.places.table import PRIVATE, names_with
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ralph.sandbox.protected_paths import ProtectedPaths
+    from ralph.places.places import GuardedPlace, GuardedPlaces
     from ralph.values.ports import PathRules
 
 Identity = tuple[int, int]
 
-# Names of files in /proc that show the environment or the memory of a process, or the memory of the whole machine.
-_PRIVATE_KERNEL_NAMES = frozenset({"environ", "mem", "kcore"})
 # The most protected files to compare, in order to find hard links to them. People have fewer, except for the files
 # of browsers.
 _MOST_FILES_COMPARED = 2000
 
 
 class PathGuard:
-    """Checks paths against the table of protected paths. The table is made at the first check, because many runs use
+    """Checks paths against the table of places. The table is made at the first check, because many runs use
     no file tools.
     """
 
     def __init__(
         self,
-        gather: Callable[[], ProtectedPaths],
+        gather: Callable[[], GuardedPlaces],
         own_files: Callable[[], Path | None],
         rules: PathRules | None = None,
     ) -> None:
@@ -51,7 +49,7 @@ class PathGuard:
         self._own_files = own_files
 
     @cached_property
-    def paths(self) -> ProtectedPaths:
+    def places(self) -> GuardedPlaces:
         return self._gather()
 
     def refuse_read(self, path: Path, shown: str) -> str:
@@ -83,12 +81,12 @@ class PathGuard:
         rule = None if self._rules is None else self._rules.why_not_written(real)
         self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):
-            self._refuse(real, shown, self.paths.why_not_written(path), "written")
+            self._refuse(real, shown, self.places.why_not_written(path), "written")
 
     def hidden_beneath(self, directory: str) -> HiddenPlaces:
         """The paths that a search in `directory` must skip. `directory` is absolute, with links resolved."""
         known = self._canonical(directory)
-        return HiddenPlaces(self, directory, self.paths.hidden_beneath(known))
+        return HiddenPlaces(self, directory, self.places.hidden_beneath(known))
 
     def may_be_read(self, real: str) -> bool:
         """Whether the file `real` may be read. `real` is an absolute path without links. The file need not exist."""
@@ -100,28 +98,38 @@ class PathGuard:
         """
         return self._rules is None or self._rules.why_not_read(real) is None
 
+    @cached_property
+    def _private_names(self) -> frozenset[str]:
+        return frozenset(names_with(PRIVATE))
+
+    def is_private(self, real: str, status: os.stat_result | None = None) -> bool:
+        """Whether the kernel makes the content of a file, and the content is private to a process."""
+        return os.path.basename(real) in self._private_names and is_made_by_kernel(real, status)  # noqa: PTH119 - a str
+
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
-        if _is_private(real, status):
+        if self.is_private(real, status):
             raise ToolError(f"{shown} shows the environment or memory of a process, and is not read")
 
-    def _refuse(self, real: str, shown: str, protection: Protection | None, verb: str = "read") -> None:
+    def _refuse(
+        self, real: str, shown: str, protection: GuardedPlace | str | None, verb: str = "read"
+    ) -> None:
         if protection is not None:
             where = shown if shown == real else f"{shown} (really {real})"
             raise ToolError(f"{where} is not {verb}: {protection}")
 
-    def _why_not_read(self, real: str) -> Protection | None:
+    def _why_not_read(self, real: str) -> GuardedPlace | str | None:
         own = self._own_files()
         if own is not None and is_within(real, os.path.realpath(own)):
             return None
         rule = None if self._rules is None else self._rules.why_not_read(real)
-        protection = _by_rule(rule) or self.paths.why_not_read(real)
+        protection = _by_rule(rule) or self.places.why_not_read(real)
         known = real if protection is not None else self._canonical(real)
-        return protection if known == real else self.paths.why_not_read(known)
+        return protection if known == real else self.places.why_not_read(known)
 
     @cached_property
     def _known(self) -> Mapping[Identity, str]:
         """The protected paths and all directories above them. Each key is a pair of device and inode number."""
-        places = {*(place.path for place in self.paths.paths), *self.paths.homes}
+        places = {place.path for place in self.places.found if place.path.startswith("/")}
         all_above = {str(above) for place in places for above in Path(place).parents}
         found = {}
         for path in (*sorted(all_above), *sorted(places)):
@@ -147,18 +155,17 @@ class PathGuard:
         which a hard link to such a file is recognised.
         """
         found: dict[Identity, str] = {}
-        places = (place.path for place in self.paths.paths if not place.may_be_read)
-        for path in islice(chain.from_iterable(map(_files_of, places)), _MOST_FILES_COMPARED):
+        for path in islice(chain.from_iterable(map(_files_of, self.places.unread)), _MOST_FILES_COMPARED):
             status = _status_of(path)
             if status is not None and stat.S_ISREG(status.st_mode):
                 found[_identity(status)] = path
         return found
 
-    def _why_not_linked(self, status: os.stat_result) -> Protection | None:
+    def _why_not_linked(self, status: os.stat_result) -> GuardedPlace | None:
         if status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
             return None
         path = self.linked_secrets().get(_identity(status))
-        return None if path is None else self.paths.why_not_read(path)
+        return None if path is None else self.places.why_not_read(path)
 
 
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
@@ -196,7 +203,7 @@ class HiddenPlaces:
         return (
             not self._is_open[above]
             or not self._guard.may_be_shown(real)
-            or _is_private(real, None)
+            or self._guard.is_private(real)
             or self._is_linked(real)
         )
 
@@ -209,16 +216,8 @@ class HiddenPlaces:
         return status is not None and status.st_nlink > 1 and _identity(status) in self._linked_secrets
 
 
-def _by_rule(rule: str | None) -> Protection | None:
-    return (
-        None
-        if rule is None
-        else Protection(f"the rule {rule}", "forbids it", "Whoever starts ralph can change it")
-    )
-
-
-def _is_private(real: str, status: os.stat_result | None) -> bool:
-    return os.path.basename(real) in _PRIVATE_KERNEL_NAMES and is_made_by_kernel(real, status)  # noqa: PTH119 - a str
+def _by_rule(rule: str | None) -> str | None:
+    return None if rule is None else f"the rule {rule} forbids it. Whoever starts ralph can change it"
 
 
 def _files_of(place: str, depth: int = 1) -> Iterator[str]:

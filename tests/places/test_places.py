@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
-from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
+from ralph.places import table as table_of_places
+from ralph.places.places import is_named, places_of
+from ralph.places.table import GUARDS, ROWS, UNREAD, expanded
 from tests.rows import every_row
 
 
-def table(**facts: object):
-    return protected_paths(PlaceFacts(**({"roots": ("/work",)} | facts)), str)  # type: ignore[arg-type]
+def table(variables: dict[str, str] | None = None, **bases: tuple[str, ...]):
+    """The table of places in a run. Each of `bases` is a name in braces; `homes` and `roots` stand for themselves."""
+    bases = {"root": bases.pop("roots", ("/work",)), "~": bases.pop("homes", ())} | bases
+    return places_of(bases, variables or {}, str)
 
 
 @every_row(
@@ -71,11 +74,11 @@ def test_a_hidden_directory_hides_all_but_the_work_in_it() -> None:
 
 def test_a_prefix_with_the_work_in_it_protects_its_code_and_not_the_work() -> None:
     """An example is a container that works in /usr/src with the system's Python."""
-    made = table(roots=("/usr/src/app",), prefixes=("/usr",), code=("/usr/lib/python3", "/usr/bin"))
+    made = table(roots=("/usr/src/app",), prefix=("/usr",), code=("/usr/lib/python3", "/usr/bin"))
     assert made.why_not_written("/usr/src/app/main.py") is None
     assert made.why_not_written("/usr/lib/python3/os.py") is not None
     assert made.why_not_written("/usr/bin/python3") is not None
-    assert table(prefixes=("/work/.venv",)).why_not_written("/work/.venv/bin/x") is not None
+    assert table(prefix=("/work/.venv",)).why_not_written("/work/.venv/bin/x") is not None
 
 
 def test_a_state_directory_with_the_work_in_it_protects_what_is_kept_there() -> None:
@@ -87,7 +90,7 @@ def test_a_state_directory_with_the_work_in_it_protects_what_is_kept_there() -> 
 
 def test_a_git_directory_with_the_work_in_it_protects_what_git_keeps_there() -> None:
     """An example is a bare repository that contains its own worktrees."""
-    made = table(roots=("/work/x.git/main",), git_directories=("/work/x.git",))
+    made = table(roots=("/work/x.git/main",), git=("/work/x.git",))
     assert made.why_not_written("/work/x.git/main/a.py") is None
     assert made.why_not_written("/work/x.git/hooks/update") is not None
     assert made.why_not_written("/work/x.git/config") is not None
@@ -140,25 +143,44 @@ def test_hidden_paths_are_told_from_the_place_where_a_search_begins() -> None:
     assert made.hidden_beneath("/home/m") == ()
 
 
-def test_each_template_stands_for_something_and_each_group_says_what_it_holds() -> None:
-    variables = dict.fromkeys(
-        (t[1:].partition("/")[0] for _, ts in SECRET_PLACES for t in ts if t[0] == "$"), "/v"
-    )
-    bases = Bases(("/h",), ("/c",), ("/d",), ("/a",), ("/r",), variables)
-    templates = [template for _, group in SECRET_PLACES for template in group]
+def test_each_template_stands_for_something_and_each_row_says_what_it_is() -> None:
+    templates = [template for row in ROWS if UNREAD in row.guards for template in row.where]
+    variables = {t[1:].partition("/")[0]: "/v" for t in templates if t[0] == "$"}
+    names = {t[1:].partition("}")[0] for row in ROWS for t in row.where if t[0] == "{"}
+    bases = dict.fromkeys((*names, "~"), ("/b",))
     assert len(set(templates)) == len(templates)
     for template in templates:
-        found = list(expanded(template, bases))
+        found = list(expanded(template, bases, variables))
         assert found, template
         assert all(path.startswith("/") and "~" not in path and "{" not in path for path in found), template
-    assert all(holds and not holds.endswith(".") for holds, _ in SECRET_PLACES)
+    for row in ROWS:
+        assert row.why, row
+        assert not row.why.endswith("."), row
+        assert row.guards, row
+    assert {guard for row in ROWS for guard in row.guards} == {*GUARDS}
 
 
-def test_everything_that_is_protected_is_listed_with_its_reason() -> None:
-    made = table(roots=("/home",), homes=("/home/me",), configuration=("/c/mine.toml",), package="/p/ralph")
-    listed = {place: (why, may_be_read) for place, why, may_be_read in made.listed()}
-    assert listed["/home/me/.ssh"] == ("holds SSH keys", False)
-    assert listed["/c/mine.toml"] == ("is ralph's own configuration", False)
-    assert listed["/p/ralph"] == ("is the ralph that runs", True)
-    assert ".git" in listed
-    assert "/home/me/.*" in listed
+def test_the_reasons_are_those_of_the_rows() -> None:
+    made = table(
+        roots=("/home",), homes=("/home/me",), configuration=("/c/mine.toml",), package=("/p/ralph",)
+    )
+    for path, why in (
+        ("/home/me/.ssh/x", "/home/me/.ssh holds SSH keys. Whoever starts ralph can put"),
+        ("/c/mine.toml", "/c/mine.toml is ralph's own configuration. Whoever"),
+        ("/home/x/.git/config", ".git is git's own: "),
+        ("/home/me/.bashrc", "/home/me/.bashrc is a dotfile of the home directory: "),
+        ("/p/ralph/x.py", "/p/ralph is the ralph that runs. "),
+    ):
+        assert str(made.why_not_written(path)).startswith(why)
+    assert made.why_not_read("/p/ralph/x.py") is None
+
+
+def test_every_file_of_a_repository_that_ralph_or_an_agent_obeys_is_a_row() -> None:
+    from ralph.settings.claude_files import _PROJECT_FILES
+    from ralph.settings.files import LOCAL_FILE
+    from ralph.settings.mcp_servers import REPOSITORY_FILE
+
+    for name in (*_PROJECT_FILES.values(), LOCAL_FILE, REPOSITORY_FILE):
+        for guard in (table_of_places.UNWRITTEN, table_of_places.READ_ONLY, table_of_places.COMPARED):
+            patterns = table_of_places.names_with(guard)
+            assert any(is_named(f"/{name}", pattern) for pattern in patterns), (name, guard)

@@ -1,0 +1,1 @@
+"""Which places are protected from writing, hidden from reading, readable and writable: one table."""

@@ -1,0 +1,155 @@
+# os.path instead of pathlib: these are strings throughout.
+# ruff: noqa: PTH112, PTH114, PTH208
+"""Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
+Python and git directories.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ralph.machine.repository import git_directories
+from ralph.machine.ripgrep import RipgrepError, ripgrep_path
+from ralph.places.places import places_of
+from ralph.values.credentials import SANDBOX_HIDE, callers_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.places.places import GuardedPlaces
+
+Kind = Literal["around", "tree", "file"]
+"""The kind of a guarded path: only a directory around guarded ones, a path with everything in it, or a single file."""
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def gather_places(
+    roots: Sequence[str],
+    environment: Mapping[str, str],
+    configuration: Iterable[Path | None] = (),
+    session_directory: Path | None = None,
+    *,
+    denied: Iterable[str] = (),
+    given: Iterable[str] = (),
+) -> GuardedPlaces:
+    """Applies the table to this machine and this run. `roots` must have no symbolic links and begin with the working
+    directory.
+
+    `configuration` and `session_directory` are paths from the command line. `denied` and `given` are the paths,
+    without symbolic links, that the user's settings deny and allow.
+    """
+    homes = home_directories(environment)
+    bases = {
+        "root": tuple(roots),
+        "~": homes,
+        "configuration": tuple(str(path) for path in configuration if path is not None),
+        "state": tuple(state_directories(environment, homes, session_directory)),
+        "package": (PACKAGE,),
+        "prefix": python_prefixes(),
+        "code": tuple(_code()),
+        "git": git_directories(roots, environment),
+        "denied": tuple(denied),
+        "given": tuple(given),
+        "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
+    }
+    return places_of(bases, environment, _Resolver())
+
+
+class _Resolver:
+    """Resolves symbolic links like `os.path.realpath`. It is faster if many paths lie in few directories, because it
+    looks each directory up only once.
+    """
+
+    def __init__(self) -> None:
+        self._known = {"/": "/"}
+
+    def __call__(self, path: str) -> str:
+        return self._resolved(os.path.normpath(path))
+
+    def _resolved(self, path: str) -> str:
+        if path not in self._known:
+            above, name = os.path.split(path)
+            plain = f"{self._resolved(above).rstrip('/')}/{name}"
+            self._known[path] = os.path.realpath(plain) if os.path.islink(plain) else plain
+        return self._known[path]
+
+
+def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The home directories of the user: the directory in HOME, and the one in the user database, which ssh uses."""
+    import pwd  # noqa: PLC0415 - only a file tool needs it
+
+    found = [environment.get("HOME", "")]
+    with suppress(KeyError):  # a container's user need not be known to the system
+        found.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return tuple(dict.fromkeys(home for home in found if home.startswith("/")))
+
+
+def state_directories(
+    environment: Mapping[str, str], homes: Sequence[str], named: Path | None
+) -> Iterator[str]:
+    """Yields every directory in which a run of this user may store sessions or the records of loops."""
+    import tempfile  # noqa: PLC0415 - only a file tool needs it
+
+    for variable, rest in (("RALPH_STATE_DIR", ""), ("XDG_STATE_HOME", "/ralph")):
+        place = environment.get(variable, "")
+        if place.startswith("/"):
+            yield place + rest
+    yield from (f"{home.rstrip('/')}/.local/state/ralph" for home in homes)
+    yield str(Path(tempfile.gettempdir(), f"ralph-sessions-{os.getuid()}"))
+    if named is not None:
+        yield str(named)
+
+
+def python_prefixes() -> tuple[str, ...]:
+    """The directory of the Python environment in which ralph is installed, and the directory of the Python installation
+    on which this environment is based.
+    """
+    return tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)))
+
+
+def _code() -> Iterator[str]:
+    """Yields the paths of this Python (its library, its programs, `pyvenv.cfg` and its installed packages) and of
+    ripgrep.
+    """
+    yield str(Path(os.__file__).parent)
+    yield str(Path(sys.executable).parent)
+    yield str(Path(sys.prefix, "pyvenv.cfg"))
+    with suppress(RipgrepError):
+        yield ripgrep_path()
+    names = ("site-packages", "dist-packages", "lib-dynload")
+    yield from (entry for entry in sys.path if entry.startswith("/") and entry.rstrip("/").endswith(names))
+
+
+def guarded_files(
+    names: Sequence[str], entries: Sequence[str], roots: Sequence[str], git_directories: Sequence[str]
+) -> Iterator[tuple[str, Kind]]:
+    """Yields the paths on the disk of which a guard holds, for the two guards of commands, READ_ONLY and COMPARED. A
+    directory comes before its content. Files need not exist.
+
+    `names` are the guard's names at any depth, which are looked for at the top of each root. `entries` are the guard's
+    entries of git directories.
+    """
+    for directory in git_directories:
+        yield directory, "around"
+        if _is_directory(directory):
+            yield from ((f"{directory}/{entry}", "tree") for entry in entries)
+    for root in roots:
+        for name in names:
+            above, _, last = f"{root}/{name}".rpartition("/")
+            if above != root:
+                yield above, "around"
+            if "*" not in last:
+                yield f"{above}/{last}", "file"
+            elif _is_directory(above):
+                start, _, end = last.partition("*")
+                with suppress(OSError):  # it is gone
+                    found = (one for one in os.listdir(above) if one.startswith(start) and one.endswith(end))
+                    yield from ((f"{above}/{one}", "file") for one in found)
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)

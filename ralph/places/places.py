@@ -1,0 +1,155 @@
+"""Applies the table of places to one run: which paths its tools must not read or write. No I/O happens here.
+
+The rules apply to absolute paths without symbolic links. `tools/files/path_guard.py` resolves links, and checks which
+file was really opened. A separate rule in `tools/files/roots.py` says that file tools write only inside certain
+directories.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.repository import is_within
+from ralph.places import table
+from ralph.places.table import UNREAD, UNWRITTEN, PlaceRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ralph.places.table import Bases
+
+_NAME, _DOTFILES = "**/", "/.*"
+# Characters that HFS+ ignores when it compares names. Git's own check of the name `.git` ignores them too.
+_IGNORED_CHARACTERS = dict.fromkeys(
+    (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
+)
+# XDG Base Directory Specification: the variable, and the usual place below the home directory.
+_XDG = {
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "data": ("XDG_DATA_HOME", ".local/share"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+}
+
+
+class GuardedPlace(Struct, frozen=True):
+    """A guarded file, or a guarded directory with everything inside it. `str()` of it is two sentences for the model."""
+
+    path: str
+    """The absolute path, without symbolic links. A path that ends with `/.*` stands for all dotfiles there. One that
+    begins with `**/` stands for a name in any directory."""
+    row: PlaceRow
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.row.why}. {self.row.advice}"
+
+    def has(self, path: str) -> bool:
+        """Whether `path` is this place or is inside it. Upper and lower case of a name count as equal, because some
+        file systems do not distinguish them.
+        """
+        if self.path.startswith(_NAME):
+            return is_named(path, self.path.removeprefix(_NAME))
+        if self.path.endswith(_DOTFILES):
+            return path.startswith(self.path[:-1])
+        return is_within(path, self.path)
+
+
+def is_named(path: str, name: str) -> bool:
+    """Whether a part of `path` has a name from the table: a file name, or several parts. `*` matches any characters but
+    a slash.
+    """
+    pattern = re.escape(name).replace(r"\*", "[^/]*")
+    return re.search(f"/{pattern}(/|$)", path.translate(_IGNORED_CHARACTERS), re.IGNORECASE) is not None
+
+
+class GuardedPlaces(Struct, frozen=True):
+    """The places that the tools of a run must not read or write, in the order of the table."""
+
+    found: tuple[GuardedPlace, ...]
+    roots: tuple[str, ...]
+    """The directories where Write and Edit may write. The first is the working directory."""
+    given: tuple[str, ...] = ()
+    """Secret files and directories that may be read because of the user's settings."""
+
+    def why_not_read(self, path: str) -> GuardedPlace | None:
+        """The place because of which a path must not be read, or None if it may be read."""
+        if any(is_within(path, place) for place in self.given):
+            return None
+        return self._place_of(path, UNREAD)
+
+    def why_not_written(self, path: str) -> GuardedPlace | None:
+        """The place because of which a path must not be written, or None if the table allows writing it."""
+        return self._place_of(path, UNWRITTEN)
+
+    def _place_of(self, path: str, guard: str) -> GuardedPlace | None:
+        for place in self.found:
+            if guard in place.row.guards and place.has(path) and not self._spares(place, path):
+                return GuardedPlace(path, place.row) if place.path.endswith(_DOTFILES) else _named(place)
+        return None
+
+    def _spares(self, place: GuardedPlace, path: str) -> bool:
+        return place.row.around_work == "rest" and any(
+            is_within(path, root) and place.has(root) for root in self.roots
+        )
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The paths that must not be read. Those that the settings allow are among them."""
+        return tuple(place.path for place in self.found if UNREAD in place.row.guards)
+
+    def hidden_beneath(self, directory: str) -> tuple[str, ...]:
+        """The paths inside a directory that must not be read, relative to the directory. The directory itself is not
+        among them.
+        """
+        above = directory.rstrip("/") + "/"
+        return tuple(path[len(above) :] for path in self.unread if path.startswith(above))
+
+
+def _named(place: GuardedPlace) -> GuardedPlace:
+    return GuardedPlace(place.path.removeprefix(_NAME), place.row)
+
+
+def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[str], str]) -> GuardedPlaces:
+    """Applies the table. `bases` has the roots without symbolic links, and `given`, the paths that the settings allow to be
+    read. `variables` are the environment variables with which ralph was started. `resolved` resolves the symbolic links
+    of a path that need not exist.
+    """
+    roots, homes = tuple(bases.get("root", ())), bases.get("~", ())
+    in_roots = [home for home in map(resolved, homes) if any(is_within(home, root) for root in roots)]
+    bases = {**bases, **_xdg(homes, variables), "home in a root": in_roots}
+    found: dict[str, GuardedPlace] = {}
+    for row in table.ROWS:
+        if UNREAD in row.guards or UNWRITTEN in row.guards:
+            for template in row.where:
+                if template.startswith(_NAME):
+                    found[template] = GuardedPlace(template, row)
+                for path in _around_work(row, template, table.expanded(template, bases, variables), roots):
+                    real = path if path.endswith(_DOTFILES) else resolved(path)
+                    found.setdefault(real, GuardedPlace(real, row))
+    return GuardedPlaces(tuple(found.values()), roots, tuple(bases.get("given", ())))
+
+
+def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
+    """Yields what is guarded of each path. A directory that contains a root can often not be guarded as a whole."""
+    for path in paths:
+        if not any(is_within(root, path) for root in roots):
+            yield path
+        elif row.around_work == "entries":
+            yield from (f"{path.rstrip('/')}/{name}" for name in row.entries)
+        # If a variable names the working directory itself (DOCKER_CONFIG=.), that must not block all work.
+        elif row.around_work != "nothing" and not template.startswith("$"):
+            yield path
+
+
+def _xdg(homes: Sequence[str], variables: Mapping[str, str]) -> Bases:
+    """For each name, the directory that the environment variable names, and the usual directory. The usual one may
+    contain files that were made before the variable was set.
+    """
+    return {
+        name: tuple(
+            dict.fromkeys((variables.get(variable, ""), *(f"{home.rstrip('/')}/{usual}" for home in homes)))
+        )
+        for name, (variable, usual) in _XDG.items()
+    } | {"runtime": (variables.get("XDG_RUNTIME_DIR", ""),)}

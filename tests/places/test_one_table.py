@@ -1,0 +1,140 @@
+"""A row of the table is changed, and each part of ralph that refuses, hides, mounts, compares or lists places follows."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.cli.checks import sandbox_probe
+from ralph.pages.excerpts import Excerpts
+from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
+from ralph.places import table
+from ralph.places.table import COMPARED, READ_ONLY, TOLD, UNQUOTED, UNWRITTEN, PlaceRow
+from ralph.prompt.judged_file import Place, why_not_for_model
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.values.redaction import Redactor
+from tests.git.repositories import committed
+from tests.tools.conftest import Tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.git.repositories import Repository
+
+NEW_ROWS = (
+    PlaceRow(("~/work/secret", "~/secret"), "holds a test"),
+    PlaceRow(("**/agent.conf",), "is obeyed", (UNWRITTEN, READ_ONLY, COMPARED)),
+    PlaceRow(("{git}/programs",), "is obeyed", (READ_ONLY, COMPARED, TOLD)),
+    PlaceRow(("**/.token",), "is no instruction", (UNQUOTED,)),
+)
+LEVELS = ("namespaces", "landlock")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    (made / "secret").mkdir(parents=True)
+    (made / "secret" / "key").write_text("canary")
+    return made
+
+
+@pytest.fixture
+def repository(home: Path) -> Repository:
+    made = committed(home / "work", home)
+    made.write("agent.conf", "mine")
+    made.write(".token", "x")
+    made.write(".git/programs/x", "mine")
+    return made
+
+
+@pytest.fixture
+def with_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    def change(is_changed: bool) -> None:
+        monkeypatch.setattr(table, "ROWS", (*table.ROWS, *NEW_ROWS) if is_changed else table.ROWS)
+
+    return change
+
+
+def tools_of(repository: Repository, level: str | None) -> Iterator[Tools]:
+    work, environment = repository.top, repository.environment
+    settings: dict[str, Any] = {"cwd": work, "environment": environment}
+    if level is not None:
+        plan = plan_box(SandboxSettings(), environment, (work,), work)
+        assert plan.means is not None
+        if level == "landlock":
+            plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
+        if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
+            pytest.skip(f"no {level} here")
+        settings["box_plan"] = plan
+    tools = Tools(work, **settings)
+    yield tools
+    tools.box.close()
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_file_tools_and_searches_follow_the_table(with_rows, repository, home, is_changed) -> None:
+    with_rows(is_changed)
+    for tools in tools_of(repository, None):
+        for name, arguments in (
+            ("Read", {"file_path": str(home / "secret/key")}),
+            ("Grep", {"pattern": "canary", "path": str(home / "secret")}),
+            ("Write", {"file_path": str(repository.top / "sub/agent.conf"), "content": "x"}),
+            ("Edit", {"file_path": "agent.conf", "old_string": "mine", "new_string": "other"}),
+        ):
+            said = tools.call(name, arguments)
+            assert ("holds a test" in said.content or "is obeyed" in said.content) == is_changed, name
+        found = tools.call("Grep", {"pattern": "canary", "path": str(home), "output_mode": "content"}).content
+        assert ("secret/key" in found) != is_changed
+        found = tools.call("Glob", {"pattern": "**/key", "path": str(home)}).content
+        assert ("secret/key" in found) != is_changed
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_commands_follow_the_table(with_rows, repository, home, level, is_changed) -> None:
+    with_rows(is_changed)
+    for tools in tools_of(repository, level):
+        for path in ("agent.conf", ".git/programs/x"):
+            file = repository.top / path
+            file.write_text("mine")
+            said = tools.call("Bash", {"command": f"echo other > {path}"}).content
+            assert (file.read_text() == "mine") == is_changed, said
+            is_mounted = is_changed and level == "namespaces"
+            assert ("Read-only file system" in said) == is_mounted
+            assert ("undone" in said) == (is_changed and not is_mounted)
+        said = tools.call("Bash", {"command": f"cat {home}/secret/key"}).content
+        assert ("canary" in said) != is_changed
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_the_loop_the_pages_and_doctor_follow_the_table(
+    with_rows, repository, home, monkeypatch, is_changed
+) -> None:
+    with_rows(is_changed)
+    assert ("programs/x" in (repository.checkout().snapshot().guarded or {})) == is_changed
+    before = repository.git("rev-parse", "HEAD")
+    repository.write("secret/key", "canary\n")
+    after = repository.commit_all("x")
+    reader = GitReader(repository.seams(), Excerpts(Redactor()), environment={"HOME": str(home)})
+    (commit,) = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),))).commits
+    [diff] = [file.diff for file in commit.files if file.path == "secret/key"]
+    assert ("canary" in diff) != is_changed
+    assert (str(home / "secret/key") in [*sandbox_probe._secrets({"HOME": str(home)})]) == is_changed
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_instruction_files_follow_the_table(with_rows, repository, home, is_changed, monkeypatch) -> None:
+    with_rows(is_changed)
+    monkeypatch.setenv("HOME", str(home))
+    repository.write("secret/key", "x")
+    for name, why in (("secret/key", "holds a test"), (".token", "is no instruction")):
+        path = str(repository.top / name)
+        descriptor = os.open(path, os.O_RDONLY)
+        said = why_not_for_model(descriptor, path, Place(str(repository.top)), is_named_by_ralph=False)
+        os.close(descriptor)
+        assert (said is not None and why in said) == is_changed, said
