@@ -22,7 +22,7 @@ from ralph.machine import launcher
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import BoxPlan, plan_box
-from ralph.sandbox.command_box import BoxPlaces, CommandBox
+from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.sandbox_settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ def _plans(work: Path, environment: dict[str, str]) -> dict[str, BoxPlan | None]
 def _level(plan: BoxPlan | None, work: Path, environment: dict[str, str]) -> Iterator[Command]:
     """Yields a function that runs a command at one level and returns its time in milliseconds."""
     roots = [str(work)]
-    places = BoxPlaces(tuple(roots), environment, lambda: gather_places(roots, environment))
-    box = None if plan is None else CommandBox(plan, places)
+    box = None
+    if plan is not None:
+        box = CommandBox(plan, roots, environment, lambda: gather_places(roots, environment))
     supervisor = CommandSupervisor(
         environment, most_processes=0, confinement=None if box is None else box.confinement
     )

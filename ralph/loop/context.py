@@ -23,7 +23,6 @@ from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
-from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
@@ -195,11 +194,10 @@ def open_context(
 def _make_supervisor(
     settings: Settings, command_environment: Mapping[str, str], box: CommandBox | None
 ) -> CommandSupervisor:
-    limits = tree_limits(settings.sandbox)
     return CommandSupervisor(
         environment_for_commands(command_environment),
-        most_processes=limits.most_processes,
-        most_memory_bytes=limits.most_memory_bytes,
+        most_processes=settings.sandbox.max_processes,
+        most_memory_bytes=settings.sandbox.most_memory_bytes,
         makes_group=False,  # the group would be that of the iterations
         confinement=None if box is None else box.confinement,
     )
@@ -220,12 +218,13 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
     if box_plan.means is None or (plan.until is None and top is not None):
         return None
     from ralph.places.gather import gather_places  # noqa: PLC0415 - many loops start neither
-    from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - many loops start neither
+    from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - many loops start neither
 
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
-    places = BoxPlaces(roots, environment, lambda: gather_places(roots, environment, configuration, named))
-    return CommandBox(box_plan, places)
+    return CommandBox(
+        box_plan, roots, environment, lambda: gather_places(roots, environment, configuration, named)
+    )
 
 
 def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:

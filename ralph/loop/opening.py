@@ -26,7 +26,6 @@ from ralph.loop.stop_file import StopFileBelow
 from ralph.loop.until_check import UntilCheck
 from ralph.machine.starting import start_process
 from ralph.prompt.prompt_input import InputWait, PromptError
-from ralph.sandbox.tree_limits import tree_limits
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -259,5 +258,5 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         clock=context.clock,
         box=context.box,
         tell=context.tell,
-        limits=tree_limits(context.settings.sandbox),
+        limits=context.settings.sandbox,
     )

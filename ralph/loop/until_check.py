@@ -18,7 +18,7 @@ from ralph.machine.repository import repository_top
 from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
 from ralph.machine.terminal_text import readable_text
 from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
-from ralph.sandbox.tree_limits import TreeLimits
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class UntilCheck:
         grace_s: float = _GRACE_S,
         box: CommandBox | None = None,
         tell: Callable[[str], None] = lambda _text: None,
-        limits: TreeLimits | None = None,
+        limits: SandboxSettings | None = None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` can replace. `supervisor` runs the check
@@ -158,7 +158,7 @@ class UntilCheck:
         self._environment = environment
         self._box = box
         self._tell = tell
-        self._limits = limits or TreeLimits()
+        self._limits = limits or SandboxSettings()
         self._redact = redact
         self._longest_bytes = longest_bytes
         self._supervisor = supervisor
@@ -231,7 +231,7 @@ class UntilCheck:
         return running.run(limit_s, _WAITING_FOR)
 
 
-def _problem(ending: CommandEnding, limit_s: float, limits: TreeLimits) -> str | None:
+def _problem(ending: CommandEnding, limit_s: float, limits: SandboxSettings) -> str | None:
     match ending.how:
         case Ended.TIMED_OUT:
             return f"timed out after {limit_s:g} s"

@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH112, PTH114, PTH208
+# ruff: noqa: PTH114, PTH208
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -7,6 +7,7 @@ Python and git directories.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from ralph.machine.repository import git_directories
 from ralph.machine.ripgrep import RipgrepError, ripgrep_path
 from ralph.places.places import places_of
+from ralph.places.table import git_entries_with, names_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
@@ -124,32 +126,41 @@ def _code() -> Iterator[str]:
     yield from (entry for entry in sys.path if entry.startswith("/") and entry.rstrip("/").endswith(names))
 
 
-def guarded_files(
-    names: Sequence[str], entries: Sequence[str], roots: Sequence[str], git_directories: Sequence[str]
-) -> Iterator[tuple[str, Kind]]:
-    """Yields the paths on the disk of which a guard holds, for the two guards of commands, READ_ONLY and COMPARED. A
-    directory comes before its content. Files need not exist.
-
-    `names` are the guard's names at any depth, which are looked for at the top of each root. `entries` are the guard's
-    entries of git directories.
+class GuardedFiles:
+    """The paths on the disk of which a guard of commands holds: READ_ONLY or COMPARED. These are the guard's names at the
+    top of each root, and its entries of each git directory.
     """
-    for directory in git_directories:
-        yield directory, "around"
-        if _is_directory(directory):
-            yield from ((f"{directory}/{entry}", "tree") for entry in entries)
-    for root in roots:
-        for name in names:
-            above, _, last = f"{root}/{name}".rpartition("/")
-            if above != root:
+
+    def __init__(self, guard: str, roots: Sequence[str], git_directories: Sequence[str]) -> None:
+        """`git_directories` are those that commands may write. `.git` at the top of each root counts as one too."""
+        self.git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
+        self._entries = git_entries_with(guard)
+        self._names = [f"{root}/{name}".rpartition("/")[::2] for root in roots for name in names_with(guard)]
+        self._roots = roots
+
+    def found(self) -> Iterator[tuple[str, Kind]]:
+        """Yields the paths. A directory comes before its content. Files need not exist."""
+        for directory in self.git_directories:
+            yield directory, "around"
+            if _is_directory(directory):
+                for entry in self._entries:
+                    yield f"{directory}/{entry}", "tree"
+        for above, name in self._names:
+            if above not in self._roots:
                 yield above, "around"
-            if "*" not in last:
-                yield f"{above}/{last}", "file"
+            if "*" not in name:
+                yield f"{above}/{name}", "file"
             elif _is_directory(above):
-                start, _, end = last.partition("*")
+                start, _, end = name.partition("*")
                 with suppress(OSError):  # it is gone
-                    found = (one for one in os.listdir(above) if one.startswith(start) and one.endswith(end))
-                    yield from ((f"{above}/{one}", "file") for one in found)
+                    for one in os.listdir(above):
+                        if one.startswith(start) and one.endswith(end):
+                            yield f"{above}/{one}", "file"
 
 
 def _is_directory(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
+    """Whether a path is a directory, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False

@@ -130,7 +130,6 @@ def _tool_settings(
     writable: Sequence[str],
     plan: BoxPlan | None,
 ) -> ToolSettings:
-    from ralph.sandbox.tree_limits import tree_limits  # noqa: PLC0415 - comes with the toolbox
     from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
 
     tools = around.settings.tools
@@ -147,7 +146,7 @@ def _tool_settings(
         session_directory=options.session.directory,
         is_below_loop=options.is_iteration,
         box_plan=plan,
-        tree_limits=tree_limits(around.settings.sandbox),
+        sandbox=around.settings.sandbox,
     )
 
 

@@ -16,15 +16,14 @@ from msgspec.structs import replace
 from ralph.machine.repository import is_within
 from ralph.sandbox.detection import INSTALL, find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.sandbox.policy import Net
-    from ralph.sandbox.sandbox_settings import SandboxSettings
+    from ralph.sandbox.levels import Net
 
 SANDBOX_WORDS = "Commands run in a sandbox:"
 """The beginning of the sentence for the model."""
@@ -83,7 +82,7 @@ class BoxPlan(Struct, frozen=True):
         """The names of all protections. Each name is mapped to True if this sandbox provides the protection,
         otherwise to False.
         """
-        return {one.name: one.is_reached for one in self.level.reaches}
+        return {name: not why for name, why in self.level.reaches.items()}
 
     @property
     def has_namespaces(self) -> bool:
@@ -95,12 +94,12 @@ class BoxPlan(Struct, frozen=True):
         """
         if self.means is None:
             return ""
-        reached = {one.name for one in self.level.reaches if one.is_reached}
+        missing = self.level.missing()
         more = added + len(self.write)
         places = "the working directory" + (f", {more} more places" if more else "") + " and $TMPDIR"
         rights = [
-            *([f"may write only in {places}"] if "write" in reached else []),
-            *(["cannot read secrets of the user"] if "read" in reached else []),
+            *([f"may write only in {places}"] if "write" not in missing else []),
+            *(["cannot read secrets of the user"] if "read" not in missing else []),
             *([_NETS_IN_WORDS[self.net, not self.means.has_own_network]] if self.net != "full" else []),
         ]
         if len(rights) > 1:
@@ -142,8 +141,8 @@ def plan_box(
     most_file_bytes = min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT)
     # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
     usable = None if means.why_no_privileges else means
-    hosts = wanted.allow_hosts
-    plan = BoxPlan(
+    _refuse_open_places(read_deny, (*map(str, roots), *write))
+    return BoxPlan(
         level,
         net,
         usable,
@@ -151,17 +150,15 @@ def plan_box(
         read,
         sockets,
         read_deny,
-        allow_hosts=hosts,
+        allow_hosts=wanted.allow_hosts,
         most_file_bytes=most_file_bytes,
+        notices=(
+            *_about_shortage(means),
+            *_about_net(net, means),
+            *_about_home(wanted, roots, write, home),
+            *(about_git(real_roots, environment) if usable is not None else ()),
+        ),
     )
-    _refuse_open_places(read_deny, (*map(str, roots), *write))
-    notices = (
-        *_about_shortage(means),
-        *_about_net(net, means),
-        *_about_home(wanted, roots, write, home),
-        *(about_git(real_roots, environment) if usable is not None else ()),
-    )
-    return replace(plan, notices=notices)
 
 
 def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
@@ -181,7 +178,9 @@ def _refuse_what_nothing_counts(wanted: SandboxSettings) -> None:
     """
     asked = {
         "max_memory_mb": wanted.max_memory_mb,
-        "max_processes": wanted.max_processes if wanted.max_processes not in (0, DEFAULT_PROCESSES) else None,
+        "max_processes": wanted.max_processes
+        if wanted.max_processes not in (0, SandboxSettings().max_processes)
+        else None,
     }
     for name, most in asked.items():
         if most is not None and not os.path.isdir(_COUNTED_BY):  # noqa: PTH112 - strings throughout
@@ -204,10 +203,11 @@ def _refuse_without_box(wanted: SandboxSettings, net: Net) -> None:
 
 
 def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> None:
-    if wanted.mode == "strict" and (missing := level.missing(STRICT)):
+    missing = {name: why for name, why in level.missing().items() if name in STRICT}
+    if wanted.mode == "strict" and missing:
         if means.is_short_of_namespaces:  # they may be there later
             raise ShortageError("process")
-        told = "; ".join(f"{one.name} ({one.why_not})" for one in missing)
+        told = "; ".join(f"{name} ({why})" for name, why in missing.items())
         raise CannotConfineError(f"--sandbox strict: this machine lacks {told}")
     if net != "full" and means.why_no_filter and not means.has_own_network:
         raise CannotConfineError(
@@ -245,7 +245,7 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
     named = any(environment.get(name) for name in _GIT_VARIABLES)
     if not named and not any(_may_be_refused(root) for root in roots):  # as in most runs
         return ()
-    from ralph.sandbox.box_places import git_places  # noqa: PLC0415 - 0.7 ms
+    from ralph.sandbox.git_places import git_places  # noqa: PLC0415 - 0.7 ms
 
     return tuple(
         BoxNotice(

@@ -125,11 +125,11 @@ def _tried(bwrap: str, *, has_network: bool) -> tuple[str, bool]:
 
 
 def _begun(bwrap: str, *, has_network: bool) -> _Trial:
-    from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command  # noqa: PLC0415 - only with bubblewrap
+    from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command  # noqa: PLC0415 - only with bubblewrap
 
     key = (bwrap, has_network)
     if key not in _BEGUN:
-        words = bwrap_command(bwrap, Enclosure(TEMPORARY, has_network=has_network))
+        words = bwrap_command(bwrap, temporary=TEMPORARY, has_network=has_network)
         # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
         _BEGUN[key] = _Trial([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
     return _BEGUN[key]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from ralph.sandbox.kernel.landlock import Support
-    from ralph.sandbox.policy import Net
 
+Net = Literal["full", "proxy", "off"]
 LevelName = Literal["namespaces", "landlock", "none"]
 """The strongest means that works. `namespaces` means bubblewrap, with Landlock inside if the kernel has it.
 `landlock` means Landlock alone. On each level, a seccomp filter and dropped capabilities are used too if they work."""
@@ -43,25 +43,22 @@ class Means(Struct, frozen=True):
         return self.bwrap is not None and self.has_network_namespace
 
 
-class Reach(Struct, frozen=True):
-    """One protection, and whether a sandbox provides it."""
-
-    name: str
-    why_not: str = ""
-    """The reason why the protection is missing, or empty if the sandbox provides it."""
-
-    @property
-    def is_reached(self) -> bool:
-        return not self.why_not
-
-
 class BoxLevel(Struct, frozen=True):
-    name: LevelName
-    reaches: tuple[Reach, ...]
+    """The protections of a sandbox on this machine."""
 
-    def missing(self, names: tuple[str, ...] = ()) -> tuple[Reach, ...]:
-        """The missing protections. If `names` is not empty, only the missing protections with these names."""
-        return tuple(one for one in self.reaches if one.why_not and (not names or one.name in names))
+    name: LevelName
+    reaches: Mapping[str, str]
+    """Each protection by its name. The text is the reason why the protection is missing, or empty if it is in force."""
+
+    def missing(self) -> dict[str, str]:
+        return {name: why for name, why in self.reaches.items() if why}
+
+    def reasons(self) -> dict[str, list[str]]:
+        """The missing protections by the reason why they are missing."""
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.missing().items():
+            reasons.setdefault(why, []).append(name)
+        return reasons
 
 
 # The protections that `--sandbox strict` requires.
@@ -77,40 +74,36 @@ def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLeve
         name = "landlock"
     if means.bwrap is not None:
         name = "namespaces"
-    return BoxLevel(name, tuple(_reaches(means, net, gives_sockets=gives_sockets)))
-
-
-def _reaches(means: Means, net: Net, *, gives_sockets: bool) -> Iterator[Reach]:
     landlock, no_filter = means.landlock, means.why_no_filter
     no_landlock = landlock.why_not or ("" if landlock.abi else "the kernel has no Landlock")
     no_namespaces = "" if means.bwrap else means.why_no_namespaces or "there is no bubblewrap"
     is_older = f"the kernel's Landlock has version {landlock.abi}"
-
     no_truncate = "" if landlock.has_truncate else f"{is_older}, and cannot deny truncating files before 3"
-    yield Reach("write", (no_landlock or no_truncate) if no_namespaces else "")
-    yield Reach("read", no_landlock)
     no_scopes = "" if landlock.has_scopes else no_landlock or f"{is_older}, and confines signals from 6 on"
-    yield Reach("signals", no_scopes if no_namespaces else "")
-    yield Reach("other processes' memory and environment", no_landlock if no_namespaces else "")
-    yield Reach("tracing", no_landlock if no_namespaces and no_filter else "")
-    yield Reach("privileges", means.why_no_privileges)
-    yield Reach("attributes of files outside", no_namespaces)
-    yield Reach("processes hidden", no_namespaces)
-    yield Reach("the whole tree ends", no_namespaces)
-    yield Reach("protected paths", no_namespaces)
-    yield Reach("user's terminals", no_namespaces)
-
     no_socket_paths = "" if landlock.has_socket_paths else no_filter
     if gives_sockets and not landlock.has_socket_paths:
         no_socket_paths = (
             "one socket is given back, and the kernel cannot tell it from others before Landlock 9"
         )
-    yield Reach("sockets in the file system", no_socket_paths)
-    no_abstract = "" if landlock.has_scopes else no_socket_paths
-    yield Reach("abstract sockets", no_abstract)
+    reaches = {
+        "write": no_namespaces and (no_landlock or no_truncate),
+        "read": no_landlock,
+        "signals": no_namespaces and no_scopes,
+        "other processes' memory and environment": no_namespaces and no_landlock,
+        "tracing": no_namespaces and no_filter and no_landlock,
+        "privileges": means.why_no_privileges,
+        "attributes of files outside": no_namespaces,
+        "processes hidden": no_namespaces,
+        "the whole tree ends": no_namespaces,
+        "protected paths": no_namespaces,
+        "user's terminals": no_namespaces,
+        "sockets in the file system": no_socket_paths,
+        "abstract sockets": "" if landlock.has_scopes else no_socket_paths,
+    }
     if net != "full":  # otherwise no protection was asked for, and none is in force
-        yield Reach("network", _why_no_network(means, net))
-    yield Reach("unusual sockets, terminal input, io_uring, key rings, user namespaces", no_filter)
+        reaches["network"] = _why_no_network(means, net)
+    reaches["unusual sockets, terminal input, io_uring, key rings, user namespaces"] = no_filter
+    return BoxLevel(name, reaches)
 
 
 def _why_no_network(means: Means, net: Net) -> str:

@@ -1,107 +1,57 @@
-"""Decides which files a command may write and read, and which network it may use. No I/O happens here:
-`box_places.py` collects the facts, and `kernel/` makes the kernel enforce the decisions.
+"""Decides which files a command may write and read. No I/O happens here: `command_box.py` collects the places, and
+`kernel/` makes the kernel enforce the decisions.
 
-A command may read everything except the paths on two deny lists: the table of places (`places/table.py`)
-and the user's own. It may write only in the roots and in a few places that ordinary work needs. If a denied path is
-inside a root, commands can read and write it nevertheless. `exposed` names such paths.
+A command may read everything except the places that the table of places (`places/table.py`) and the user deny. It may
+write only in the roots and in a few places that ordinary work needs. If a denied path is inside a root, commands can
+read and write it nevertheless: Landlock grants a right for a whole directory and cannot take it away for a part.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine.repository import is_within
-from ralph.places.table import CLOSED, DEVICE, WRITABLE, paths_with
+from ralph.places.table import CLOSED, DEVICE, paths_with
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from ralph.sandbox.kernel.seccomp import Internet
-
-Net = Literal["full", "proxy", "off"]
-
 _DEVICE = landlock.READ_FILE | landlock.WRITE_FILE | landlock.IOCTL_DEV
 _ROOT = landlock.READ | landlock.READ_DIR | landlock.WRITE
 
 
-class BoxFacts(Struct, frozen=True):
-    """The paths from which the policy of a run is made. All are absolute and contain no symbolic links."""
-
-    roots: tuple[str, ...]
-    """The working directory and each `--add-dir`."""
-    unreadable: tuple[str, ...]
-    """The read deny list: files and directories, which need not exist."""
-    scratch: tuple[str, ...] = ()
-    """The session's `TMPDIR`, and the directory for the package caches of this checkout."""
-    git_directories: tuple[str, ...] = ()
-    """The git directories of the checkouts that a command may write. `box_places.py` has verified them."""
-    git_parts: tuple[str, ...] = ()
-    """Directories that a command may write although it may not write the rest of the git directory."""
-    own_files: tuple[str, ...] = ()
-    """Files of this run that a command may read although they lie in an unreadable place, such as files with the long
-    output of commands."""
-
-
-class GivenPlaces(Struct, frozen=True):
-    """The paths that the user's settings allow, in addition to the paths that are allowed in every run. All are
-    absolute and contain no symbolic links.
-    """
-
-    write: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
-    """Paths that are readable although the deny list contains them."""
-    sockets: tuple[str, ...] = ()
-    """Unix sockets in the file system that a command may connect to."""
-    read_deny: tuple[str, ...] = ()
-
-
 class BoxPolicy(Struct, frozen=True):
+    """The paths that commands may use. All are absolute and contain no symbolic links."""
+
     writable: tuple[str, ...]
     unreadable: tuple[str, ...]
-    readable: tuple[str, ...]
+    """Files and directories, which need not exist."""
+    readable: tuple[str, ...] = ()
     """Paths that are readable although they lie in an unreadable place."""
-    sockets: tuple[str, ...]
-    net: Net = "full"
+    sockets: tuple[str, ...] = ()
+    """Unix sockets in the file system that a command may connect to."""
 
     def may_write(self, path: str) -> bool:
         """Whether a command may create or change the file at a path. The path must not contain symbolic links."""
-        return path in paths_with(DEVICE, {}) or any(is_within(path, place) for place in self.writable)
+        return path in paths_with(DEVICE, {}) or self.is_writable(path)
 
     def may_read(self, path: str) -> bool:
         """Whether a command may read the content of the file at a path. The path must not contain symbolic links.
         Directories can always be listed.
         """
-        if any(is_within(path, place) for place in (*self.writable, *self.readable)):
+        if self.is_writable(path) or _is_in_any(path, self.readable):
             return True
-        if any(is_within(path, place) for place in paths_with(CLOSED, {})):
+        if _is_in_any(path, paths_with(CLOSED, {})):
             return self.may_write(path)
-        return not any(is_within(path, place) for place in self.unreadable)
+        return not _is_in_any(path, self.unreadable)
 
-    def exposed(self) -> tuple[str, ...]:
-        """The paths of the deny list that are in a writable place. Commands can read and write these paths, because
-        Landlock grants a right for a whole directory and cannot take it away for a part.
-        """
-        return tuple(
-            place for place in self.unreadable if any(is_within(place, root) for root in self.writable)
-        )
-
-
-def box_policy(facts: BoxFacts, given: GivenPlaces, net: Net = "full") -> BoxPolicy:
-    of_git = (*facts.git_directories, *facts.git_parts)
-    bases = {"root": facts.roots, "temporary": facts.scratch, "writable git": of_git}
-    writable = (*paths_with(WRITABLE, bases), *given.write)
-    unreadable = dict.fromkeys((*facts.unreadable, *given.read_deny))
-    return BoxPolicy(
-        writable=_outermost(writable),
-        unreadable=_outermost(unreadable),
-        readable=tuple(dict.fromkeys((*facts.own_files, *given.read))),
-        sockets=given.sockets,
-        net=net,
-    )
+    def is_writable(self, path: str) -> bool:
+        """Whether a path lies in a writable place."""
+        return _is_in_any(path, self.writable)
 
 
 def landlock_rules(policy: BoxPolicy, entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
@@ -112,20 +62,16 @@ def landlock_rules(policy: BoxPolicy, entries: Callable[[str], Iterable[str]]) -
     could replace a part of such a path by a symbolic link, and the rule would then allow access to the link's target.
     """
     yield Rule("/", landlock.READ_DIR)
-    closed = {path for path in policy.unreadable if not _is_writable(path, policy)}
+    closed = {path for path in policy.unreadable if not policy.is_writable(path)}
     for path in _open_places({*closed, *paths_with(CLOSED, {})}, entries):
         yield Rule(path, landlock.READ)
     yield from (Rule(path, _DEVICE) for path in paths_with(DEVICE, {}))
     # Without ioctl, a device file that the settings make writable is of little use. Elsewhere the right opens nothing,
     # because commands cannot create device files.
     yield from (Rule(path, _ROOT | landlock.IOCTL_DEV) for path in policy.writable)
-    yield from (Rule(path, landlock.READ) for path in policy.readable if not _is_writable(path, policy))
-    sockets = (path for path in policy.sockets if not _is_writable(path, policy))
+    yield from (Rule(path, landlock.READ) for path in policy.readable if not policy.is_writable(path))
+    sockets = (path for path in policy.sockets if not policy.is_writable(path))
     yield from (Rule(path, landlock.RESOLVE_UNIX) for path in (*sockets, *policy.writable))
-
-
-def _is_writable(path: str, policy: BoxPolicy) -> bool:
-    return any(is_within(path, place) for place in policy.writable)
 
 
 def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
@@ -138,6 +84,10 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
     rights = landlock.READ | landlock.READ_DIR
     places = (("/proc", rights), ("/dev", rights | _DEVICE | landlock.WRITE))
     return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
+
+
+def _is_in_any(path: str, places: Iterable[str]) -> bool:
+    return any(is_within(path, place) for place in places)
 
 
 def _open_places(closed: Collection[str], entries: Callable[[str], Iterable[str]]) -> Iterator[str]:
@@ -165,16 +115,7 @@ def _directories_above(path: str) -> Iterator[str]:
         yield path
 
 
-def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
     """Removes each path that lies inside another one of the paths, and keeps the order of the rest."""
     known = dict.fromkeys(paths)
     return tuple(path for path in known if not any(above in known for above in _directories_above(path)))
-
-
-def internet_of(net: Net, *, has_own_network: bool) -> Internet:
-    """The internet sockets that a command may open. `has_own_network` is True if the command runs in a network
-    namespace whose only device is its own loopback.
-    """
-    if net == "full":
-        return "all"
-    return "streams" if has_own_network else "none"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.repository import HELD_DIRECTORY
-from ralph.places.gather import guarded_files
-from ralph.places.table import COMPARED, git_entries_with, names_with
+from ralph.places.gather import GuardedFiles
+from ralph.places.table import COMPARED
 from ralph.sandbox.protected_changes import Entry, Undone, changes_of, missing_directories
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class ProtectedSnapshot:
         commands may write. All are absolute and contain no symbolic links. If a command has written a protected file,
         the command's version is kept in a new directory beneath `kept_in`, which need not exist.
         """
-        self._roots = tuple(roots)
-        self.git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
+        self._files = GuardedFiles(COMPARED, roots, git_directories)
+        self.git_directories = self._files.git_directories
         self._kept_in = kept_in
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
@@ -91,8 +91,7 @@ class ProtectedSnapshot:
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
         self._left_bytes = _MOST_REMEMBERED_BYTES
-        names, entries = names_with(COMPARED), git_entries_with(COMPARED)
-        for path, kind in guarded_files(names, entries, self._roots, self.git_directories):
+        for path, kind in self._files.found():
             if kind == "tree":
                 self._add_tree(found, path)
             else:

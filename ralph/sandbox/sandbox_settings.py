@@ -9,11 +9,16 @@ from ralph.values.setting import Flag, Key, Kind, Takes, at_least, one_of, print
 
 if TYPE_CHECKING:
     from typing import Annotated
+
+    from ralph.machine.running_command import Ended
 else:
     from ralph.values.setting import Declared as Annotated
 
 SANDBOX_MODES = ("auto", "strict", "off")
 NETS = ("full", "proxy", "off")
+_MEBIBYTE = 1024 * 1024
+# The greatest number that fits everywhere where a size is kept in 64 bits with a sign.
+_MOST_BYTES = 2**62
 
 
 def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,3 +126,23 @@ class SandboxSettings(Struct, frozen=True):
     def asked_net(self) -> str:
         """The network access that the user wants for commands: one of `NETS`."""
         return self.net or ("proxy" if self.allow_hosts else "full")
+
+    @property
+    def most_memory_bytes(self) -> int:
+        """The maximum memory of a command in bytes. 0 means no limit."""
+        return min((self.max_memory_mb or 0) * _MEBIBYTE, _MOST_BYTES)
+
+    def why_stopped(self, how: "Ended") -> str | None:
+        """A text that says which limit a stopped command exceeded and which setting contains the limit. None if the
+        command ended for another reason.
+        """
+        from ralph.machine.running_command import Ended  # noqa: PLC0415 - the start of a run needs no commands
+
+        if how is Ended.TOO_MANY_PROCESSES:
+            return f"it had more than {self.max_processes} processes and threads (sandbox.max_processes)"
+        if how is Ended.TOO_MUCH_MEMORY:
+            return (
+                f"the command's processes used more than {self.max_memory_mb} MB, files in /dev/shm included "
+                "(sandbox.max_memory_mb)"
+            )
+        return None

@@ -17,24 +17,25 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ralph.machine import restriction
+from ralph.places.places import places_of
 from ralph.sandbox import probe
-from ralph.sandbox.box import Box
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.levels import box_level
-from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
 
-    from ralph.sandbox.levels import BoxLevel, Means
-    from ralph.sandbox.policy import BoxPolicy, Net
+    from ralph.machine.command_supervisor import Confinement
+    from ralph.sandbox.levels import BoxLevel, Means, Net
 
 _WITHIN_S = 120
 _ENDS_WITHIN_S = 10.0
@@ -57,6 +58,7 @@ def answer(host, port):
         return str(error)
 print(json.dumps([answer(*one) for one in json.loads(sys.argv[1])]))
 """
+_KEEPER = str(Path(restriction.__file__).with_name("namespaces.py"))
 _IDLE = "import time; time.sleep(600)"
 
 
@@ -96,12 +98,21 @@ class ProbeError(Exception):
 def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
     """Whether a sandbox with these means promises to deny the action of `row`."""
     if row.protection == "network":
-        has_own_network = means.bwrap is not None and means.has_network_namespace
-        if net == "full" or (row.own_loopback and has_own_network):
+        if net == "full" or (row.own_loopback and means.has_own_network):
             return False
-        return has_own_network or not means.why_no_filter
-    reaches = box_level(means, net).reaches
-    return any(reach.name == row.protection and reach.is_reached for reach in reaches)
+        return means.has_own_network or not means.why_no_filter
+    return box_level(means, net).reaches.get(row.protection) == ""
+
+
+def words_before(confinement: Confinement) -> list[str]:
+    """The words to put before a command line so that the command runs in the sandbox. The process that executes them
+    must inherit the descriptors of `confinement`. The model's commands do not need these words: the supervisor confines
+    them, which saves the start of another interpreter.
+    """
+    bwrap, proxy = confinement.bwrap, confinement.proxy
+    keeper = [_KEEPER, confinement.directory, str(len(bwrap)), *bwrap] if bwrap else [restriction.__file__]
+    script = [sys.executable, "-I", "-S", *keeper, str(confinement.ruleset), confinement.program.hex()]
+    return [*script, *confinement.places, *([f"{restriction.PROXY}={proxy}"] if proxy >= 0 else []), "--"]
 
 
 class SelfTest:
@@ -134,21 +145,14 @@ class SelfTest:
 
     def run(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
         """Runs the probe in the sandbox, for all actions or only for those named in `rows`. Raises ProbeError."""
-        box = Box(
-            self._means,
-            self._policy(),
-            temporary=str(self.directory / "temporary"),
-            git_directories=(f"{self.directory}/root/.git",),
-        )
-        try:
-            ruleset = box.ruleset()
+        with closing(self._box()) as box:
+            box.prepare()
             # Made after the ruleset: such a secret must be unreadable too.
-            (self.directory / "secrets" / "late").write_text("secret")
-            words_before = box.words_before(ruleset, str(self.directory / "root"))
-            return [*self._results(rows, words_before, ruleset)]
-        finally:
-            box.close()
-            self._end_daemons()
+            self._make_late_secret()
+            try:
+                return [*self._results(rows, box.confinement(str(self.directory / "root")))]
+            finally:
+                self._end_daemons()
 
     def run_proxy(self, hosts: Sequence[str], *, is_offline: bool = False) -> list[ReachedHost]:
         """Connects through the proxy from inside the sandbox, first to a host that is not listed. Unless `is_offline`
@@ -156,23 +160,15 @@ class SelfTest:
         namespace, because there is no proxy then. Raises ProbeError.
         """
         from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
-        from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
-        if self._means.bwrap is None or not self._means.has_network_namespace:
+        if not self._means.has_own_network:
             return []
-        allowed = allowed_hosts(hosts)
-        named = [(one.name, one.port or 443) for one in allowed.hosts if not one.name.startswith(".")]
+        listed = allowed_hosts(hosts).hosts
+        named = [(one.name, one.port or 443) for one in listed if not one.name.startswith(".")]
         asked = [(_NOT_LISTED, 443), *([] if is_offline else named)]
-        box = Box(self._means, self._policy(), temporary=str(self.directory / "temporary"))
-        door = ProxyDoor(allowed)
-        try:
-            ruleset = box.ruleset()
-            words = box.words_before(ruleset, str(self.directory / "root"), proxy=door.descriptor)
-            command = [*words, sys.executable, "-I", "-S", "-c", _ASKING, json.dumps(asked)]
-            answers = json.loads(self._said(command, ruleset, door.descriptor))
-        finally:
-            door.close()
-            box.close()
+        with closing(self._box(tuple(hosts))) as box:
+            words = [sys.executable, "-I", "-S", "-c", _ASKING, json.dumps(asked)]
+            answers = json.loads(self._said(words, box.confinement(str(self.directory / "root"))))
         return [
             ReachedHost(host, port, host != _NOT_LISTED, answer)
             for (host, port), answer in zip(asked, answers, strict=True)
@@ -182,30 +178,26 @@ class SelfTest:
         """Runs the probe without a sandbox. The results show what this machine denies even without a sandbox. Raises
         ProbeError.
         """
-        (self.directory / "secrets" / "late").write_text("secret")
+        self._make_late_secret()
         try:
-            return [*self._results(rows, [], restriction.NO_RULESET)]
+            return [*self._results(rows, None)]
         finally:
             self._end_daemons()
 
-    def _policy(self) -> BoxPolicy:
-        facts = BoxFacts(
-            roots=(str(self.directory / "root"),),
-            unreadable=(str(self.directory / "secrets"), *self._secrets),
-            scratch=(str(self.directory / "temporary"),),
-        )
-        return box_policy(facts, GivenPlaces(), self._net)
+    def _make_late_secret(self) -> None:
+        (self.directory / "secrets" / "late").write_text("secret")
 
-    def _probe(self, rows: Sequence[str] | None, leash: int) -> list[str]:
-        targets = self._targets | {"rows": rows, "leash": leash}
-        return [sys.executable, "-I", "-S", probe.__file__, json.dumps(targets)]
+    def _box(self, hosts: tuple[str, ...] = ()) -> CommandBox:
+        roots, denied = (str(self.directory / "root"),), (str(self.directory / "secrets"), *self._secrets)
+        places = places_of({"root": roots, "denied": denied}, {}, os.path.realpath)
+        plan = BoxPlan(self.level, self._net, self._means, allow_hosts=hosts)
+        return CommandBox(plan, roots, {}, lambda: places)
 
-    def _results(
-        self, rows: Sequence[str] | None, words_before: list[str], ruleset: int
-    ) -> Iterator[ProbeResult]:
+    def _results(self, rows: Sequence[str] | None, confinement: Confinement | None) -> Iterator[ProbeResult]:
         watched, leash = os.pipe()
         try:
-            said = self._said([*words_before, *self._probe(rows, leash)], ruleset, leash)
+            targets = json.dumps(self._targets | {"rows": rows, "leash": leash})
+            said = self._said([sys.executable, "-I", "-S", probe.__file__, targets], confinement, leash)
             os.close(leash)
             leash = -1
             is_left = self._is_held(watched)
@@ -233,10 +225,13 @@ class SelfTest:
         ended, _, _ = select.select([watched], [], [], waits_s)
         return not ended
 
-    def _said(self, command: list[str], ruleset: int, leash: int) -> str:
+    def _said(self, command: list[str], confinement: Confinement | None, leash: int = -1) -> str:
+        """The output of a program in the sandbox. The program inherits the descriptor `leash`."""
+        before = [] if confinement is None else words_before(confinement)
+        held = (leash,) if confinement is None else (leash, confinement.ruleset, confinement.proxy)
         try:
             ran = subprocess.run(
-                command,
+                [*before, *command],
                 cwd=self.directory / "root",
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -244,7 +239,7 @@ class SelfTest:
                 check=False,
                 timeout=_WITHIN_S,
                 env={"PATH": os.defpath},
-                pass_fds=(leash,) if ruleset == restriction.NO_RULESET else (leash, ruleset),
+                pass_fds=[one for one in held if one >= 0],
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ProbeError(str(error)) from None
@@ -253,7 +248,7 @@ class SelfTest:
         return ran.stdout
 
     def _make_files(self) -> None:
-        for name in ("root/.git/hooks", "outside", "secrets", "temporary", "sockets"):
+        for name in ("root/.git/hooks", "outside", "secrets", "sockets"):
             (self.directory / name).mkdir(parents=True)
         for name in ("root/.git/config", "outside/file", "outside/taken", "outside/removed"):
             (self.directory / name).write_text("some text\n")

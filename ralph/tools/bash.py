@@ -192,7 +192,7 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]
         case Ended.TOO_MANY_PROCESSES | Ended.TOO_MUCH_MEMORY:
-            return [f"[stopped: {room.limits.why_stopped(ending.how)}; all it had started was stopped]"]
+            return [f"[stopped: {settings.sandbox.why_stopped(ending.how)}; all it had started was stopped]"]
         case Ended.TIMED_OUT:
             most_ms = f"{settings.bash_max_timeout_s * 1000:.0f}"
             sentence = (

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from ralph.machine.repository import is_within, repository_top
 from ralph.machine.spill_directory import SpillDirectory
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.tool_calls import ToolError, os_error_text
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.box_turns import BoxTurns
     from ralph.sandbox.command_box import CommandBox
-    from ralph.sandbox.tree_limits import TreeLimits
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
     from ralph.values.ports import Clock, PathRules, Waiter
@@ -64,8 +64,8 @@ class ToolSettings(Struct, frozen=True):
     box_plan: BoxPlan | None = None
     """The sandbox of commands and searches. Commands and searches run without a sandbox if this is None, or if the
     plan's `means` is None."""
-    tree_limits: TreeLimits | None = None
-    """The limits on processes and memory of commands. If this is None, only the default limit on processes applies."""
+    sandbox: SandboxSettings = SandboxSettings()
+    """The limits on processes and memory of commands."""
     rules: PathRules | None = None
     """The permission rules about paths. None if there are no rules."""
 
@@ -176,22 +176,16 @@ class ToolRoom(Struct, frozen=True, dict=True):
         settings = self.settings
         if settings.box_plan is None or settings.box_plan.means is None:
             return None
-        from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - for the first command
+        from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
 
         environment = settings.environment if settings.user_environment is None else settings.user_environment
-        places = BoxPlaces(
-            tuple(self.roots.paths),
+        return CommandBox(
+            settings.box_plan,
+            self.roots.paths,
             environment,
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
         )
-        return CommandBox(settings.box_plan, places)
-
-    @cached_property
-    def limits(self) -> TreeLimits:
-        from ralph.sandbox.tree_limits import TreeLimits  # noqa: PLC0415 - only Bash needs it
-
-        return self.settings.tree_limits or TreeLimits()
 
     @cached_property
     def supervisor(self) -> CommandSupervisor:
@@ -205,11 +199,10 @@ class ToolRoom(Struct, frozen=True, dict=True):
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
         environment = environment_for_commands(self.settings.environment)
-        limits = self.limits
         return CommandSupervisor(
             environment,
-            most_processes=limits.most_processes,
-            most_memory_bytes=limits.most_memory_bytes,
+            most_processes=self.settings.sandbox.max_processes,
+            most_memory_bytes=self.settings.sandbox.most_memory_bytes,
             is_below_loop=self.settings.is_below_loop,
             confinement=None if box is None else box.confinement,
         )

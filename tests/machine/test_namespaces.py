@@ -14,7 +14,7 @@ from ralph.machine import launcher
 from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import plan_box
-from ralph.sandbox.command_box import BoxPlaces, CommandBox
+from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import wait_until
 from tests.processes.descriptors import open_descriptors, wait_until_closed
@@ -36,7 +36,7 @@ def start(tmp_path, monkeypatch) -> Iterator[Start]:
     work.mkdir()
     roots = [str(work)]
     plan = plan_box(SandboxSettings(net="off"), environment, (work,), work)
-    box = CommandBox(plan, BoxPlaces(tuple(roots), environment, lambda: gather_places(roots, environment)))
+    box = CommandBox(plan, roots, environment, lambda: gather_places(roots, environment))
     supervisor = CommandSupervisor(environment, most_processes=0, confinement=box.confinement)
 
     def run(command: str) -> SupervisedCommand:

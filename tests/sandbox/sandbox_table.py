@@ -169,8 +169,8 @@ def _is_denied(row: probe.Row, level: str) -> bool:
 
 def _end() -> str:
     def only_from(level: str, above: str) -> str:
-        known = {one.name for one in box_level(LEVELS[above], "off").missing()}
-        names = [one.name for one in box_level(LEVELS[level], "off").missing() if one.name not in known]
+        known = box_level(LEVELS[above], "off").missing()
+        names = [name for name in box_level(LEVELS[level], "off").missing() if name not in known]
         return "\n".join(_item(NOT_PROTECTED[name]) for name in names)
 
     return END.format(without=only_from("landlock", "namespaces"), none=only_from("none", "landlock"))

@@ -6,10 +6,11 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ralph.sandbox.bubblewrap import Enclosure, bwrap_command
+from ralph.sandbox.bubblewrap import bwrap_command
 from ralph.sandbox.detection import find_means
 from tests.patience import TEST_S, within_s
 
@@ -20,16 +21,14 @@ needs_namespaces = pytest.mark.skipif(MEANS.bwrap is None, reason="no namespaces
 def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> None:
     words = bwrap_command(
         "/usr/bin/bwrap",
-        Enclosure(
-            "/var/ralph/tmp",
-            writable=("/tmp/work", "/srv", "/dev/shm", "/var/ralph/tmp"),
-            visible=("/tmp/python", "/usr"),
-            pinned=("/tmp/work/.git",),
-            read_only=("/tmp/work/.git/config",),
-            hidden_directories=("/run/user",),
-            hidden_files=("/run/docker.sock",),
-            has_network=False,
-        ),
+        temporary="/var/ralph/tmp",
+        writable=("/tmp/work", "/srv", "/dev/shm", "/var/ralph/tmp"),
+        visible=("/tmp/python", "/usr"),
+        pinned=("/tmp/work/.git",),
+        read_only=("/tmp/work/.git/config",),
+        empty_directories=("/run/user",),
+        empty_files=("/run/docker.sock",),
+        has_network=False,
     )
     assert words == [
         *("/usr/bin/bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-net"),
@@ -43,16 +42,23 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
 
 
 def test_places_that_hold_tmp_leave_it_to_the_command() -> None:
-    words = bwrap_command("/usr/bin/bwrap", Enclosure(writable=("/", "/tmp")))
+    words = bwrap_command("/usr/bin/bwrap", writable=("/", "/tmp"))
     assert words[4:] == [
         *("--bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/tmp", "/tmp"),
     ]
 
 
-def enclosed(enclosure: Enclosure, script: str) -> subprocess.CompletedProcess[str]:
+def enclosed(enclosure: dict[str, Any], script: str) -> subprocess.CompletedProcess[str]:
     assert MEANS.bwrap is not None
     return subprocess.run(
-        [*bwrap_command(MEANS.bwrap, enclosure), "--chdir", *enclosure.writable, "/bin/sh", "-c", script],
+        [
+            *bwrap_command(MEANS.bwrap, **enclosure),
+            "--chdir",
+            *enclosure["writable"],
+            "/bin/sh",
+            "-c",
+            script,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -69,17 +75,17 @@ def work(tmp_path):
     return tmp_path
 
 
-def enclosure_of(work: Path, *, has_network: bool = True) -> Enclosure:
+def enclosure_of(work: Path, *, has_network: bool = True) -> dict[str, Any]:
     root = str(work / "work")
-    return Enclosure(
-        str(work / "temporary"),
-        writable=(root,),
-        visible=(str(work / "sockets"),),
-        pinned=(f"{root}/.git",),
-        read_only=(f"{root}/.git/config", f"{root}/.git/hooks"),
-        hidden_directories=(str(work / "sockets"),),
-        has_network=has_network,
-    )
+    return {
+        "temporary": str(work / "temporary"),
+        "writable": (root,),
+        "visible": (str(work / "sockets"),),
+        "pinned": (f"{root}/.git",),
+        "read_only": (f"{root}/.git/config", f"{root}/.git/hooks"),
+        "empty_directories": (str(work / "sockets"),),
+        "has_network": has_network,
+    }
 
 
 @needs_namespaces
@@ -124,7 +130,7 @@ def test_everything_ends_with_the_program_that_began_it(work) -> None:
     """That includes a process that has left its session and starts itself again."""
     assert MEANS.bwrap is not None
     daemon = "respawn() { setsid sh -c 'echo >> starts; sleep 0.01' & wait; respawn; }; respawn & sleep 600"
-    words = bwrap_command(MEANS.bwrap, enclosure_of(work))
+    words = bwrap_command(MEANS.bwrap, **enclosure_of(work))
     started = subprocess.Popen([*words, "--chdir", f"{work}/work", "/bin/bash", "-c", daemon])
     starts = work / "work" / "starts"
     deadline_s = time.monotonic() + within_s(10)

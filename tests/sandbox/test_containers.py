@@ -45,7 +45,7 @@ from pathlib import Path
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.sandbox.box_plan import plan_box
-from ralph.sandbox.command_box import BoxPlaces, CommandBox
+from ralph.sandbox.command_box import CommandBox
 from ralph.places.gather import gather_places
 from ralph.sandbox.sandbox_settings import SandboxSettings
 
@@ -56,7 +56,7 @@ def run(place):
     plan = plan_box(SandboxSettings(), environment, (Path(work),), Path(work))
     box, confinement = None, None
     if plan.means is not None:
-        box = CommandBox(plan, BoxPlaces((work,), environment, lambda: gather_places([work], environment)))
+        box = CommandBox(plan, (work,), environment, lambda: gather_places([work], environment))
         confinement = box.confinement
     supervisor = CommandSupervisor(environment, confinement=confinement)
     said = []
@@ -67,7 +67,7 @@ def run(place):
     supervisor.close()
     if box is not None:
         box.close()
-    missing = {one.name: one.why_not for one in plan.level.missing()}
+    missing = plan.level.missing()
     return plan.level.name, missing, said, os.path.exists(f"{outside}/x")
 
 restriction.prepare()

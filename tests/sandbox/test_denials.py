@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from ralph.sandbox.denials import denial_note
-from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
+from ralph.sandbox.policy import BoxPolicy
 
 
 def note(output: str, tmp_path) -> str | None:
@@ -15,8 +15,8 @@ def note(output: str, tmp_path) -> str | None:
     work.mkdir(exist_ok=True)
     (tmp_path / "secret").mkdir(exist_ok=True)
     (tmp_path / "secret" / "key").write_text("x")
-    facts = BoxFacts((str(work),), (f"{tmp_path}/secret",))
-    return denial_note(output, box_policy(facts, GivenPlaces()), str(work), ["/added"])
+    policy = BoxPolicy((str(work),), (f"{tmp_path}/secret",))
+    return denial_note(output, policy, str(work), ["/added"])
 
 
 def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowed(tmp_path) -> None:
@@ -44,7 +44,7 @@ def test_a_signal_to_a_process_of_this_user_is_named(tmp_path) -> None:
 def test_what_mounts_keep_as_it_is_and_a_tmp_of_its_own_are_known(tmp_path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    policy = box_policy(BoxFacts((str(work),), ()), GivenPlaces())
+    policy = BoxPolicy((str(work),), ())
 
     def said(line: str) -> str | None:
         own = f"{work}/own"

@@ -11,12 +11,11 @@ import sys
 import msgspec
 import pytest
 
-from ralph.places.gather import gather_places
-from ralph.sandbox.box import Box
-from ralph.sandbox.box_places import box_facts
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.policy import GivenPlaces, box_policy
+from ralph.sandbox.git_places import git_places
+from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
+from tests.sandbox.boxes import box_of
 
 MEANS = find_means(os.environ.get("PATH", ""), None)
 LEVELS = {
@@ -51,33 +50,23 @@ def work(request, tmp_path):
         pytest.skip("no namespaces can be made here")
     if means.landlock.abi == 0:
         pytest.skip("this kernel has no Landlock")
-    main, linked, temporary = (tmp_path / name for name in ("main", "linked", "temporary"))
+    main, linked = (tmp_path / name for name in ("main", "linked"))
     main.mkdir()
-    temporary.mkdir()
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **IDENTITY}
     script = 'git init -q && git commit -q --allow-empty -m x && git worktree add -q "$0"'
     subprocess.run(
         ["/bin/sh", "-c", script, linked], cwd=main, env=environment, check=True, capture_output=True
     )
-    roots = [str(linked)]
-    facts, places = box_facts(
-        roots, gather_places(roots, environment), environment={}, scratch=[str(temporary)]
-    )
-    assert not places.refused
-    box = Box(
-        means,
-        box_policy(facts, GivenPlaces()),
-        temporary=str(temporary),
-        git_directories=facts.git_directories,
-    )
+    assert not git_places([str(linked)], {}, os.getuid()).refused
+    box = box_of(means, [linked], {"HOME": str(tmp_path)})
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
-        ruleset = box.ruleset()
+        confinement = box.confinement(str(linked))
         return subprocess.run(
-            [*box.words_before(ruleset, str(linked)), "/bin/sh", "-c", command],
+            [*words_before(confinement), "/bin/sh", "-c", command],
             cwd=linked,
-            env=environment | {"TMPDIR": "/tmp" if request.param == "namespaces" else str(temporary)},
-            pass_fds=(ruleset,),
+            env=box.variables(environment),
+            pass_fds=(confinement.ruleset,),
             capture_output=True,
             text=True,
             check=False,

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
+from ralph.places.table import WRITABLE, paths_with
 from ralph.sandbox.kernel import landlock
-from ralph.sandbox.policy import (
-    BoxFacts,
-    GivenPlaces,
-    box_policy,
-    internet_of,
-    landlock_rules,
-)
+from ralph.sandbox.policy import BoxPolicy, landlock_rules, outermost
 from tests.rows import every_row
 
 TREE = {
@@ -22,8 +17,9 @@ SECRETS = ("/home/me/.ssh", "/home/me/.config/gh", "/home/me/.local/share/keyrin
 
 
 def policy(roots: tuple[str, ...] = ("/work",), **given: tuple[str, ...]):
-    facts = BoxFacts(roots, SECRETS, scratch=("/tmp/ralph-x",), git_directories=("/repo/.git",))
-    return box_policy(facts, GivenPlaces(**given))
+    bases = {"root": roots, "temporary": ("/tmp/ralph-x",), "writable git": ("/repo/.git",)}
+    writable = (*paths_with(WRITABLE, bases), *given.pop("write", ()))
+    return BoxPolicy(outermost(writable), outermost((*SECRETS, *given.pop("unreadable", ()))), **given)
 
 
 def rights(found) -> dict[str, int]:
@@ -58,7 +54,7 @@ def test_only_roots_and_given_places_are_writable() -> None:
 
 
 def test_what_is_given_back_is_readable_and_what_is_denied_in_addition_is_not() -> None:
-    made = policy(read=("/home/me/.ssh/known_hosts",), read_deny=("/home/you",))
+    made = policy(readable=("/home/me/.ssh/known_hosts",), unreadable=("/home/you",))
     held = rights(made)
     assert held["/home/me/.ssh/known_hosts"] & landlock.READ_FILE
     assert "/home/you" not in held
@@ -91,17 +87,16 @@ def test_the_decision_can_be_asked_for_a_path(path: str, may_write: bool, may_re
     assert (policy().may_write(path), policy().may_read(path)) == (may_write, may_read)
 
 
-def test_secrets_inside_a_root_are_named() -> None:
-    assert policy().exposed() == ()
+def test_a_root_wins_over_the_deny_list() -> None:
     made = policy(roots=("/home/me",))
-    assert made.exposed() == SECRETS[:3]
     assert made.may_read("/home/me/.ssh/id_rsa")
+    assert "/home/me/.ssh" not in rights(made), "the root's own rule covers it"
 
 
 def test_no_rule_is_made_for_a_path_that_a_command_could_redirect() -> None:
     """A command could put a symbolic link there, and the next ruleset would open the link's target."""
     made = policy(
-        read=("/work/x/key",), read_deny=("/work/a/b/secret",), sockets=("/work/s",), write=("/work/w",)
+        readable=("/work/x/key",), unreadable=("/work/a/b/secret",), sockets=("/work/s",), write=("/work/w",)
     )
     looked: list[str] = []
 
@@ -111,10 +106,3 @@ def test_no_rule_is_made_for_a_path_that_a_command_could_redirect() -> None:
 
     rules = [rule.path for rule in landlock_rules(made, entries)]
     assert not [path for path in (*rules, *looked) if path.startswith("/work/")]
-
-
-def test_internet_sockets_follow_the_network_and_its_namespace() -> None:
-    assert internet_of("full", has_own_network=False) == "all"
-    for net in ("proxy", "off"):
-        assert internet_of(net, has_own_network=True) == "streams"
-        assert internet_of(net, has_own_network=False) == "none"

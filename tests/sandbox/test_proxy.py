@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from ralph.machine.restriction import listen_for_proxy
-from ralph.sandbox.box import Box
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
-from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
+from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S, wait_until
 from tests.processes.descriptors import open_descriptors
 from tests.rows import every_row
+from tests.sandbox.boxes import box_of
 
 MEANS = find_means(os.environ.get("PATH", ""), None)
 
@@ -331,20 +331,18 @@ def test_a_command_in_a_network_namespace_reaches_the_listed_host_only(
         if with_landlock
         else msgspec.structs.replace(MEANS, landlock=type(MEANS.landlock)(0, "not used"))
     )
-    root, temporary = tmp_path / "root", tmp_path / "temporary"
+    root = tmp_path / "root"
     root.mkdir()
-    temporary.mkdir()
-    policy = box_policy(BoxFacts((str(root),), (), (str(temporary),)), GivenPlaces(), "proxy")
-    box = Box(means, policy, temporary=str(temporary))
-    assert box.has_own_network
+    box = box_of(means, [root], net="proxy")
     door = doors.open(server_port, "127.0.0.1")
-    ruleset = box.ruleset()
+    confinement = box.confinement(str(root))
+    assert confinement.proxy >= 0
     ran = subprocess.run(
         [
-            *box.words_before(ruleset, str(root), proxy=door.descriptor),
+            *words_before(msgspec.structs.replace(confinement, proxy=door.descriptor)),
             *(sys.executable, "-I", "-S", "-c", INSIDE, str(server_port)),
         ],
-        pass_fds=(door.descriptor, *([ruleset] if with_landlock else [])),
+        pass_fds=(door.descriptor, *([confinement.ruleset] if with_landlock else [])),
         env={"PATH": os.environ["PATH"], "ALL_PROXY": "http://user.example:1"},
         capture_output=True,
         text=True,

@@ -148,7 +148,7 @@ def test_the_machine_by_itself_denies_little(unconfined) -> None:
 
 
 def test_every_protection_of_a_row_is_one_of_a_level() -> None:
-    known = {reach.name for reach in box_level(MEANS, "off").reaches}
+    known = {*box_level(MEANS, "off").reaches}
     assert {row.protection for row in probe.ROWS} - {"", "limits"} == known
     names = [row.name for row in probe.ROWS]
     assert len({*names}) == len(names) >= 45

@@ -83,11 +83,9 @@ def look_at_sandbox(
             "use a container or an account of its own for tasks that you would not run yourself",
         )
     else:
-        reached = ", ".join(one.name for one in plan.level.reaches if one.is_reached)
-        reasons: dict[str, list[str]] = {}
-        for one in plan.level.missing():
-            reasons.setdefault(one.why_not, []).append(one.name)
-        missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons.items())
+        reached = ", ".join(name for name, is_reached in plan.protections.items() if is_reached)
+        reasons = plan.level.reasons().items()
+        missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons)
         yield ok("sandbox", f"{plan.level.name}; network: {plan.net}; in force: {reached}{missing}")
     for notice in plan.notices:
         yield warn("sandbox", notice.text, notice.advice)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ralph.sandbox.levels import BoxLevel
-    from ralph.sandbox.policy import Net
+    from ralph.sandbox.levels import BoxLevel, Net
     from ralph.sandbox.sandbox_settings import SandboxSettings
 
 # Enough to see whether a directory of secrets can be read.
@@ -133,8 +132,5 @@ def _verdict(level: BoxLevel, results: Sequence[ProbeResult]) -> Iterator[Findin
             f"not protected, {len(allowed)} attempts allowed: {', '.join(allowed)}",
             "docs/sandbox.md says what each means",
         )
-    reasons: dict[str, list[str]] = {}
-    for reach in level.missing():
-        reasons.setdefault(reach.why_not, []).append(reach.name)
-    for why, names in reasons.items():
+    for why, names in level.reasons().items():
         yield ok(_SUBJECT, f"not in force: {', '.join(names)} ({why})")

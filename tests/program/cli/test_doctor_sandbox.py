@@ -95,5 +95,5 @@ def test_the_findings_name_each_protection_that_is_not_in_force() -> None:
     level = box_level(Means(Support(6), why_no_namespaces="no bubblewrap"), "off")
     text = " ".join(finding.line for finding in _verdict(level, [result(probe.ALLOWED, is_promised=False)]))
     assert "not protected, 1 attempts allowed: change a file outside" in text
-    for reach in level.missing():
-        assert reach.name in text
+    for name in level.missing():
+        assert name in text

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.places.gather import gather_places
-from ralph.sandbox.box_places import PolicyRuleset, box_facts, git_places
+from ralph.sandbox.git_places import git_places
 from ralph.sandbox.kernel import landlock
-from ralph.sandbox.policy import GivenPlaces, box_policy
+from ralph.sandbox.levels import Means
 from tests.rows import every_row
+from tests.sandbox.boxes import box_of
 from tests.sandbox.restricted import verdicts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ABI = landlock.support().abi
+SUPPORT = landlock.support()
+MEANS = Means(SUPPORT)
 
 
 def git(*words: str, cwd: Path) -> None:
@@ -189,20 +190,19 @@ def test_a_worktree_inside_of_its_bare_repository_can_commit(repository, tmp_pat
     found = granted(bare / "one")
     assert found.granted == (str(bare / "worktrees" / "one"),)
     assert found.parts == tuple(str(bare / name) for name in ("objects", "refs", "logs"))
-    facts, _ = box_facts([str(bare / "one")], gather_places([str(bare / "one")], {}), environment={})
-    policy = box_policy(facts, GivenPlaces())
+    box = box_of(MEANS, [bare / "one"])
+    policy = box.policy
     assert policy.may_write(str(bare / "objects" / "ab"))
     assert not policy.may_write(str(bare / "two" / "file"))
     assert not policy.may_write(str(bare / "config"))
-    if ABI:
+    if SUPPORT.abi:
         commit = f"git -C {bare}/one -c user.name=x -c user.email=x@y commit -q --allow-empty -m y".split()
         attempts = {"commit": f"__import__('subprocess').run({commit}, check=True)"}
-        ruleset = PolicyRuleset(policy, ABI)
-        assert verdicts(attempts, ruleset=ruleset.descriptor()) == {"commit": "done"}
-        ruleset.close()
+        assert verdicts(attempts, ruleset=box.confinement("/").ruleset) == {"commit": "done"}
+    box.close()
 
 
-@pytest.mark.skipif(ABI == 0, reason="this kernel has no Landlock")
+@pytest.mark.skipif(SUPPORT.abi == 0, reason="this kernel has no Landlock")
 def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
     home = tmp_path / "home"
     work = home / "work"
@@ -210,12 +210,14 @@ def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
     work.mkdir()
     (home / ".ssh" / "id").write_text("secret")
     (home / "notes").write_text("x")
-    variables = {"HOME": str(home)}
-    facts, _ = box_facts([str(work)], gather_places([str(work)], variables), environment={})
-    ruleset = PolicyRuleset(box_policy(facts, GivenPlaces()), ABI)
+    box = box_of(MEANS, [work], {"HOME": str(home)})
+
+    def ruleset() -> int:
+        return box.confinement("/").ruleset
+
     try:
-        first = ruleset.descriptor()
-        assert ruleset.descriptor() == first
+        first = ruleset()
+        assert ruleset() == first
         (home / ".netrc").write_text("made later")
         (home / "later").write_text("x")
         attempts = {
@@ -234,6 +236,6 @@ def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
         allowed = ("notes", "write", "names", "terminal", "shared memory")
         wanted = dict.fromkeys(denied, "EACCES") | dict.fromkeys(allowed, "done")
         assert verdicts(attempts, ruleset=first) == wanted | {"later": "EACCES"}
-        assert verdicts(attempts, ruleset=ruleset.descriptor()) == wanted | {"later": "done"}
+        assert verdicts(attempts, ruleset=ruleset()) == wanted | {"later": "done"}
     finally:
-        ruleset.close()
+        box.close()

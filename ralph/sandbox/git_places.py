@@ -1,15 +1,11 @@
-# os.path instead of pathlib: the table of protected paths holds strings, and the kernel takes strings.
-# ruff: noqa: PTH102, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
-"""Collects the facts from which a policy is made, such as the git directories that a command may write. Also keeps
-the policy's Landlock ruleset up to date with the disk. It runs no program. It writes nothing, except that it makes
-missing directories in a repository.
-"""
+# os.path instead of pathlib: git directories are compared as strings.
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
+"""Finds the git directories that commands may write. It runs no program and writes nothing."""
 
 from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +18,9 @@ from ralph.machine.repository import (
     is_within,
     led_to,
 )
-from ralph.sandbox.kernel.landlock import build_ruleset
-from ralph.sandbox.policy import BoxFacts, landlock_rules
-from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from ralph.places.places import GuardedPlaces
-    from ralph.sandbox.policy import BoxPolicy
+    from collections.abc import Iterator, Mapping, Sequence
 
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -51,41 +41,6 @@ class GitPlaces(Struct, frozen=True):
     refused: tuple[tuple[str, str], ...] = ()
     """Directories that a checkout names as its git directory, but that commands may not write. Each comes with the
     reason."""
-
-
-def box_facts(
-    roots: Sequence[str],
-    protected: GuardedPlaces,
-    *,
-    environment: Mapping[str, str],
-    scratch: Iterable[str] = (),
-    own_files: Iterable[str] = (),
-) -> tuple[BoxFacts, GitPlaces]:
-    """Collects the facts for `policy.box_policy`, and the git directories. `roots` must not contain symbolic links.
-    `protected` is the table of paths that the file tools protect.
-    """
-    git = git_places(roots, environment, os.getuid())
-    for part in git.parts:
-        with suppress(OSError):
-            os.mkdir(part)  # git makes `logs` at the first commit, and a place must exist to be opened
-    facts = BoxFacts(
-        roots=tuple(roots),
-        unreadable=tuple(_unreadable(protected)),
-        scratch=tuple(map(os.path.realpath, scratch)),
-        git_directories=git.granted,
-        git_parts=tuple(filter(os.path.isdir, git.parts)),
-        own_files=tuple(map(os.path.realpath, own_files)),
-    )
-    return facts, git
-
-
-def _unreadable(protected: GuardedPlaces) -> Iterator[str]:
-    shared = os.path.realpath("/tmp")  # noqa: S108 - not to write there
-    for path in protected.unread:
-        # /tmp changes all the time. For a path there that does not exist, each entry of /tmp would need a rule, and all
-        # rules would have to be made again after each change.
-        if os.path.dirname(path) != shared or os.path.lexists(path):
-            yield path
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
@@ -234,54 +189,3 @@ def _submodule_at(directory: str) -> str | None:
         if equals and key.strip().lower() == "worktree":
             return os.path.realpath(os.path.join(directory, value.strip()))
     return None
-
-
-class PolicyRuleset:
-    """Keeps the Landlock ruleset of a policy. The ruleset is built when it is first needed. It is built again after
-    an entry was made or removed in a directory above an unreadable path. Until then, commands cannot read a new entry
-    in such a directory.
-    """
-
-    def __init__(self, policy: BoxPolicy, abi: int) -> None:
-        self._policy = policy
-        self._abi = abi
-        self._descriptor: int | None = None
-        self._changed_ns: dict[str, int] = {}
-
-    def descriptor(self) -> int:
-        """The descriptor of a ruleset that fits the present state of the disk. The next call may close this
-        descriptor. Raises OSError.
-        """
-        if self._descriptor is None or self._is_outdated():
-            self.close()
-            self._changed_ns = {}
-            rules = landlock_rules(self._policy, self._entries)
-            self._descriptor = build_ruleset(self._abi, rules)
-        return self._descriptor
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def _is_outdated(self) -> bool:
-        return any(_changed_ns(directory) != known for directory, known in self._changed_ns.items())
-
-    def _entries(self, directory: str) -> Iterator[str]:
-        # The time is read before the listing, so that an entry made meanwhile counts as a change.
-        self._changed_ns[directory] = _changed_ns(directory)
-        try:
-            with os.scandir(directory) as listing:
-                yield from [entry.name for entry in listing if not entry.is_symlink()]
-        except OSError as error:
-            if shortage_of(error) is not None:
-                raise
-            return  # it cannot be listed: no rule is made, and everything in it stays closed to commands
-
-
-def _changed_ns(directory: str) -> int:
-    """The time when an entry was last made, removed or renamed in a directory. 0 if the directory cannot be read."""
-    try:
-        return os.stat(directory).st_mtime_ns
-    except OSError:
-        return 0

@@ -1,0 +1,22 @@
+"""Sandboxes of commands for tests, with given means of confinement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.places.gather import gather_places
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.command_box import CommandBox
+from ralph.sandbox.levels import Means, box_level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def box_of(
+    means: Means, roots: Sequence[object], environment: Mapping[str, str] | None = None, **plan: Any
+) -> CommandBox:
+    """The sandbox of commands that may write `roots`. `plan` has fields of `BoxPlan`."""
+    work, variables = [*map(str, roots)], environment or {}
+    made = BoxPlan(box_level(means, plan.get("net", "full")), means=means, **plan)
+    return CommandBox(made, work, variables, lambda: gather_places(work, variables))
