@@ -27,7 +27,7 @@ from ralph.fleet.job_rules import branch_of
 from ralph.fleet.locks import LockState
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.processes import environment_for_commands
+from ralph.machine.processes import environment_for_commands, reaped_children
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, SignalReceived
@@ -194,6 +194,7 @@ class Takeup:
             if self._process is not None:
                 self._process.end_now()
             self._supervisor.close()
+            reaped_children(())  # the orphans of a job that was killed: this process has adopted them
             self._log.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
 

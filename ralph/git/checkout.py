@@ -51,6 +51,8 @@ _UNDER_WAY = {
     "REVERT_HEAD": "a revert",
 }
 _MOST_HOOKS = 200
+# Git's own message is a page long; these two commands are its summary.
+IDENTITY_ADVICE = "git config user.name NAME && git config user.email ADDRESS"
 
 
 class GitCheckout:
@@ -253,6 +255,16 @@ class GitCheckout:
         if answer.status > 1:
             raise git.failure("diff-index", answer)
         return answer.status == 1
+
+
+def committer(git: CheckoutGit) -> str | None:
+    """The name and the email address that commits get, or None if git does not know them. Raises CheckoutError and
+    Interrupted.
+    """
+    answers = [git.answer("var", who) for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")]
+    if any(answer.status for answer in answers):
+        return None
+    return answers[1].output.decode("utf-8", "replace").rpartition(">")[0] + ">"
 
 
 def shown(paths: Sequence[str], most: int = 3) -> str:

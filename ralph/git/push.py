@@ -52,6 +52,11 @@ class PushTarget(Struct, frozen=True):
     def remote_ref(self) -> str:
         return f"refs/heads/{self.remote_branch}"
 
+    @property
+    def advice(self) -> str:
+        """Advice for a user whose remote does not take a push."""
+        return f"try: git push --dry-run {self.remote} {self.branch}:{self.remote_ref}"
+
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
     """Chooses the remote to push to. The settings may name a remote for the branch. If not, the only remote is used
@@ -91,7 +96,8 @@ class Push:
         known: Container[str] = (),
     ) -> None:
         """Chooses the remote. `writable` are the directories that an agent may write to. `known` are the identities
-        (`identity_of`) of remotes that are on this machine and existed before the agent started. Raises CheckoutError if there is no remote to push to, or if HEAD is detached.
+        (`identity_of`) of remotes that are on this machine and existed before the agent started. Raises CheckoutError
+        if there is no remote to push to, or if HEAD is detached.
         """
         self.target = target_of(settings, status.branch)
         self._git = git

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, ok, short, warn
 from ralph.git.answer import CheckoutError
-from ralph.git.checkout import GitCheckout
+from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of
 from ralph.git.runner import GitSeams
 from ralph.loop.defaults import DEFAULT_PLAN_FILE
@@ -74,12 +74,11 @@ def _told(subject: str, within_s: float, check: Callable[[], Finding]) -> Findin
 
 
 def _identity(checkout: GitCheckout) -> Finding:
-    answer = checkout.git().answer("var", "GIT_COMMITTER_IDENT")
-    if answer.status or checkout.git().answer("var", "GIT_AUTHOR_IDENT").status:
-        advice = "git config user.name NAME && git config user.email ADDRESS"
-        return warn("git identity", "git does not know who commits here, so every commit would fail", advice)
-    name = answer.output.decode("utf-8", "replace").rpartition(">")[0]
-    return ok("git identity", f"commits are by {name}>")
+    name = committer(checkout.git())
+    if name is None:
+        problem = "git does not know who commits here, so every commit would fail"
+        return warn("git identity", problem, IDENTITY_ADVICE)
+    return ok("git identity", f"commits are by {name}")
 
 
 def _push(checkout: GitCheckout) -> Finding:
@@ -94,6 +93,5 @@ def _push(checkout: GitCheckout) -> Finding:
     try:
         push.try_out()
     except CheckoutError as error:
-        advice = f"try: git push --dry-run {target.remote} {target.branch}:{target.remote_ref}"
-        return warn("push", f"{where}: {error}; a loop with --push would not begin", advice)
+        return warn("push", f"{where}: {error}; a loop with --push would not begin", target.advice)
     return ok("push", f"{where} would take a push")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError
-from ralph.git.checkout import GitCheckout, shown
+from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer, shown
 from ralph.git.look import status_of
 from ralph.loop.directory.listing import refuse_without_ripgrep
 from ralph.loop.directory.plain_directory import PlainDirectory
@@ -89,13 +89,11 @@ def _about_identity(git: CheckoutGit, *, commits: bool) -> list[str]:
     """Checks that git knows the name and the email address for commits. If not, returns a notice, or raises
     CheckoutError if the loop itself must commit.
     """
-    if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
+    if committer(git) is not None:
         return []
-    # Git's own message is a page long; these two commands are its summary.
-    advice = "git config user.name NAME && git config user.email ADDRESS"
     if commits:
-        raise CheckoutError(f"git does not know who commits here: {advice}, or leave out --commit")
-    return [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
+        raise CheckoutError(f"git does not know who commits here: {IDENTITY_ADVICE}, or leave out --commit")
+    return [f"git does not know who commits here, so commits of the agent would fail: {IDENTITY_ADVICE}"]
 
 
 def _about_settings(git: CheckoutGit) -> list[str]:
@@ -114,7 +112,6 @@ def _refuse_useless_remote(push: Push) -> None:
         push.try_out()
     except CheckoutError as error:
         target = push.target
-        advice = f"try: git push --dry-run {target.remote} {target.branch}:{target.remote_ref}"
         raise CheckoutError(
-            f"remote {target.remote} does not take branch {target.branch}: {error}; {advice}"
+            f"remote {target.remote} does not take branch {target.branch}: {error}; {target.advice}"
         ) from None
