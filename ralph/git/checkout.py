@@ -28,7 +28,7 @@ from ralph.git.pins import (
     read_pins,
     remote_settings,
 )
-from ralph.git.push import Push, identity_of
+from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit
 from ralph.git.snapshot import Changes, Snapshot
@@ -36,7 +36,7 @@ from ralph.machine.repository import common_directory, git_directory
 from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ralph.git.look import GitStatus, StatusEntry
     from ralph.git.runner import GitSeams
@@ -131,7 +131,8 @@ class GitCheckout:
             if kept_commits(git, ids) == ids:
                 committed = _committed_differences(git, before.head, after.head)
                 files |= {path for path in committed if not self._own.hold(path)}
-                commits = _commits_between(git, before.head, after.head)
+                until = [f"^{before.head}"] if before.head else []
+                commits = count_commits(git, after.head, *until) if after.head else 0
         guarded = differing(before.guarded, after.guarded)
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
@@ -326,15 +327,4 @@ def _committed_differences(git: CheckoutGit, before: str, after: str) -> set[str
         output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)
     else:
         output = git.read("ls-tree", "-r", "-z", "--name-only", "--full-tree", before or after)
-    return set(_paths(output))
-
-
-def _paths(output: bytes) -> Iterator[str]:
-    return (os.fsdecode(path) for path in output.split(b"\0") if path)
-
-
-def _commits_between(git: CheckoutGit, before: str, after: str) -> int:
-    """The number of commits that are reachable from `after` but not from `before`."""
-    if not after:
-        return 0
-    return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))
+    return {os.fsdecode(path) for path in output.split(b"\0") if path}

@@ -137,13 +137,13 @@ class Push:
         """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError
         and Interrupted.
         """
-        before = self._missing()
         answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
         for answer in answers:  # fails only after all addresses were tried
             if answer.status:
                 raise self._git.failure("push", answer)
+        count = max(map(self._count, answers), default=0)
         self._note_what_the_remote_has()
-        return max((_count(self._git, answer, before) for answer in answers), default=0)
+        return count
 
     def try_out(self) -> None:
         """Tests whether a push would work. Does not change the remote. Raises Interrupted, and CheckoutError if a
@@ -209,8 +209,17 @@ class Push:
             branch.parent.mkdir(parents=True, exist_ok=True)
             branch.write_text(f"{self._head}\n")
 
+    def _count(self, answer: GitAnswer) -> int:
+        """The number of commits that a push brought to the remote. The remote-tracking branch is not updated yet."""
+        said = _PUSHED.search(answer.output)
+        if said is None or said["flag"] == b"*":
+            return self._missing()
+        if said["flag"] == b"=" or said["old"] is None:
+            return 0
+        return count_commits(self._git, f"{said['old'].decode()}..{said['new'].decode()}")
+
     def _missing(self) -> int:
-        return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
+        return count_commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
 
     def _note_what_the_remote_has(self) -> None:
         """Updates the remote-tracking branch after a push, as an ordinary `git push` does."""
@@ -252,6 +261,11 @@ def _by_environment(settings: RemoteSettings) -> dict[str, str]:
     return told
 
 
+def count_commits(git: Git, *revisions: str) -> int:
+    """The number of commits that git-rev-list(1) finds. Raises CheckoutError and Interrupted."""
+    return int(git.read("rev-list", "--count", *revisions))
+
+
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
     """The name of the branch at the remote. This is the local name, unless the user has set `push.default` to
     `upstream`. For example, a branch that was created from `main` is not pushed to `main`.
@@ -262,16 +276,3 @@ def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
     if is_upstream and remote == values.get(f"branch.{branch}.remote") and merge.startswith("refs/heads/"):
         return merge.removeprefix("refs/heads/")
     return branch
-
-
-def _count(git: CheckoutGit, answer: GitAnswer, before: int) -> int:
-    said = _PUSHED.search(answer.output)
-    if said is None or said["flag"] == b"*":
-        return before
-    if said["flag"] == b"=" or said["old"] is None:
-        return 0
-    return _commits(git, f"{said['old'].decode()}..{said['new'].decode()}")
-
-
-def _commits(git: CheckoutGit, *what: str) -> int:
-    return int(git.read("rev-list", "--count", *what))
