@@ -4,6 +4,7 @@ costs.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -453,3 +454,37 @@ def test_no_supervisor_and_no_launcher_is_left_of_a_closed_one() -> None:
     supervising.close()
     supervising.close()
     assert set(launcher.children_of(os.getpid())) == before
+
+
+def may_lock(place: Path) -> bool:
+    with place.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_a_held_lock_is_free_when_no_process_of_the_command_is_left(serving, tmp_path: Path) -> None:
+    """The launcher lets go of it too, although it waits for the next command."""
+    place = tmp_path / "lock"
+    reading, writing = os.pipe()
+    with place.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        line = ["/bin/sh", "-c", "sleep 99 & echo begun; read word; kill $!"]
+        options = {"cwd": Path("/"), "environment": ENVIRONMENT, "grace_s": 0.3}
+        command = serving.start(line, **options, input_from=reading, held=held.fileno())
+    os.close(reading)
+    assert os.read(command.output_descriptor, 6) == b"begun\n"
+    assert not may_lock(place)
+    os.close(writing)
+    finished(command)
+    assert may_lock(place)
+
+
+def test_the_output_may_go_to_a_file(serving, tmp_path: Path) -> None:
+    with (tmp_path / "output").open("wb") as output:
+        options = {"cwd": Path("/"), "environment": ENVIRONMENT, "grace_s": 0.3}
+        command = serving.start(["/bin/sh", "-c", "echo to a file"], **options, output_to=output.fileno())
+        assert finished(command) == (0, "")
+    assert (tmp_path / "output").read_text() == "to a file\n"
