@@ -51,8 +51,9 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.run.driven.control_lines:UserLine",
         "ralph.run.driven.control_lines:RequestLine",
     ),
+    "ralph.permissions.hook_answers": ("ralph.permissions.hook_answers:HookAnswer",),
     "ralph.run.driven.driver_setup": ("ralph.run.driven.driver_setup:_Asked",),
-    "ralph.run.driven.hooks": ("ralph.run.driven.hooks:HookMatcher", "ralph.run.driven.hooks:HookAnswer"),
+    "ralph.run.driven.hooks": ("ralph.run.driven.hooks:HookMatcher",),
     "ralph.run.driven.permission_requests": ("ralph.run.driven.permission_requests",),
     "ralph.settings.handover": (),  # a tuple
     "ralph.values.setting": (),  # a type for each setting: below

@@ -467,8 +467,8 @@ MUTANTS = (
     Mutant(
         "capitals-get-past",
         "a protected name is protected in any case of letters",
-        'return re.search(f"/{pattern}(/|$)", path, re.IGNORECASE) is not None',
-        'return re.search(f"/{pattern}(/|$)", path) is not None',
+        'return re.search(f"/{pattern}(/|$)", path.translate(_IGNORED_CHARACTERS), re.IGNORECASE) is not None',
+        'return re.search(f"/{pattern}(/|$)", path.translate(_IGNORED_CHARACTERS)) is not None',
         PATHS,
     ),
     Mutant(
