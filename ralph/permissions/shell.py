@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain, word_of
 from ralph.permissions.wrappers import within
@@ -25,6 +26,7 @@ _MOST_LEVELS = 200
 _MOST_LEVELS_OF_COMMANDS = 20
 """The maximum depth to which commands within commands, such as `sh -c`, are searched."""
 _LONGEST_BYTES = 131_072
+_ANY_WORD = re.compile(r"[\w.+@%:-]+")
 
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
 _NOT_UNDERSTOOD = {
@@ -117,8 +119,10 @@ def parse_line(text: str) -> ParsedLine:
     """Parses a shell line. If it is not valid shell, `not_understood` of the result says so, and no error is raised.
     The last result is kept, because all rules of a run and of a command file judge the same line.
     """
-    line = _LineParts()
-    line.add_text(text, 0)
+    line = _LineReader()
+    line.read_text(text, 0)
+    words = [word for one in line.commands for word in (*one.words, *one.assignments)]
+    words += [*line.others, *line.heredocs, *(one.target for one in line.redirections)]
     return ParsedLine(
         tuple(line.commands),
         tuple(line.redirections),
@@ -129,66 +133,8 @@ def parse_line(text: str) -> ParsedLine:
         line.runner,
         line.runs_unknown,
         line.sets_variables,
-        frozenset(line.everywhere),
+        frozenset(_words_anywhere(line.texts, words)),
     )
-
-
-class _LineParts:
-    """Collects what is in a line."""
-
-    def __init__(self) -> None:
-        self.commands: list[SimpleCommand] = []
-        self.redirections: list[Redirection] = []
-        self.others: list[Word] = []
-        self.texts: list[str] = []
-        self.problems: list[str] = []
-        self.suspect = self.runner = ""
-        self.runs_unknown = self.sets_variables = False
-        self.everywhere: set[str] = set()
-
-    def add_text(self, text: str, level: int) -> None:
-        self.texts.append(text)
-        source = text.encode("utf-8", "surrogateescape")
-        if len(source) > _LONGEST_BYTES:
-            self.problems.append("its length")
-            self.everywhere |= _words_anywhere(text)
-            return
-        root = _parser().parse(source).root_node
-        tree = _TreeReader(source)
-        tree.read(root, 0)
-        self.problems += [*tree.problems, *_problems_of(text, has_error=root.has_error)]
-        self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
-        self.sets_variables |= tree.sets_variables
-        self.redirections += tree.redirections
-        self.others += tree.others
-        self.everywhere |= _words_anywhere(text, tree.all_words())
-        for command in tree.commands:
-            self._add(command, level)
-
-    def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
-        if level > _MOST_LEVELS_OF_COMMANDS:
-            self.problems.append("its nesting")
-            self.runs_unknown = True
-            return
-        found = within(command.words, has_heredoc=command.has_heredoc)
-        is_needed = not (is_inner or found.is_transparent)
-        self.commands.append(
-            SimpleCommand(command.words, command.assignments, command.has_heredoc, is_needed)
-        )
-        if found.not_understood:
-            self.problems.append(found.not_understood)
-        self.suspect = self.suspect or found.suspect
-        self.runs_unknown |= found.runs_unknown
-        if found.is_transparent and not is_inner:
-            inner = SimpleCommand(found.commands[0], command.assignments, command.has_heredoc)
-            self._add(inner, level + 1)
-            return
-        if found.commands or found.scripts:
-            self.runner = self.runner or f"`{command.name}`, which runs other commands,"
-        for words in found.commands:
-            self._add(SimpleCommand(words), level + 1, is_inner=True)
-        for script in found.scripts:
-            self.add_text(script, level + 1)
 
 
 def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
@@ -203,16 +149,15 @@ def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
         yield "a control character"
 
 
-def _words_anywhere(text: str, words: Iterable[Word] = ()) -> set[str]:
-    """All words in a text, without the quotes and operators around them."""
-    without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
-    without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
-    known = (word.known for word in words)
-    return {
-        piece
-        for one in (text, without_quotes, without_escapes, *known)
-        for piece in re.findall(r"[\w.+@%:-]+", one)
-    }
+def _words_anywhere(texts: Iterable[str], words: Iterable[Word]) -> Iterator[str]:
+    """All words in the texts, without the quotes and operators around them."""
+    for text in texts:
+        without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
+        without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
+        for one in (text, without_quotes, without_escapes):
+            yield from _ANY_WORD.findall(one)
+    for word in words:
+        yield from _ANY_WORD.findall(word.known)
 
 
 @cache
@@ -236,18 +181,25 @@ def _last_command(node: Any) -> Any:
     return None
 
 
-class _TreeReader:
-    def __init__(self, source: bytes) -> None:
-        self._source = source
+class _LineReader:
+    """Collects what is in a line."""
+
+    def __init__(self) -> None:
         self.commands: list[SimpleCommand] = []
         self.redirections: list[Redirection] = []
         self.others: list[Word] = []
+        self.heredocs: list[Word] = []
+        self.texts: list[str] = []
         self.problems: list[str] = []
-        self.sets_variables = False
+        self.suspect = self.runner = ""
+        self.runs_unknown = self.sets_variables = False
+        self._source = b""
+        """The text that is read now."""
+        self._found: list[SimpleCommand] = []
+        """The commands in the text that is read now."""
         self._behind: dict[tuple[int, int], list[Word]] = {}
         """The words that belong to a command although they come after a redirection. The key is the command's
         position in the text."""
-        self.heredocs: list[Word] = []
         self._reads: Mapping[str, Callable[[Any], None]] = {
             "command": self._read_command,
             "redirected_statement": self._find_words_behind,
@@ -261,13 +213,44 @@ class _TreeReader:
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
 
-    def all_words(self) -> Iterator[Word]:
-        for command in self.commands:
-            yield from (*command.words, *command.assignments)
-        yield from (*self.others, *self.heredocs)
-        yield from (one.target for one in self.redirections)
+    def read_text(self, text: str, level: int) -> None:
+        """Reads a text that a shell runs. `level` is the number of commands around it."""
+        self.texts.append(text)
+        self._source, self._found, self._behind = text.encode("utf-8", "surrogateescape"), [], {}
+        if len(self._source) > _LONGEST_BYTES:
+            self.problems.append("its length")
+            return
+        root = _parser().parse(self._source).root_node
+        self._read(root, 0)
+        self.problems += _problems_of(text, has_error=root.has_error)
+        self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
+        for command in self._found:
+            self._add(command, level)
 
-    def read(self, node: Any, level: int) -> None:
+    def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
+        """Adds a command, and the commands that it runs. `is_inner` is True if another command runs it."""
+        if level > _MOST_LEVELS_OF_COMMANDS:
+            self.problems.append("its nesting")
+            self.runs_unknown = True
+            return
+        found = within(command.words, has_heredoc=command.has_heredoc)
+        is_needed = not (is_inner or found.is_transparent)
+        self.commands.append(replace(command, is_needed=is_needed))
+        if found.not_understood:
+            self.problems.append(found.not_understood)
+        self.suspect = self.suspect or found.suspect
+        self.runs_unknown |= found.runs_unknown
+        if found.is_transparent and not is_inner:
+            self._add(replace(command, words=found.commands[0]), level + 1)
+            return
+        if found.commands or found.scripts:
+            self.runner = self.runner or f"`{command.name}`, which runs other commands,"
+        for words in found.commands:
+            self._add(SimpleCommand(words), level + 1, is_inner=True)
+        for script in found.scripts:
+            self.read_text(script, level + 1)
+
+    def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:
             self.problems.append("its nesting")
             return
@@ -276,7 +259,7 @@ class _TreeReader:
         if reads is not None:
             reads(node)
         for child in node.children:
-            self.read(child, level + 1)
+            self._read(child, level + 1)
 
     def _read_heredoc(self, node: Any) -> None:
         self.heredocs.append(self._whole(node))
@@ -347,7 +330,7 @@ class _TreeReader:
                 words.append(UNKNOWN)
         words += self._behind.get((node.start_byte, node.end_byte), [])
         has_heredoc = self._has_heredoc(node)
-        self.commands.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc))
+        self._found.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc))
 
     def _has_heredoc(self, node: Any) -> bool:
         beside = [
@@ -361,7 +344,7 @@ class _TreeReader:
         name = self._bytes(first).decode("utf-8", "replace")
         rest = [self._declared(child) for child in node.children[1:]]
         rest += self._behind.get((node.start_byte, node.end_byte), [])
-        self.commands.append(SimpleCommand((plain(name), *rest)))
+        self._found.append(SimpleCommand((plain(name), *rest)))
 
     def _declared(self, node: Any) -> Word:
         if node.type == "variable_assignment":
