@@ -360,8 +360,8 @@ MUTANTS = (
     Mutant(
         "malformed-never-ends",
         "the third answer in a row of malformed calls ends the run",
-        "return self.count >= MOST_MALFORMED_ANSWERS",
-        "return self.count > MOST_MALFORMED_ANSWERS",
+        "if count >= MOST_MALFORMED_ANSWERS",
+        "if count > MOST_MALFORMED_ANSWERS",
         (*TURNS, "test_loop_guards.py", "test_guards.py"),
     ),
     Mutant(

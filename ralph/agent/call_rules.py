@@ -30,6 +30,7 @@ from ralph.values.tool_calls import (
     FileChange,
     ToolCall,
     ToolOutput,
+    type_names,
     unknown_arguments,
 )
 
@@ -46,36 +47,6 @@ if TYPE_CHECKING:
 
 MOST_MALFORMED_ANSWERS = 3
 """The number of consecutive malformed answers after which the run ends. `specs/turns.md` sets this number."""
-
-NAMES = ("malformed_call", "unknown_tool")
-
-
-class MalformedAnswers(Struct, frozen=True):
-    """The number of malformed answers since the last answer with a valid call."""
-
-    count: int = 0
-    are_all_unknown: bool = True
-    """True if all calls in these answers named tools that do not exist."""
-
-    def plus(self, *, are_unknown: bool) -> MalformedAnswers:
-        """Adds one more malformed answer. `are_unknown` is True if all calls in that answer named tools that do not
-        exist.
-        """
-        return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
-
-    @property
-    def are_too_many(self) -> bool:
-        return self.count >= MOST_MALFORMED_ANSWERS
-
-    @property
-    def name(self) -> str:
-        """The name of the rule that these answers break. It is one of `NAMES`."""
-        return "unknown_tool" if self.are_all_unknown else "malformed_call"
-
-    @property
-    def error(self) -> str:
-        what = "named a tool that does not exist" if self.are_all_unknown else "was malformed"
-        return f"every tool call of {self.count} answers in a row {what}"
 
 
 class Runnable(Struct, frozen=True):
@@ -125,7 +96,9 @@ class CallRules:
         """True if a call of the current answer was a call of the report tool. The report may be invalid."""
         self._malformed: list[ToolCall] = []
         """The calls of the current answer that could not run as the model wrote them."""
-        self._malformed_answers = MalformedAnswers()
+        self._malformed_answers: list[bool] = []
+        """The malformed answers since the last answer with a valid call. True if all calls of the answer named tools
+        that do not exist."""
         self.denied: list[ToolCall] = []
         """The calls of the task that the gate refused, and the calls in which the sandbox denied an operation."""
 
@@ -147,13 +120,17 @@ class CallRules:
         calls of the answer have results.
         """
         if self.has_use:
-            self._malformed_answers = MalformedAnswers()
+            self._malformed_answers = []
         if not self.is_malformed:
             return
-        are_unknown = not any(call.name in self._tools for call in self._malformed)
-        answers = self._malformed_answers = self._malformed_answers.plus(are_unknown=are_unknown)
-        if answers.are_too_many:
-            self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
+        self._malformed_answers.append(not any(call.name in self._tools for call in self._malformed))
+        count = len(self._malformed_answers)
+        if count >= MOST_MALFORMED_ANSWERS:
+            are_unknown = all(self._malformed_answers)
+            what = "named a tool that does not exist" if are_unknown else "was malformed"
+            error = f"every tool call of {count} answers in a row {what}"
+            name = "unknown_tool" if are_unknown else "malformed_call"
+            self.ended_by = DeadEnd(name, self._malformed[-1], error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
         """Updates the counts and guards for a call that an earlier process ran or was about to run. `output` is the
@@ -175,12 +152,12 @@ class CallRules:
         returns the result of the call.
         """
         if self.ended_by is not None:
-            return _refused(ENDING)
+            return refused(ENDING)
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
             return self._received(call, self._desk)
         if self._finishing.is_final:
-            return _refused(refused_in_final_turn(needs_report=self._desk is not None))
+            return refused(refused_in_final_turn(needs_report=self._desk is not None))
         checked = self._checked(call)
         shown = as_written(call)
         if isinstance(checked, ToolOutput):
@@ -206,7 +183,7 @@ class CallRules:
 
     def _denied(self, call: ToolCall, why: str) -> ToolOutput:
         self.denied.append(call)
-        output = _refused(why)
+        output = refused(why)
         self._guards.after(call, output)
         return output
 
@@ -234,7 +211,7 @@ class CallRules:
             error = f"the model went round in circles ({guard}): {refusal.refusals} calls were refused"
             self.ended_by = DeadEnd(refusal.guard, refusal.call, error)
         self._events.emit(GuardTripped(self.turn, refusal.guard, refusal.call, refusal.refusals))
-        return _refused(refusal.message)
+        return refused(refusal.message)
 
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
         """Checks the form of a call. Returns an error result if the call is malformed, otherwise the call as hooks and
@@ -242,12 +219,12 @@ class CallRules:
         """
         if call.name not in self._tools:
             offered = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
-            return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")
+            return refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")
         if isinstance(call, MalformedCall):
-            return _refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
+            return refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
         check = check_arguments(call.name, self._tools[call.name].input_schema, call.arguments)
         if check.error is not None:
-            return _refused(f"This call was not run. {check.error}.")
+            return refused(f"This call was not run. {check.error}.")
         names = ", ".join(check.ignored)
         return Runnable(call, (IGNORED_ARGUMENTS.format(names=names),) if names else ())
 
@@ -259,22 +236,12 @@ def as_written(call: ToolCall | MalformedCall) -> ToolCall:
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 
-def _refused(why: str) -> ToolOutput:
+def refused(why: str) -> ToolOutput:
     return ToolOutput(why, is_error=True)
 
 
 _LONGEST_SHOWN_VALUE = 60
 _MOST_FAULTS_NAMED = 5
-
-_ARTICLE_AND_NAME = {
-    "string": "a string",
-    "integer": "an integer",
-    "number": "a number",
-    "boolean": "a boolean",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
 
 
 class ArgumentCheck(Struct, frozen=True):
@@ -303,7 +270,7 @@ def _faults(schema: Any, value: Any, path: str) -> Iterator[str]:
     where = f'"{path}"' if path else "the value"
     expected = _type_in(schema)
     if expected is not None and not _is_of_type(value, expected):
-        yield f"{where} must be {_named(expected)}, got {_shown(value)}"
+        yield f"{where} must be {type_names(expected)}, got {_shown(value)}"
         return
     allowed, minimum = schema.get("enum"), schema.get("minimum")
     if isinstance(allowed, list) and not any(_is_same(value, one) for one in allowed):
@@ -324,7 +291,7 @@ def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) 
     properties = properties if isinstance(properties, dict) else {}
     for key in required if isinstance(required, list) else ():
         if isinstance(key, str) and key not in value:
-            yield f'"{prefix}{key}" is required ({_named(_type_in(properties.get(key)) or "any")})'
+            yield f'"{prefix}{key}" is required ({type_names(_type_in(properties.get(key)) or "any")})'
     for key, item in value.items():
         if key in properties:
             yield from _faults(properties[key], item, f"{prefix}{key}")
@@ -365,12 +332,6 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 def _is_same(value: Any, allowed: Any) -> bool:
     """Whether two values are equal in JSON. In Python, 1 and True are equal, but in JSON they are not."""
     return bool(type(value) is type(allowed) and value == allowed)
-
-
-def _named(expected: str | list[str]) -> str:
-    if isinstance(expected, list):
-        return " or ".join(_named(one) for one in expected)
-    return _ARTICLE_AND_NAME.get(expected, expected)
 
 
 def _shown(value: Any) -> str:

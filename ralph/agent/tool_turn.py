@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from ralph.agent.call_rules import Runnable, as_written
+from ralph.agent.call_rules import Runnable, as_written, refused
 from ralph.agent.result_room import all_fitted, output_size
 from ralph.conversation.records import intent_record, result_record
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted
@@ -99,7 +99,7 @@ class ToolTurn:
         except WorkingDirectoryGoneError as gone:
             for call in self.calls:
                 self.finished.setdefault(
-                    call.id, ToolResult(call.id, _refused(f"This call was not run: {gone}."))
+                    call.id, ToolResult(call.id, refused(f"This call was not run: {gone}."))
                 )
             raise
         return tuple(self.finished[call.id] for call in self.calls)
@@ -220,10 +220,6 @@ def _batches(
         size = MOST_PARALLEL_CALLS if is_parallel else 1
         for start in range(0, len(members), size):
             yield members[start : start + size]
-
-
-def _refused(why: str) -> ToolOutput:
-    return ToolOutput(why, is_error=True)
 
 
 def _with_notes(output: ToolOutput, notes: Sequence[str]) -> ToolOutput:

@@ -173,7 +173,7 @@ class CallGate:
                 self._events.emit(Notice(f"the {event} hook of {call.name} failed: {error}", is_vital=True))
                 continue
             output = hk.with_answers(output, answers, event)
-            _stop_if_asked(answers)
+            hk.stop_if_asked(answers)
         return output
 
     def before_end(self, text: str, *, was_held: bool) -> str | None:
@@ -203,7 +203,7 @@ class CallGate:
             answers = self._answers(hooks, event, about)
         except HookFailedError as error:
             raise GuardRefused(f"the {event} hook failed: {error}") from error
-        _stop_if_asked(answers)
+        hk.stop_if_asked(answers)
         return answers
 
     def _hooked(self, call: ToolCall) -> CallVerdict:
@@ -217,7 +217,7 @@ class CallGate:
             found = hk.call_verdict(answers)
             if found.denied is not None:
                 return hk.CallVerdict(f"PreToolUse:{call.name} hook error: {found.denied}")
-            _stop_if_asked(answers)
+            hk.stop_if_asked(answers)
             if found.arguments is not None:
                 call = replace(call, arguments=found.arguments)
             total = hk.CallVerdict(
@@ -273,12 +273,6 @@ class CallGate:
         except ValueError as error:
             raise GuardRefused(f"the driver asked for a permission mode: it {error}") from error
         self._events.emit(PermissionModeChanged(mode))
-
-
-def _stop_if_asked(answers: Sequence[HookAnswer]) -> None:
-    reason = hk.first_stop(answers)
-    if reason is not None:
-        raise HookStopped(f"a hook ended the run: {reason}")
 
 
 def is_permitted(mode: PermissionMode, tool: str) -> bool:

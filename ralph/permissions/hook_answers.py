@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
+from ralph.values.ports import HookStopped
 from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.values.tool_calls import ToolCall, ToolOutput
 
@@ -123,45 +124,30 @@ class CallVerdict(Struct, frozen=True):
     """Texts from hooks that the model gets together with the result of the call."""
 
 
-def call_verdict(answers: Iterable[HookAnswer]) -> CallVerdict:
-    denied: str | None = None
-    asks: str | None = None
-    arguments: dict[str, Any] | None = None
-    allows = False
-    context: list[str] = []
-    for answer in answers:
-        specific = answer.specific
-        if answer.blocks and denied is None:
-            denied = answer.why
-        if specific.permission_decision == "ask" and asks is None:
-            asks = answer.why
-        allows |= specific.permission_decision == "allow"
-        arguments = specific.updated_input if specific.updated_input is not None else arguments
-        context += _context_of(answer)
-    return CallVerdict(denied, asks, allows and asks is None, arguments, tuple(context))
+def call_verdict(answers: Sequence[HookAnswer]) -> CallVerdict:
+    specifics = [answer.specific for answer in answers]
+    asking = (one.why for one in answers if one.specific.permission_decision == "ask")
+    changed = (one.updated_input for one in reversed(specifics) if one.updated_input is not None)
+    asks = next(asking, None)
+    allows = asks is None and any(one.permission_decision == "allow" for one in specifics)
+    return CallVerdict(first_block(answers), asks, allows, next(changed, None), contexts(answers))
 
 
 def contexts(answers: Iterable[HookAnswer]) -> tuple[str, ...]:
     """The texts that hooks add for the model, taken from the hooks' answers."""
-    return tuple(text for answer in answers for text in _context_of(answer))
+    return tuple(text for one in answers if (text := one.specific.additional_context))
 
 
-def first_stop(answers: Iterable[HookAnswer]) -> str | None:
-    """The first hook that ends the run gives a reason. Returns this reason, or None if no hook ends the run."""
+def stop_if_asked(answers: Iterable[HookAnswer]) -> None:
+    """Raises HookStopped with the reason of the first hook that ends the work, if one does."""
     for answer in answers:
         if not answer.goes_on:
-            return answer.stop_reason or "a hook ended the run"
-    return None
+            raise HookStopped(f"a hook ended the run: {answer.stop_reason or 'no reason was given'}")
 
 
 def first_block(answers: Iterable[HookAnswer]) -> str | None:
     """Returns the reason given by the first hook that blocks, or None if no hook blocks."""
     return next((answer.why for answer in answers if answer.blocks), None)
-
-
-def _context_of(answer: HookAnswer) -> Iterator[str]:
-    if answer.specific.additional_context:
-        yield answer.specific.additional_context
 
 
 def about_call(call: ToolCall) -> dict[str, Any]:

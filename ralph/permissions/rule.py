@@ -6,12 +6,11 @@ protection would be missing.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from enum import StrEnum
 
 from msgspec import Struct
 
-from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere
+from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, suggestion
 
 _FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 _MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
@@ -85,14 +84,9 @@ def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> Per
 
 
 def _check_name(tool: str, text: str) -> None:
-    if tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool):
-        return
-    if re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool):
-        return
-    by_lower = {name.lower(): name for name in TOOL_NAMES}
-    near = get_close_matches(tool.lower(), by_lower, n=1)
-    hint = f": did you mean {by_lower[near[0]]}?" if near else ""
-    raise RuleError(f"{text!r}: no tool is called {tool!r}{hint}")
+    is_known = tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool)
+    if not is_known and not (re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool)):
+        raise RuleError(f"{text!r}: no tool is called {tool!r}{suggestion(tool)}")
 
 
 def _checked_pattern(tool: str, pattern: str, text: str) -> str | None:

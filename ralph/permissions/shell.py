@@ -120,7 +120,7 @@ def parse_line(text: str) -> ParsedLine:
     The last result is kept, because all rules of a run and of a command file judge the same line.
     """
     line = _LineReader()
-    line.read_text(text, 0)
+    line.read_script(text, 0)
     words = [word for one in line.commands for word in (*one.words, *one.assignments)]
     words += [*line.others, *line.heredocs, *(one.target for one in line.redirections)]
     return ParsedLine(
@@ -213,7 +213,7 @@ class _LineReader:
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
 
-    def read_text(self, text: str, level: int) -> None:
+    def read_script(self, text: str, level: int) -> None:
         """Reads a text that a shell runs. `level` is the number of commands around it."""
         self.texts.append(text)
         self._source, self._found, self._behind = text.encode("utf-8", "surrogateescape"), [], {}
@@ -248,7 +248,7 @@ class _LineReader:
         for words in found.commands:
             self._add(SimpleCommand(words), level + 1, is_inner=True)
         for script in found.scripts:
-            self.read_text(script, level + 1)
+            self.read_script(script, level + 1)
 
     def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:

@@ -81,7 +81,7 @@ class CommandPrompt:
         parts = [
             self._judged(part, calls) for part in expansion.parts
         ]  # all of them, before the first one runs
-        shown = [part if isinstance(part, str) else self._output(part, calls) for part in parts]
+        shown = [part if isinstance(part, str) else _text_of(calls.run(self._name, part)) for part in parts]
         if command.file.is_skill:
             shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
         texts, images = self._read_files(expansion, calls)
@@ -121,9 +121,6 @@ class CommandPrompt:
         if isinstance(judged, Runnable):
             return judged
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
-
-    def _output(self, call: Runnable, calls: PromptCalls) -> str:
-        return _text_of(calls.run(self._name, call))
 
     def _read_files(self, expansion: Expansion, calls: PromptCalls) -> tuple[list[str], list[Block]]:
         """Reads the files that the command's text names, and returns their contents as texts and images."""

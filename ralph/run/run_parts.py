@@ -5,6 +5,7 @@ for all tasks of the run.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -21,13 +22,13 @@ from ralph.run.wiring import (
     build_report_form,
     build_roster,
     build_toolbox,
-    close_denied_places,
     find_library,
     open_turn_lock,
     plan_sandbox,
     refuse_uncountable_budget,
     with_sandbox_limits,
 )
+from ralph.sandbox.box_plan import with_denied_reads
 from ralph.values.events import Notice
 
 if TYPE_CHECKING:
@@ -205,8 +206,10 @@ def _open_tools(
     writable = options.writable or (old.writable if old is not None else ())
     if writable != options.writable:
         plan = plan_sandbox(around, writable)
-    if rules.guards.judge is not None:
-        plan = close_denied_places(plan, rules.guards.judge, around.cwd, writable)
+    denied = () if rules.guards.judge is None else rules.guards.judge.unreadable_places()
+    if denied and plan.means is not None:
+        # What rules deny to read as a whole, commands do not see.
+        plan = with_denied_reads(plan, denied, (around.cwd, *map(Path, writable)))
     toolbox = build_toolbox(
         around,
         options,
@@ -240,8 +243,7 @@ def _make_targets(
     options: RunOptions, around: Surroundings, rules: RuleParts, tools: ToolParts, old: Session | None
 ) -> TargetParts:
     user = user_folder(around.environment, around.cwd)
-    judge = rules.guards.judge
-    why_not = None if judge is None else judge.why_not_read
+    why_not = rules.in_force.why_not_read
     memory = read_memory(around.cwd, user, options.setting_sources, tools.plan.read_deny, why_not)
     definitions = tools.definitions
     skills = _list_skills(rules.library, definitions)

@@ -9,6 +9,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.report import shown
+from ralph.values.tool_calls import type_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
         for name in _missing(closest):
             kind = properties.get(name)
             kinds = kind.get("type") if isinstance(kind, dict) else None
-            yield [*path, name], ("required" if kinds is None else f"required ({_type_names(kinds)})") + note
+            yield [*path, name], ("required" if kinds is None else f"required ({type_names(kinds)})") + note
         return
     alternatives = [_expectation(errors[0]) for errors in _alternatives(closest)]
     expected = " or ".join(dict.fromkeys(alternatives)) or _expectation(closest)
@@ -107,7 +108,7 @@ _NO_OTHERS = {"additionalProperties", "unevaluatedProperties"}
 def _expectation(error: ValidationError) -> str:
     keyword, wanted = error.validator, _value(error)
     if keyword == "type":
-        return _type_names(wanted)
+        return type_names(wanted)
     if keyword == "enum":
         return ("" if len(wanted) == 1 else "one of ") + ", ".join(map(shown, wanted))
     if keyword == "required":
@@ -141,14 +142,6 @@ def _value(error: ValidationError) -> Any:
     jsonschema declares that the value may be missing, but these errors always have one.
     """
     return error.validator_value
-
-
-_TYPE_NAMES = {"array": "an array", "integer": "an integer", "null": "null", "object": "an object"}
-
-
-def _type_names(types: str | Sequence[str]) -> str:
-    named = [types] if isinstance(types, str) else types
-    return " or ".join(_TYPE_NAMES.get(name, f"a {name}") for name in named)
 
 
 def shortened(text: str, longest: int) -> str:

@@ -22,7 +22,7 @@ from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.session import CannotOpenError
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
+from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.toolset import McpToolset
-    from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
@@ -187,16 +186,6 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         origin = settings.origins.get("sandbox.read_deny", "default")
         is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
         raise SettingsError(f"{origin}: {error}" if is_about_reading else str(error)) from error
-
-
-def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:
-    """A copy of `plan` in which commands also cannot read certain places. These are the places whose whole content
-    `rules` deny to read.
-    """
-    places = rules.unreadable_places()
-    if not places or plan.means is None:
-        return plan
-    return with_denied_reads(plan, places, (cwd, *map(Path, writable)))
 
 
 def find_library(

@@ -282,7 +282,11 @@ class LocalToolbox:
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
         if self._mcp is not None and self._mcp.has(call.name):
-            return self._presentable(call.name, self._mcp_output(call, self._mcp))
+            from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
+
+            toolset = self._mcp
+            output = _guarded(call.name, lambda: mcp_call.run(call, toolset, self._room))
+            return self._presentable(call.name, output)
         if call.name not in FILE_TOOLS:
             return self._presentable(
                 call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
@@ -290,11 +294,6 @@ class LocalToolbox:
         planned = self._plans.pop(call.id, None) or self._planned(call)
         output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
-
-    def _mcp_output(self, call: ToolCall, toolset: McpToolset) -> ToolOutput:
-        from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
-
-        return _guarded(call.name, lambda: mcp_call.run(call, toolset, self._room))
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
         """The planned write, or an output that tells the model why nothing can be written."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 FINAL_REPORT = "final_report"
@@ -54,6 +54,16 @@ def unknown_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -
     if not isinstance(known, dict) or takes_others:
         return ()
     return tuple(str(key) for key in arguments if key not in known)
+
+
+_WITH_AN = ("array", "integer", "object")
+
+
+def type_names(types: str | Sequence[str]) -> str:
+    """Types of JSON Schema in words, such as `an array or null`."""
+    named = [types] if isinstance(types, str) else types
+    plain = ("null", "any")
+    return " or ".join(one if one in plain else f"{'an' if one in _WITH_AN else 'a'} {one}" for one in named)
 
 
 class ToolOutput(Struct, frozen=True):

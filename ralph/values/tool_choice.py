@@ -68,11 +68,12 @@ def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
     if form is not None and form[1] in TOOL_NAMES:
         raise ValueError(f"must hold exact names of tools ({tools}); {name!r} is a pattern")
     raise ValueError(
-        f"must hold exact names of tools ({tools}); no tool is called {name!r}{_suggestion(tool_of(name))}"
+        f"must hold exact names of tools ({tools}); no tool is called {name!r}{suggestion(tool_of(name))}"
     )
 
 
-def _suggestion(name: str) -> str:
+def suggestion(name: str) -> str:
+    """The end of an error message about an unknown tool: a known tool with a similar name, if there is one."""
     from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
 
     by_lower = {known.lower(): known for known in (*sorted(_ELSEWHERE), *TOOL_NAMES)}

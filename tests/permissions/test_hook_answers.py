@@ -12,10 +12,11 @@ from ralph.permissions.hook_answers import (
     call_verdict,
     contexts,
     first_block,
-    first_stop,
     hook_answer,
     matches,
+    stop_if_asked,
 )
+from ralph.values.ports import HookStopped
 from tests.rows import every_row
 
 
@@ -78,9 +79,10 @@ def test_a_hook_can_change_the_arguments_add_context_and_end_the_run() -> None:
     verdict = call_verdict([answer(), changing])
     assert (verdict.arguments, verdict.context) == ({"command": "ls"}, ("look",))
     assert contexts([changing, answer()]) == ("look",)
-    ending = hook_answer({"continue": False, "stopReason": "enough"})
-    assert (first_stop([answer(), ending]), first_stop([answer()])) == ("enough", None)
-    assert first_stop([hook_answer({"continue": False})]) == "a hook ended the run"
+    stop_if_asked([answer()])
+    for more, why in (({"stopReason": "enough"}, "enough"), ({}, "no reason was given")):
+        with pytest.raises(HookStopped, match=f"a hook ended the run: {why}"):
+            stop_if_asked([answer(), hook_answer({"continue": False, **more})])
 
 
 def test_an_asynchronous_hook_has_no_opinion() -> None:
