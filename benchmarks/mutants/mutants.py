@@ -402,8 +402,8 @@ MUTANTS = (
     Mutant(
         "final-turn-runs-tools",
         "in the final turn other tools are refused",
-        "        if self._finishing.is_final:\n            return _refused(",
-        "        if self._finishing.is_final and self._desk is not None:\n            return _refused(",
+        "        if self._finishing.is_final:\n            return refused(",
+        "        if self._finishing.is_final and self._desk is not None:\n            return refused(",
         ("test_limits.py", "test_finishing.py", "test_reports.py"),
     ),
     # --- reports, compaction
