@@ -81,60 +81,12 @@ class Redirection(Struct, frozen=True):
         return self.operator not in ("<", "<&")
 
 
-class ParsedLine(Struct, frozen=True):
-    """The result of parsing a shell line, with all texts in it that a shell in it runs."""
-
-    commands: tuple[SimpleCommand, ...]
-    redirections: tuple[Redirection, ...]
-    other_words: tuple[Word, ...]
-    """Words that are not part of a simple command, such as the values in a loop or an assignment."""
-    texts: tuple[str, ...]
-    """The line itself, and each text that the line runs as a shell command."""
-    not_understood: tuple[str, ...]
-    """Descriptions of the parts that cannot be understood."""
-    suspect: str
-    """A description of an ordinary command that may run other commands. Empty if there is none."""
-    runner: str
-    """A description of a command that runs other commands, so that no pattern can allow the line. Empty if there is
-    none."""
-    runs_unknown: bool
-    """True if the line runs a command whose name is known only at run time, or may do so because it is no valid
-    shell."""
-    sets_variables: bool
-    """True if the line sets variables for later commands."""
-    everywhere: frozenset[str]
-    """All words of the line. Words inside quotes and substitutions are included."""
-
-    @property
-    def hides_text(self) -> bool:
-        """Whether a text in the line looks like a substitution that the shell may run later, as with `PS4` and
-        arithmetic.
-        """
-        words = (word for one in self.commands for word in (*one.words, *one.assignments))
-        return any(re.search(r"\$\(|`", word.known) for word in (*self.other_words, *words))
-
-
 @lru_cache(maxsize=1)
 def parse_line(text: str) -> ParsedLine:
     """Parses a shell line. If it is not valid shell, `not_understood` of the result says so, and no error is raised.
     The last result is kept, because all rules of a run and of a command file judge the same line.
     """
-    line = _LineReader()
-    line.read_script(text, 0)
-    words = [word for one in line.commands for word in (*one.words, *one.assignments)]
-    words += [*line.others, *line.heredocs, *(one.target for one in line.redirections)]
-    return ParsedLine(
-        tuple(line.commands),
-        tuple(line.redirections),
-        tuple(line.others),
-        tuple(line.texts),
-        tuple(line.problems),
-        line.suspect,
-        line.runner,
-        line.runs_unknown,
-        line.sets_variables,
-        frozenset(_words_anywhere(line.texts, words)),
-    )
+    return ParsedLine(text)
 
 
 def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
@@ -181,18 +133,29 @@ def _last_command(node: Any) -> Any:
     return None
 
 
-class _LineReader:
-    """Collects what is in a line."""
+class ParsedLine:
+    """A parsed shell line, with all texts in it that a shell in it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         self.commands: list[SimpleCommand] = []
         self.redirections: list[Redirection] = []
-        self.others: list[Word] = []
-        self.heredocs: list[Word] = []
+        self.other_words: list[Word] = []
+        """Words that are not part of a simple command, such as the values in a loop or an assignment."""
         self.texts: list[str] = []
-        self.problems: list[str] = []
-        self.suspect = self.runner = ""
-        self.runs_unknown = self.sets_variables = False
+        """The line itself, and each text that the line runs as a shell command."""
+        self.not_understood: list[str] = []
+        """Descriptions of the parts that cannot be understood."""
+        self.suspect = ""
+        """A description of an ordinary command that may run other commands. Empty if there is none."""
+        self.runner = ""
+        """A description of a command that runs other commands, so that no pattern can allow the line. Empty if there
+        is none."""
+        self.runs_unknown = False
+        """True if the line runs a command whose name is known only at run time, or may do so because it is no valid
+        shell."""
+        self.sets_variables = False
+        """True if the line sets variables for later commands."""
+        self._heredocs: list[Word] = []
         self._source = b""
         """The text that is read now."""
         self._found: list[SimpleCommand] = []
@@ -212,17 +175,25 @@ class _LineReader:
             ),
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
+        self._read_script(text, 0)
+        words = [word for one in self.commands for word in (*one.words, *one.assignments)]
+        self.hides_text = any(re.search(r"\$\(|`", word.known) for word in (*self.other_words, *words))
+        """Whether a text in the line looks like a substitution that the shell may run later, as with `PS4` and
+        arithmetic."""
+        words += [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        self.everywhere = frozenset(_words_anywhere(self.texts, words))
+        """All words of the line. Words inside quotes and substitutions are included."""
 
-    def read_script(self, text: str, level: int) -> None:
+    def _read_script(self, text: str, level: int) -> None:
         """Reads a text that a shell runs. `level` is the number of commands around it."""
         self.texts.append(text)
         self._source, self._found, self._behind = text.encode("utf-8", "surrogateescape"), [], {}
         if len(self._source) > _LONGEST_BYTES:
-            self.problems.append("its length")
+            self.not_understood.append("its length")
             return
         root = _parser().parse(self._source).root_node
         self._read(root, 0)
-        self.problems += _problems_of(text, has_error=root.has_error)
+        self.not_understood += _problems_of(text, has_error=root.has_error)
         self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
         for command in self._found:
             self._add(command, level)
@@ -230,14 +201,14 @@ class _LineReader:
     def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
         """Adds a command, and the commands that it runs. `is_inner` is True if another command runs it."""
         if level > _MOST_LEVELS_OF_COMMANDS:
-            self.problems.append("its nesting")
+            self.not_understood.append("its nesting")
             self.runs_unknown = True
             return
         found = within(command.words, has_heredoc=command.has_heredoc)
         is_needed = not (is_inner or found.is_transparent)
         self.commands.append(replace(command, is_needed=is_needed))
         if found.not_understood:
-            self.problems.append(found.not_understood)
+            self.not_understood.append(found.not_understood)
         self.suspect = self.suspect or found.suspect
         self.runs_unknown |= found.runs_unknown
         if found.is_transparent and not is_inner:
@@ -248,11 +219,11 @@ class _LineReader:
         for words in found.commands:
             self._add(SimpleCommand(words), level + 1, is_inner=True)
         for script in found.scripts:
-            self.read_script(script, level + 1)
+            self._read_script(script, level + 1)
 
     def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:
-            self.problems.append("its nesting")
+            self.not_understood.append("its nesting")
             return
         self._note(node)
         reads = self._reads.get(node.type)
@@ -262,27 +233,27 @@ class _LineReader:
             self._read(child, level + 1)
 
     def _read_heredoc(self, node: Any) -> None:
-        self.heredocs.append(self._whole(node))
+        self._heredocs.append(self._whole(node))
         if not self._is_quoted_heredoc(node) and re.search(rb"\$\(|`", self._bytes(node)):
-            self.problems.append("a substitution")
+            self.not_understood.append("a substitution")
 
     def _read_assignment(self, node: Any) -> None:
         if node.parent.type != "command":
             self.sets_variables = self.sets_variables or node.parent.type not in _DECLARATIONS
-            self.others.append(self._assignment(node))
+            self.other_words.append(self._assignment(node))
 
     def _read_words(self, node: Any) -> None:
-        self.others += [word_of(one, self._source) for one in node.named_children if one.type in _WORDS]
+        self.other_words += [word_of(one, self._source) for one in node.named_children if one.type in _WORDS]
 
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
-            self.problems.append(_NOT_UNDERSTOOD[node.type])
+            self.not_understood.append(_NOT_UNDERSTOOD[node.type])
         elif node.is_missing:
-            self.problems.append("something that is no valid shell")
+            self.not_understood.append("something that is no valid shell")
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
-            self.problems.append("an indirect expansion")
+            self.not_understood.append("an indirect expansion")
         elif node.type == "compound_statement" and self._bytes(node).startswith(b"(("):
-            self.problems.append("arithmetic")
+            self.not_understood.append("arithmetic")
 
     def _read_expansion(self, node: Any) -> None:
         """Reads an expansion such as `${x:-word}`. Searches the text of the expansion, because the parser does not
@@ -290,10 +261,10 @@ class _LineReader:
         """
         raw = self._bytes(node)
         if re.search(rb"\$\(|`", raw):
-            self.problems.append("a substitution")
+            self.not_understood.append("a substitution")
         word = re.search(r":?[-=+?](.*)\}$", raw.decode("utf-8", "replace"), re.DOTALL)
         if word:
-            self.others.append(plain(re.sub(r"[\"'\\]", "", word[1])))
+            self.other_words.append(plain(re.sub(r"[\"'\\]", "", word[1])))
 
     def _is_quoted_heredoc(self, body: Any) -> bool:
         starts = [one for one in body.parent.children if one.type == "heredoc_start"]
@@ -314,7 +285,7 @@ class _LineReader:
             return
         last = _last_command(node.child_by_field_name("body"))
         if last is None:
-            self.problems.append("a word behind a redirection")
+            self.not_understood.append("a word behind a redirection")
         else:
             known = self._behind.setdefault((last.start_byte, last.end_byte), [])
             known += [word_of(one, self._source) for one in words]
@@ -358,7 +329,7 @@ class _LineReader:
         if operator.endswith("-"):  # `>&-` closes a descriptor
             return
         if not targets:
-            self.problems.append("a redirection without a target")
+            self.not_understood.append("a redirection without a target")
         for target in targets[:1]:  # the others are words of the command, see `_find_words_behind`
             self.redirections.append(Redirection(operator, word_of(target, self._source)))
 

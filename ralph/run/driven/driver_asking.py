@@ -54,11 +54,11 @@ class DriverAsking:
         waiting_for = f"the driver's {event} hook" + (f" for {tool}" if tool else "")
         questions = [
             Question(
-                {"subtype": "hook_callback", "callback_id": hook.callback_id, **known_id, "input": told},
+                {"subtype": "hook_callback", "callback_id": hook, **known_id, "input": told},
                 waiting_for,
-                hook.within_s,
+                within_s,
             )
-            for hook in self._hooks().matching(event, tool)
+            for hook, within_s in self._hooks().matching(event, tool).items()
         ]
         return [_hook_answer(reply) for reply in self._questions.ask(questions)] if questions else ()
 

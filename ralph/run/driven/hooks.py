@@ -40,26 +40,21 @@ class HookMatcher(Struct, frozen=True):
     """Accepted without effect, because a failed hook always refuses the call."""
 
 
-class Hook(Struct, frozen=True):
-    """One hook of the driver. When ralph calls the hook, it sends the driver the hook's id."""
-
-    callback_id: str
-    within_s: float
-
-
 class HookTable(Struct, frozen=True):
     """The hooks of a driver, by event."""
 
     by_event: Mapping[str, tuple[HookMatcher, ...]] = field(default_factory=dict)
 
-    def matching(self, event: str, tool: str = "") -> tuple[Hook, ...]:
-        """The hooks to call for an event, without duplicates. `tool` is the tool's name if the event concerns one."""
-        found: dict[str, Hook] = {}
+    def matching(self, event: str, tool: str = "") -> dict[str, float]:
+        """The ids of the hooks to call for an event, each with its time limit in seconds. `tool` is the tool's name if
+        the event concerns one.
+        """
+        found: dict[str, float] = {}
         for each in self.by_event.get(event, ()):
             if event not in _OF_TOOLS or matches(each.matcher, tool):
                 for callback_id in each.callback_ids:
-                    found.setdefault(callback_id, Hook(callback_id, each.timeout or DEFAULT_S))
-        return tuple(found.values())
+                    found.setdefault(callback_id, each.timeout or DEFAULT_S)
+        return found
 
     @property
     def never_called(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.json import Decoder
 
-from ralph.run.driven.hooks import DEFAULT_S, OBSERVING, Hook, HookMatcher, hook_table
+from ralph.run.driven.hooks import DEFAULT_S, OBSERVING, HookMatcher, hook_table
 from tests.rows import every_row
 
 
@@ -19,10 +19,11 @@ def test_each_hook_is_called_once_with_its_own_time() -> None:
             "Stop": [{"matcher": "never", "hookCallbackIds": ["s"]}],
         }
     )
-    assert table.matching("PreToolUse", "Bash") == (Hook("h1", 5), Hook("h2", 5), Hook("h3", DEFAULT_S))
-    assert table.matching("PreToolUse", "Read") == (Hook("h2", DEFAULT_S), Hook("h3", DEFAULT_S))
-    assert table.matching("Stop") == (Hook("s", DEFAULT_S),), "only hooks of tools have a matcher"
-    assert table.matching("PostToolUse", "Bash") == ()
+    assert table.matching("PreToolUse", "Bash") == {"h1": 5, "h2": 5, "h3": DEFAULT_S}
+    assert [*table.matching("PreToolUse", "Bash")] == ["h1", "h2", "h3"], "in the order of their entries"
+    assert table.matching("PreToolUse", "Read") == {"h2": DEFAULT_S, "h3": DEFAULT_S}
+    assert table.matching("Stop") == {"s": DEFAULT_S}, "only hooks of tools have a matcher"
+    assert table.matching("PostToolUse", "Bash") == {}
 
 
 def test_hooks_of_events_that_ralph_does_not_have_are_named() -> None:
