@@ -289,8 +289,8 @@ MUTANTS = (
     Mutant(
         "command-runs-twice",
         "an interrupted command is not run again: its effects are unknown",
-        "        return ToolOutput(INTERRUPTED, is_error=True)\n\n    def _settle(",
-        "        return None\n\n    def _settle(",
+        "            return ToolOutput(INTERRUPTED, is_error=True)\n        change = ",
+        "            return None\n        change = ",
         RESUME,
     ),
     Mutant(

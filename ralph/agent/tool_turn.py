@@ -169,15 +169,12 @@ class ToolTurn:
         intents = self.log.session.intents
         if call.id not in intents or call.name in _read_only_names(self.toolbox):
             return None
+        if call.name not in FILE_TOOLS:
+            return ToolOutput(INTERRUPTED, is_error=True)
         change = intents[call.id]
-        if call.name in FILE_TOOLS:
-            # A call for which no change was planned could not change anything.
-            return None if change is None else self._settle(call, change)
-        return ToolOutput(INTERRUPTED, is_error=True)
-
-    def _settle(self, call: ToolCall, change: FileChange) -> ToolOutput | None:
         try:
-            return self.toolbox.settle(change)
+            # A call for which no change was planned could not change anything.
+            return None if change is None else self.toolbox.settle(change)
         except Interrupted:
             self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
             raise

@@ -52,7 +52,7 @@ class RulesInForce:
     @property
     def are_none(self) -> bool:
         """Whether there are no rules about single calls."""
-        return self._of_run is None and self._of_command.rules is None
+        return not self._all
 
     def judge(self, call: ToolCall) -> RuleVerdict:
         verdicts = [one.judge(call) for one in self._all]
