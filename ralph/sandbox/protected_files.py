@@ -1,39 +1,64 @@
-"""Keeps a run's protected files as they are: undoes the changes that commands have made to them, and finds out what
-has changed since an earlier run was killed.
+# os instead of pathlib: this runs before and after each command.
+# ruff: noqa: PTH115, PTH208
+"""Keeps a run's protected files as they are: compares them before and after each command, if no mount prevents changes,
+and finds out what has changed since an earlier run was killed. `protected_changes.py` decides which changes are undone,
+and `undoing.py` undoes them.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import time
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ralph.places.gather import GuardedFiles
+from ralph.places.table import COMPARED
 from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
-from ralph.sandbox.protected_snapshot import ProtectedSnapshot
+from ralph.sandbox.protected_changes import Entry, changes_of, missing_directories
+from ralph.sandbox.undoing import Undoing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.sandbox.protected_changes import Undone
 
-# Directories in ralph's state: one for what commands wrote to protected files, and one for the description of
-# protected files while a command runs.
-_UNDONE = "undone"
-_RUNNING = "running"
+_MOST_BYTES = 1024 * 1024
+"""The maximum size of a file that can be restored. Changes of a larger file are noticed, but not undone."""
+_MOST_HOOKS = 512
+"""The maximum number of entries below a directory of hooks. A larger directory is compared only as a whole."""
+_MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
+"""The maximum number of bytes that are kept in memory for all files together. Hooks are scripts of some kilobytes."""
+# A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
+_SETTLED_NS = 100_000_000
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ProtectedFiles:
-    """The protected files of one run. Not thread-safe. All methods but `undone_between`, `after_kill` and `close` read the disk."""
+    """The protected files of one run. Not thread-safe. All methods but `close` read the disk."""
 
     def __init__(self, roots: Sequence[str], git_directories: Sequence[str], state: str) -> None:
-        """`roots` and `git_directories` are those of `ProtectedSnapshot`. `state` is ralph's state directory."""
-        self._snapshot = ProtectedSnapshot(roots, git_directories, f"{state}/{_UNDONE}")
-        self._mark = CommandMark(f"{state}/{_RUNNING}", (*roots, *self._snapshot.git_directories))
+        """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
+        commands may write. All are absolute and contain no symbolic links. `state` is ralph's state directory, which
+        need not exist: one directory in it holds what commands wrote to protected files, and one the description of
+        protected files while a command runs.
+        """
+        self._files = GuardedFiles(COMPARED, roots, git_directories)
+        self.git_directories = self._files.git_directories
+        self._kept_in = f"{state}/undone"
+        self._mark = CommandMark(f"{state}/running", (*roots, *self.git_directories))
+        self._known: dict[str, Entry] = {}
+        self._statuses: dict[str, os.stat_result] = {}
+        self._left_bytes = 0
         self._is_watching = False
         self._may_have_changed = False
         """True between `look` and `undo_changes`: a command may have changed the files."""
-        self._between: tuple[Undone, ...] = ()
-        self._has_looked = False
-        self._after_kill: tuple[str, ...] = ()
+        self.after_kill: tuple[str, ...] | None = None
+        """The result of `changed_since_kill`, until the caller empties it. None before the first look."""
+        self.between: tuple[Undone, ...] = ()
+        """The changes that no command of this run made, and that were undone since the caller last emptied this."""
 
     def watch(self) -> None:
         """Call this if other processes, such as MCP servers, may change protected files between two commands. From
@@ -48,71 +73,141 @@ class ProtectedFiles:
         command. Must be called before each command.
         """
         if self._is_watching:
-            self._between += self._snapshot.undo_changes()
+            self.between += self._undo()
         self._remember()
         self._may_have_changed = True
 
-    def changed_since_kill(self, working_directory: str) -> str:
-        """A note about the protected files that have changed since a command during which an earlier run was killed.
-        Empty if there are none. May be called before the first `look`; `after_kill` returns the note too.
+    def changed_since_kill(self) -> tuple[str, ...]:
+        """The protected files that have changed since a command during which an earlier run was killed. May be called
+        before the first `look`.
         """
-        if (
-            not self._has_looked
-        ):  # another look would take the changes since the first one as the files' own state
-            self._look()
-        return changed_since_kill_note(self._after_kill, working_directory)
+        if self.after_kill is None:
+            self._store()
+        return self.after_kill or ()
 
-    def _remember(self) -> None:
-        self._look()
-        self._mark.begin(self._snapshot.known)
-
-    def _look(self) -> None:
-        self._snapshot.look()
-        if not self._has_looked:
-            self._has_looked = True
-            self._after_kill = self._mark.changed_since_kill(
-                self._snapshot.known, self._snapshot.git_directories
-            )
-
-    def undo_changes(self, working_directory: str) -> str:
-        """Undoes the changes that the command has made to protected files since the last `look`. Returns a note for
-        the model. The note is empty if there were no changes, and at a second call for the same command.
+    def undo_changes(self) -> tuple[Undone, ...]:
+        """Undoes the changes that the command has made to protected files since the last `look`, and returns them. If
+        a change cannot be undone, `Undone` contains the reason. Empty at a second call for the same command.
         """
         if not self._may_have_changed:
-            return ""
-        undone = self._snapshot.undo_changes()
+            return ()
+        undone = self._undo()
         self._may_have_changed = False
         self._mark.end()
         if self._is_watching:
             self._remember()
-        return undone_note(undone, working_directory)
+        return undone
 
     def not_started(self) -> None:
         """Must be called if no command has started since `look`. No later change is a command's."""
         self._may_have_changed = False
         self._mark.end()
 
-    def undone_between(self, working_directory: str) -> str:
-        """A note about changes to protected files that no command of this run made, and that `look` has undone since
-        the last call of this method. Empty if there were no such changes.
-        """
-        undone, self._between = self._between, ()
-        return undone_note(undone, working_directory, is_between=True)
-
-    def after_kill(self, working_directory: str) -> str:
-        """The note of `changed_since_kill`. Reads no disk. Empty before the first `look`, and at a second call."""
-        paths, self._after_kill = self._after_kill, ()
-        return changed_since_kill_note(paths, working_directory)
-
-    def end_watch(self, working_directory: str) -> str:
-        """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
-        ended. Returns the note that `undone_between` returns.
-        """
+    def end_watch(self) -> None:
+        """Undoes the changes since the last command. Must be called after the MCP servers have ended."""
         if self._is_watching:
-            self._between += self._snapshot.undo_changes()
+            self.between += self._undo()
             self._mark.end()
-        return self.undone_between(working_directory)
 
     def close(self) -> None:
         """Removes the description of the files from ralph's state, unless changes may not be undone yet."""
         self._mark.close()
+
+    def _remember(self) -> None:
+        self._store()
+        self._mark.begin(self._known)
+
+    def _store(self) -> None:
+        """Stores the state of the files. If an earlier command removed a repository, its stored files are kept, so that
+        they can be compared when the repository exists again.
+        """
+        found = self._found()
+        gone = tuple(f"{one}/" for one in missing_directories(found, self.git_directories))
+        kept = {path: entry for path, entry in self._known.items() if path.startswith(gone)} if gone else {}
+        self._known = kept | found
+        if self.after_kill is None:  # a later look would take the changes as the files' own state
+            self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories)
+
+    def _undo(self) -> tuple[Undone, ...]:
+        undoing = Undoing(self._kept_in, self.git_directories, dict(self._statuses))
+        changes = [*changes_of(self._known, self._found(), self.git_directories)]
+        opened = [undoing.undone(change) for change in changes if change.is_of_mode]
+        if opened:  # what could not be seen in a closed directory can be seen now
+            changes = [*changes_of(self._known, self._found(), self.git_directories)]
+        return (*opened, *(undoing.undone(change) for change in changes if not change.is_of_mode))
+
+    def _found(self) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        self._left_bytes = _MOST_REMEMBERED_BYTES
+        for path, kind in self._files.found():
+            if kind == "tree":
+                self._add_tree(found, path)
+            else:
+                self._add(found, path)
+        return found
+
+    def _add_tree(self, found: dict[str, Entry], top: str) -> None:
+        pending, count = [top], 0
+        inside: dict[str, Entry] = {}
+        for path in pending:
+            if not self._add(inside, path):
+                continue
+            try:
+                names = os.listdir(path)
+            except OSError:
+                count = _MOST_HOOKS + 1
+            else:
+                count += len(names)
+                pending += [f"{path}/{name}" for name in names]
+            if count > _MOST_HOOKS:
+                inside = {top: Entry("other")}
+                break
+        found |= inside
+
+    def _add(self, found: dict[str, Entry], path: str) -> bool:
+        """If the path exists, adds its entry to `found`. Returns whether the path is a directory."""
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        mode = status.st_mode
+        if stat.S_ISDIR(mode):
+            found[path] = Entry("directory", stat.S_IMODE(mode))
+            return True
+        stamp = _stamp(status)
+        known = self._known.get(path)
+        if known is not None and known.is_settled and known.stamp == stamp:
+            self._left_bytes -= len(known.content or b"")
+            found[path] = known
+            return False
+        is_settled = status.st_ctime_ns < time.time_ns() - _SETTLED_NS
+        self._statuses[path] = status
+        if stat.S_ISREG(mode):
+            content = _content(path) if status.st_size <= min(_MOST_BYTES, self._left_bytes) else None
+            self._left_bytes -= len(content or b"")
+            found[path] = Entry("file", stat.S_IMODE(mode), content, stamp, is_settled)
+        elif stat.S_ISLNK(mode):
+            found[path] = Entry("link", content=_target(path))
+        else:
+            found[path] = Entry("other")
+        return False
+
+
+_stamp = attrgetter("st_ino", "st_dev", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
+
+
+def _content(path: str) -> bytes | None:
+    with suppress(OSError):
+        descriptor = os.open(path, _FLAGS)
+        try:
+            found = os.read(descriptor, _MOST_BYTES + 1)
+        finally:
+            os.close(descriptor)
+        return found if len(found) <= _MOST_BYTES else None
+    return None
+
+
+def _target(path: str) -> bytes | None:
+    with suppress(OSError):
+        return os.readlink(os.fsencode(path))
+    return None

@@ -98,7 +98,7 @@ class ProbeError(Exception):
 def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
     """Whether a sandbox with these means promises to deny the action of `row`."""
     if row.protection == "network":
-        if net == "full" or (row.own_loopback and means.has_own_network):
+        if net == "full" or (row.name == probe.OWN_LOOPBACK and means.has_own_network):
             return False
         return means.has_own_network or not means.why_no_filter
     return box_level(means, net).reaches.get(row.protection) == ""

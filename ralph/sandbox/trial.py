@@ -19,20 +19,19 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ralph.machine import restriction
 from ralph.machine.starting import start_thread
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule, Support, build_ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
+from ralph.sandbox.levels import Means
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # The steps take a millisecond. More is only needed where the machine is overloaded.
-_WITHIN_S = 10.0
+TRIAL_WITHIN_S = 10.0
 _MOST_BYTES = 4096
 _ENDED = "\n"
 _NO_LIBFFI = "this Python has no libffi"
@@ -45,25 +44,15 @@ _SECCOMP_GET_ACTION_AVAIL = 2
 _ACTIONS = (0x0005_0000, 0x8000_0000)
 
 
-class Tried(Struct, frozen=True):
-    """The result of a trial: which means the kernel allowed, and why it did not allow the others."""
-
-    landlock: Support
-    why_no_privileges: str = ""
-    """The reason why a process cannot give up privileges. Empty if a process can do so."""
-    why_no_filter: str = ""
-    """The reason why there is no seccomp filter. Empty if there is one."""
-
-
 @cache
-def try_means() -> Tried:
+def try_means() -> Means:
     """Makes a thread or a child process restrict itself, with the restrictions that a command gets. Raises
     ShortageError if the machine lacks resources for the trial.
     """
     try:
         restriction.prepare()
     except ImportError:
-        return Tried(Support(0, _NO_LIBFFI), _NO_LIBFFI, _NO_LIBFFI)
+        return Means(Support(0, _NO_LIBFFI), _NO_LIBFFI, _NO_LIBFFI)
     steps: dict[str, Callable[[], str]] = {
         "privileges": _privileges,
         "landlock": _landlock,
@@ -77,9 +66,9 @@ def try_means() -> Tried:
         if failed := next((name for name in left if name not in said), None):
             answers[failed] = f"0 {why}" if failed == "landlock" else why
     if why := answers["privileges"]:
-        return Tried(Support(0, why), why, why)
+        return Means(Support(0, why), why, why)
     abi, _, why = answers["landlock"].partition(" ")
-    return Tried(Support(int(abi), why), "", answers["filter"])
+    return Means(Support(int(abi), why), "", answers["filter"])
 
 
 def _has_filter() -> bool:
@@ -121,40 +110,42 @@ def _in_child(steps: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]
         finally:
             os._exit(0)
     os.close(writing)
-    said, is_late = _all_from(reading)
+    said, is_late = read_to_end(reading)
     os.close(reading)
     if is_late:
         os.kill(pid, signal.SIGKILL)
-    why = _end_of(pid)
+    code = exit_code(pid)
     if is_late:
         raise ShortageError("process")
     lines = [line.split("\t", 1) for line in said.decode("utf-8", "replace").split(_ENDED)[:-1]]
-    return {line[0]: line[1] for line in lines}, why
-
-
-def _all_from(reading: int) -> tuple[bytes, bool]:
-    """Reads everything that the child writes until it ends. Returns the bytes, and whether reading took too long."""
-    said = b""
-    poller = select.poll()
-    poller.register(reading, select.POLLIN | select.POLLHUP)
-    while poller.poll(_WITHIN_S * 1000):
-        part = os.read(reading, _MOST_BYTES)
-        if not part:
-            return said, False
-        said += part
-    return said, True
-
-
-def _end_of(pid: int) -> str:
-    try:
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the program that started ralph has it ignore ends
-        code = 0
-    return (
+    return dict(lines), (
         f"signal {-code} ended the process that tried it"
         if code < 0
         else "the process that tried it has ended"
     )
+
+
+def read_to_end(reading: int) -> tuple[bytes, bool]:
+    """Reads what a process writes until it ends. Returns the last part of it, and whether reading took too long."""
+    said = b""
+    poller = select.poll()
+    poller.register(reading, select.POLLIN | select.POLLHUP)
+    while poller.poll(TRIAL_WITHIN_S * 1000):
+        part = os.read(reading, _MOST_BYTES)
+        if not part:
+            return said, False
+        said = (said + part)[-_MOST_BYTES:]
+    return said, True
+
+
+def exit_code(pid: int, *, unknown: int = 0) -> int:
+    """Waits for a child process to end. Returns its exit code, which is negative if a signal ended it. Returns `unknown`
+    if the program that started ralph has it ignore the ends of children.
+    """
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return unknown
 
 
 def _privileges() -> str:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from ralph.sandbox.protected_changes import Undone, undone_note
 from tests.patience import within_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def note_of(path: str) -> str:
+    """The note about the change of `path` that a `FakeBox` has undone."""
+    return undone_note([Undone(path, "changed")], "/work")
 
 
 class FakeBox:
@@ -17,8 +23,8 @@ class FakeBox:
     confinement = None
 
     def __init__(self, undone: str = "", *, silent: str = "") -> None:
-        """`silent` names the method that does not return before `answers` is set. `undone` is the note about changes of
-        each command.
+        """`silent` names the method that does not return before `answers` is set. `undone` is the path that each command
+        changes.
         """
         self.answers = threading.Event()
         self.silent = silent
@@ -26,6 +32,8 @@ class FakeBox:
         """The names of the methods that have returned."""
         self._undone = undone
         self._has_changes = False
+        self.between: tuple[Undone, ...] = ()
+        self.after_kill: tuple[str, ...] = ()
 
     @property
     def protected(self) -> FakeBox:
@@ -46,26 +54,20 @@ class FakeBox:
         self._do("look")
         self._has_changes = True
 
-    def undo_changes(self, _working_directory: str) -> str:
+    def undo_changes(self) -> tuple[Undone, ...]:
         self._do("undo")
         had, self._has_changes = self._has_changes, False
-        return self._undone if had else ""
+        return (Undone(self._undone, "changed"),) if had and self._undone else ()
 
     def not_started(self) -> None:
         self._do("not started")
         self._has_changes = False
 
-    def after_kill(self, _working_directory: str) -> str:
-        return ""
-
-    def undone_between(self, _working_directory: str) -> str:
-        return ""
-
     def watch(self) -> None:
         self._do("watch")
 
-    def end_watch(self, _working_directory: str) -> str:
-        return ""
+    def end_watch(self) -> None:
+        self._do("end watch")
 
     def refusals(self) -> tuple[str, ...]:
         return ()

@@ -16,7 +16,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import box_turns
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
-from tests.fakes.box import FakeBox
+from tests.fakes.box import FakeBox, note_of
 from tests.processes.children import is_gone
 from tests.processes.one_supervisor import SUPERVISOR
 from tests.rows import every_row
@@ -126,10 +126,10 @@ def test_a_signal_is_raised_once_it_is_gone(tmp_path) -> None:
 def test_a_stopped_check_tells_what_was_undone(tmp_path) -> None:
     waiter, told = InboxWaiter(SystemClock()), list[str]()
     Timer(0.3, waiter.inbox.note_signal, [signal.SIGINT]).start()
-    box = FakeBox("[undone: x]")
+    box = FakeBox("x")
     with pytest.raises(SignalReceived):
         check(tmp_path, "exec sleep 99", waiter=waiter, box=box, tell=told.append).run(20)
-    assert told == ["check: [undone: x]"]
+    assert told == [f"check: {note_of('x')}"]
 
 
 def test_one_whose_disk_does_not_answer_is_not_started(tmp_path, monkeypatch) -> None:

@@ -13,7 +13,7 @@ from ralph.sandbox import box_turns
 from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError
-from tests.fakes.box import FakeBox
+from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until, within_s
 
 
@@ -45,7 +45,7 @@ def test_a_look_comes_after_the_thread_that_prepares_the_sandbox(turns_of) -> No
 
 
 def test_what_is_undone_too_late_is_told_with_the_next_command(turns_of) -> None:
-    box = FakeBox("[undone: x]", silent="undo")
+    box = FakeBox("x", silent="undo")
     turns = turns_of(box)
     turns.before_call("test")
     assert "were not compared" in turns.after("test")
@@ -55,11 +55,11 @@ def test_what_is_undone_too_late_is_told_with_the_next_command(turns_of) -> None
     turns_of(box, answers_within_s=within_s(60))
     turns.before_call("test")
     assert box.done[:2] == ["look", "undo"], "an earlier change is not a later command's"
-    assert turns.after("test").split("\n")[0] == "[undone: x]"
+    assert turns.after("test").split("\n")[0] == note_of("x")
 
 
 def test_without_a_thread_the_main_thread_does_not_wait_for_a_silent_disk(turns_of, monkeypatch) -> None:
-    box = FakeBox("[undone: x]", silent="prepare")
+    box = FakeBox("x", silent="prepare")
     turns = turns_of(box)
     turns.prepare_early()
 
@@ -79,19 +79,19 @@ def test_without_a_thread_the_main_thread_does_not_wait_for_a_silent_disk(turns_
 
 
 def test_a_signal_ends_the_wait_and_the_note_is_not_lost(turns_of, waiter) -> None:
-    box = FakeBox("[undone: x]", silent="undo")
+    box = FakeBox("x", silent="undo")
     turns = turns_of(box, answers_within_s=within_s(60))
     turns.before_call("test")
     waiter.inbox.note_signal(15)
     with pytest.raises(SignalReceived):
         turns.after("test")
     box.answers.set()
-    assert turns.after_stop() == "[undone: x]"
+    assert turns.after_stop() == note_of("x")
 
 
 def test_without_a_working_directory_nothing_is_undone_and_no_command_is_said_to_run(turns_of) -> None:
     """Another directory may be in its place, with files of its own."""
-    box = FakeBox("[undone: x]")
+    box = FakeBox("x")
     turns = turns_of(box, answers_within_s=within_s(60))
     turns.not_started()
     turns.before_call("test")
@@ -112,3 +112,17 @@ def test_a_command_that_does_not_start_is_compared_at_once(turns_of) -> None:
     with pytest.raises(PermissionError):
         turns_of(box, answers_within_s=within_s(60)).before({}, "test")
     wait_until(lambda: box.done == ["prepare", "look", "undo"])
+
+
+def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_commands(turns_of) -> None:
+    """A hook asks for the changes between commands, and must not take the note for the model."""
+    box = FakeBox()
+    box.after_kill = ("/x",)
+    turns = turns_of(box, answers_within_s=within_s(60))
+    assert turns.after_kill() == ("", False), "nothing was looked at"
+    turns.before_call("test")
+    assert turns.between() == ""
+    note, is_news = turns.after_kill()
+    assert "killed during a command" in note
+    assert is_news
+    assert turns.after_kill() == ("", False)

@@ -20,7 +20,7 @@ from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
-from tests.fakes.box import FakeBox
+from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until, within_s
 from tests.processes.children import children
 from tests.processes.descriptors import open_descriptors, wait_until_closed
@@ -66,10 +66,10 @@ def test_a_failing_command_is_an_error_with_its_exit_code(tools: Any) -> None:
 
 def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monkeypatch, make_tools) -> None:
     monkeypatch.setattr(bash, "_EXPLAIN_WITHIN_S", 0.05)
-    box = FakeBox("[undone: all of it]", silent="denial")
+    box = FakeBox("all", silent="denial")
     monkeypatch.setattr(ToolRoom, "box", box)
     text = make_tools().error("Bash", command="echo no; exit 3")
-    assert text == "no\nExit code 3\n[undone: all of it]"
+    assert text == f"no\nExit code 3\n{note_of('all')}"
     assert not box.answers.is_set()
 
 

@@ -13,7 +13,7 @@ from ralph.sandbox import box_turns
 from ralph.tools.hook_command import problem_of
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
-from tests.fakes.box import FakeBox
+from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until
 from tests.rows import every_row
 
@@ -30,12 +30,12 @@ def test_a_hook_is_not_run_while_the_disk_with_protected_files_does_not_answer(
 
 
 def test_a_hook_says_what_was_undone(tools, monkeypatch) -> None:
-    monkeypatch.setattr(ToolRoom, "box", FakeBox("[undone: x]"))
-    assert tools.box.run_hook("true", b"", 20, "a hook").undone == "[undone: x]"
+    monkeypatch.setattr(ToolRoom, "box", FakeBox("x"))
+    assert tools.box.run_hook("true", b"", 20, "a hook").undone == note_of("x")
 
 
 def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(ToolRoom, "box", FakeBox("[undone: x]"))
+    monkeypatch.setattr(ToolRoom, "box", FakeBox("x"))
 
     def stop_it() -> None:
         wait_until((tmp_path / "there").exists)
@@ -44,7 +44,7 @@ def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> No
     Thread(target=stop_it).start()
     with pytest.raises(SignalReceived) as stop:
         tools.box.run_hook("touch there; sleep 99", b"", 20, "a hook")
-    assert stop.value.undone == "[undone: x]"
+    assert stop.value.undone == note_of("x")
 
 
 @every_row(

@@ -14,7 +14,7 @@ from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import ToolLists
-from tests.fakes.box import FakeBox
+from tests.fakes.box import FakeBox, note_of
 from tests.tools.conftest import SECRET
 from tests.tools.image_files import png
 
@@ -130,11 +130,11 @@ def test_a_tool_that_a_list_forbids_is_not_offered(make_tools) -> None:
 
 
 def test_an_interrupted_call_says_what_was_undone_of_it(toolbox_of, monkeypatch) -> None:
-    monkeypatch.setattr(ToolRoom, "box", FakeBox(f"[undone: {SECRET}]"))
+    monkeypatch.setattr(ToolRoom, "box", FakeBox(SECRET))
     tools = toolbox_of(FakeServers(SignalReceived(15)))
     with pytest.raises(SignalReceived) as stop:
         tools.call("mcp__fake__say", {})
-    assert stop.value.undone == "[undone: [redacted]]"
+    assert stop.value.undone == note_of("[redacted]")
 
 
 def test_a_call_is_not_made_while_the_disk_with_protected_files_does_not_answer(

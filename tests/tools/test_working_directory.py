@@ -77,7 +77,7 @@ def test_t8_in_a_directory_that_took_its_place_nothing_is_undone(
     """And ralph's state does not say that a command is running."""
     work = tmp_path / "work"
     work.mkdir()
-    box = FakeBox("[undone: x]")
+    box = FakeBox("x")
     monkeypatch.setattr(ToolRoom, "box", box)
     tools = make_tools(cwd=work)
     replaced(work)

@@ -11,7 +11,6 @@ import pytest
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Undone, is_fresh_configuration, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
-from ralph.sandbox.protected_snapshot import ProtectedSnapshot
 from tests.patience import wait_until
 from tests.rows import every_row
 
@@ -30,7 +29,7 @@ class Work:
         self.write("ralph.toml", "[model]\n")
         self.write(".claude/settings.json", "{}\n")
         self.write(".claude/notes", "not protected\n")
-        self.snapshot = ProtectedSnapshot([str(self.root)], [f"{self.root}/.git"], str(self.kept_in))
+        self.files = ProtectedFiles([str(self.root)], [f"{self.root}/.git"], str(place / "state"))
         self.before = self.state()
 
     def write(self, name: str, text: str) -> Path:
@@ -44,9 +43,9 @@ class Work:
 
     def run(self, script: str) -> dict[str, Undone]:
         """Runs a command. Returns what was undone, by the path in the checkout."""
-        self.snapshot.look()
+        self.files.look()
         subprocess.run(["sh", "-c", script], cwd=self.root, check=False, capture_output=True)
-        return {str(Path(one.path).relative_to(self.root)): one for one in self.snapshot.undo_changes()}
+        return {str(Path(one.path).relative_to(self.root)): one for one in self.files.undo_changes()}
 
 
 def state_of(path: Path) -> tuple[int, bytes | str | None]:
@@ -134,7 +133,7 @@ def test_what_the_command_wrote_is_kept(work) -> None:
 
 
 def test_what_cannot_be_kept_is_undone_all_the_same(work) -> None:
-    work.kept_in.parent.mkdir()
+    work.kept_in.parent.mkdir(exist_ok=True)
     work.kept_in.write_text("no directory")
     undone = work.run("echo mine > .git/config; mkdir .git/hooks/a; touch .git/hooks/a/b")
     assert {one.kept for one in undone.values()} == {""}
@@ -165,18 +164,18 @@ def test_a_repository_that_was_away_is_compared_when_it_is_back(work) -> None:
 def test_a_new_repository_keeps_its_plain_configuration_only(tmp_path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    snapshot = ProtectedSnapshot([str(root)], [], str(tmp_path / "state"))
+    files = ProtectedFiles([str(root)], [], str(tmp_path / "state"))
     for words, undone in (
         (("init", "-q"), []),
         (("remote", "add", "origin", "../x"), [f"{root}/.git/config"]),
     ):
-        snapshot.look()
+        files.look()
         subprocess.run(["git", *words], cwd=root, check=True)
-        assert [one.path for one in snapshot.undo_changes()] == undone
+        assert [one.path for one in files.undo_changes()] == undone
     assert is_fresh_configuration((root / ".git/config").read_bytes())
-    snapshot.look()
+    files.look()
     (root / ".git/config").write_text("[core]\n\tfsmonitor = ./x\n")
-    assert [one.how for one in snapshot.undo_changes()] == ["changed"]
+    assert [one.how for one in files.undo_changes()] == ["changed"]
 
 
 @every_row(
@@ -202,16 +201,16 @@ def test_the_file_of_a_linked_worktree_is_protected(work, tmp_path) -> None:
         subprocess.run(["git", *identity, *words], cwd=work.root, check=True)
     named = (linked / ".git").read_text()
     own = f"{work.root}/.git/worktrees/linked"
-    snapshot = ProtectedSnapshot([str(linked)], [own, f"{work.root}/.git"], str(work.kept_in))
+    files = ProtectedFiles([str(linked)], [own, f"{work.root}/.git"], str(work.kept_in.parent))
     for script, path in (
         ("echo gitdir: /x > .git", f"{linked}/.git"),
         ("rm .git && git init -q && git config core.fsmonitor x", f"{linked}/.git"),
         (f"echo x >> {work.root}/.git/config", f"{work.root}/.git/config"),
         (f"echo x >> {own}/config.worktree", f"{own}/config.worktree"),
     ):
-        snapshot.look()
+        files.look()
         subprocess.run(["sh", "-c", script], cwd=linked, check=True)
-        assert [one.path for one in snapshot.undo_changes()] == [path]
+        assert [one.path for one in files.undo_changes()] == [path]
         assert (linked / ".git").read_text() == named
 
 
@@ -219,13 +218,13 @@ def test_a_link_above_a_git_directory_is_not_followed(work, tmp_path) -> None:
     own = work.root / ".git" / "worktrees" / "x"
     own.mkdir(parents=True)
     (own / "config.worktree").write_text("[core]\n")
-    snapshot = ProtectedSnapshot([str(work.root)], [str(own)], str(work.kept_in))
-    snapshot.look()
+    files = ProtectedFiles([str(work.root)], [str(own)], str(work.kept_in.parent))
+    files.look()
     (tmp_path / "outside" / "x").mkdir(parents=True)
     (tmp_path / "outside" / "x" / "config.worktree").write_text("outside\n")
     own.parent.rename(tmp_path / "old")
     own.parent.symlink_to(tmp_path / "outside")
-    (undone,) = snapshot.undo_changes()
+    (undone,) = files.undo_changes()
     assert undone.why_not
     assert (tmp_path / "outside" / "x" / "config.worktree").read_text() == "outside\n"
 
@@ -236,8 +235,8 @@ def test_a_file_that_changed_just_now_is_read_again(work, monkeypatch) -> None:
     changed_ns = config.stat().st_ctime_ns
     for later_ns, is_settled in ((1_000_000, False), (1_000_000_000, True)):
         monkeypatch.setattr("time.time_ns", lambda now_ns=changed_ns + later_ns: now_ns)
-        work.snapshot.look()
-        assert work.snapshot._known[str(config)].is_settled is is_settled
+        work.files.look()
+        assert work.files._known[str(config)].is_settled is is_settled
 
 
 def test_a_change_of_equal_size_and_time_is_found(work) -> None:
@@ -286,13 +285,13 @@ def test_a_file_that_has_not_changed_for_a_while_is_read_once(work, monkeypatch)
     """A run of a thousand commands must not read it two thousand times."""
 
     def look_and_ask() -> bool:
-        work.snapshot.look()
-        return all(entry.is_settled for entry in work.snapshot._known.values() if entry.kind == "file")
+        work.files.look()
+        return all(entry.is_settled for entry in work.files._known.values() if entry.kind == "file")
 
     wait_until(look_and_ask)
-    monkeypatch.setattr("ralph.sandbox.protected_snapshot._content", forbidden)
-    work.snapshot.look()
-    assert work.snapshot.undo_changes() == ()
+    monkeypatch.setattr("ralph.sandbox.protected_files._content", forbidden)
+    work.files.look()
+    assert work.files.undo_changes() == ()
 
 
 def forbidden(path: str) -> bytes:
@@ -313,8 +312,8 @@ def test_what_commands_wrote_is_kept_for_the_newest_changes(work) -> None:
 def test_many_large_hooks_are_remembered_within_a_bound_and_noticed_all_the_same(work) -> None:
     for number in range(8):
         work.write(f".git/hooks/large-{number}", "x" * 1_000_000)
-    work.snapshot.look()
-    held = sum(len(entry.content or b"") for entry in work.snapshot._known.values())
+    work.files.look()
+    held = sum(len(entry.content or b"") for entry in work.files._known.values())
     assert 3_000_000 < held <= 4 * 1024 * 1024
     undone = work.run("for i in 0 7; do echo y >> .git/hooks/large-$i; done")
     assert set(undone) == {".git/hooks/large-0", ".git/hooks/large-7"}
@@ -326,18 +325,18 @@ def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_
     directories = [str(work.root)]
 
     def changed_after(script: str, *, is_killed: bool = True, during: bool = True) -> list[str]:
-        work.snapshot.look()
+        work.files.look()
         mark = CommandMark(place, directories)
-        mark.begin(work.snapshot.known)
+        mark.begin(work.files._known)
         if not during:
             mark.end()
         subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
         if is_killed:
             os.close(mark._descriptor or -1)
-        work.snapshot.look()
+        work.files.look()
         assert CommandMark(place, ["/other"]).changed_since_kill({}, []) == ()
         found = CommandMark(place, directories).changed_since_kill(
-            work.snapshot.known, work.snapshot.git_directories
+            work.files._known, work.files.git_directories
         )
         if not is_killed:
             mark.end()
@@ -362,7 +361,8 @@ def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_
         subprocess.run(["sh", "-c", before], cwd=work.root, check=True)
         files.look()
         subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
-        return files.undo_changes(str(work.root)), files.undone_between(str(work.root))
+        during, (between, files.between) = files.undo_changes(), (files.between, ())
+        return undone_note(during, str(work.root)), undone_note(between, str(work.root), is_between=True)
 
     assert command("true", before="echo '#' >> ralph.toml") == ("", ""), "the user did that"
     files.watch()
@@ -373,9 +373,11 @@ def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_
     assert "could not be undone: .git" in during
     assert command("true") == ("", ""), "the command did that, and it was told"
     (work.root / "ralph.toml").unlink()
-    assert "changes to ralph.toml, made between" in files.end_watch(str(work.root))
+    files.end_watch()
+    assert [one.path for one in files.between] == [f"{work.root}/ralph.toml"]
     assert (work.root / "ralph.toml").read_text() == "[model]\n#\n"
-    assert files.end_watch(str(work.root)) == ""
+    files.end_watch()
+    assert len(files.between) == 1
     files.close()
 
 
@@ -388,14 +390,11 @@ def test_a_run_that_ends_before_a_change_was_undone_leaves_its_description_for_t
     work.write("ralph.toml", "")
     first.close()
     second.look()
-    assert second.undone_between(str(work.root)) == "", (
-        "a hook, which asks this too, does not take the model's note"
-    )
-    assert "killed during a command" in second.after_kill(str(work.root))
-    second.undo_changes(str(work.root))
+    assert second.after_kill == (f"{work.root}/ralph.toml",)
+    second.undo_changes()
     second.close()
     third.look()
-    assert third.after_kill(str(work.root)) == ""
-    third.undo_changes(str(work.root))
+    assert third.after_kill == ()
+    third.undo_changes()
     third.close()
     assert [*(work.kept_in / "running").iterdir()] == []

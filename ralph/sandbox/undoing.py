@@ -1,0 +1,194 @@
+# os instead of pathlib: this runs after each command, and names entries of open directories.
+# ruff: noqa: PTH103, PTH104, PTH108, PTH118, PTH119, PTH120, PTH208
+"""Undoes changes that commands made to protected files. Changed files are restored, and new files are moved into a
+directory of ralph. Symbolic links are never followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ralph.machine.atomic_write import replace_at
+from ralph.machine.repository import HELD_DIRECTORY
+from ralph.sandbox.protected_changes import Undone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ralph.sandbox.protected_changes import Change
+
+_KEPT = 100
+"""The maximum number of directories with files that commands wrote. The oldest ones are removed."""
+_KEPT_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+_MOST_COPIED_BYTES = 64 * 1024 * 1024
+
+
+class Undoing:
+    """Undoes the changes to protected files after one command."""
+
+    def __init__(
+        self, kept_in: str, git_directories: Sequence[str], statuses: Mapping[str, os.stat_result]
+    ) -> None:
+        """What commands wrote is kept in a new directory beneath `kept_in`, which need not exist. `statuses` are those of
+        the files before the command.
+        """
+        self._kept_in = kept_in
+        self._git_directories = git_directories
+        self._statuses = statuses
+        self._kept: str | None = None
+        self._count = 0
+
+    def undone(self, change: Change) -> Undone:
+        kept, why_not = "", ""
+        try:
+            with _opened(os.path.dirname(change.path)) as directory:
+                if change.after is not None and not change.is_of_mode:
+                    kept = self._put_away(directory, change)
+                why_not = self._restored(directory, change)
+        except OSError as error:
+            why_not = error.strerror or str(error)
+        return Undone(change.path, change.how, kept, why_not)
+
+    def _put_away(self, directory: int, change: Change) -> str:
+        """Keeps the command's version of a file and returns its new path, or an empty string if the version cannot be
+        kept.
+
+        If the old file can atomically replace the version, the version is copied. Otherwise it is moved, or removed
+        if that is impossible, because the protection matters more. Raises OSError.
+        """
+        name = os.path.basename(change.path)
+        source = f"/proc/self/fd/{directory}/{name}"
+        try:
+            target = self._place_for(name)
+            if _is_replaced(change):
+                _keep_copy(source, target)
+            else:
+                _move(source, target)
+        except OSError:
+            if not _is_replaced(change):
+                _remove(source)
+            return ""
+        return target
+
+    def _place_for(self, name: str) -> str:
+        if self._kept is None:
+            place = f"{self._kept_in}/{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+            os.makedirs(place, mode=0o700)
+            self._kept = place
+            _prune(self._kept_in)
+        self._count += 1
+        return f"{self._kept}/{self._count}-{name}"
+
+    def _restored(self, directory: int, change: Change) -> str:
+        """Restores the state before the command. Returns an empty string, or the reason if the state cannot be
+        restored.
+        """
+        old, name = change.before, os.path.basename(change.path)
+        if old is None:
+            return ""
+        if change.is_of_mode:
+            os.chmod(name, old.mode, dir_fd=directory)
+            return ""
+        if old.kind == "directory":
+            if change.path in self._git_directories:
+                return "a git directory that was removed is not made again"
+            os.mkdir(name, old.mode, dir_fd=directory)
+            return ""
+        if old.content is None:
+            return "its content was not known" if old.kind == "file" else "it was no file"
+        if old.kind == "link":
+            os.symlink(os.fsdecode(old.content), name, dir_fd=directory)
+        else:
+            try:
+                replace_at(directory, name, old.content, self._statuses[change.path])
+            except OSError:
+                if change.after is not None:  # no file is safer than the command's
+                    _remove(f"/proc/self/fd/{directory}/{name}")
+                raise
+        return ""
+
+
+def _is_replaced(change: Change) -> bool:
+    """Whether a command changed the content of a file whose old content is stored. The old content then replaces the
+    file atomically.
+    """
+    old, new = change.before, change.after
+    return (
+        old is not None
+        and new is not None
+        and (old.kind, new.kind) == ("file", "file")
+        and old.content is not None
+    )
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Opens a directory without following a symbolic link in any part of its path. Raises OSError."""
+    descriptor = os.open("/", HELD_DIRECTORY)
+    try:
+        for part in path.strip("/").split("/"):
+            below = os.open(part, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _keep_copy(source: str, target: str) -> None:
+    """Copies a regular file to another path. Raises OSError."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another file system, or one without links
+        _check_size(source)
+        import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
+
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _move(source: str, target: str) -> None:
+    """Moves a file or a directory. Raises OSError."""
+    try:
+        os.rename(source, target)
+    except OSError:  # another file system
+        _check_size(source)
+        import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
+
+        shutil.move(source, target)
+
+
+def _check_size(source: str) -> None:
+    """Raises OSError if a file or a directory is too large to be copied to another file system."""
+    sizes = [os.lstat(source).st_size]
+    for directory, _, names in os.walk(source):
+        sizes += [os.lstat(os.path.join(directory, name)).st_size for name in names]
+    if sum(sizes) > _MOST_COPIED_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
+def _prune(kept_in: str) -> None:
+    """Removes the oldest directories in `kept_in` if there are too many. Each of these directories contains files
+    that commands wrote.
+    """
+    import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
+
+    with suppress(OSError):
+        kept = sorted(filter(_KEPT_NAME.fullmatch, os.listdir(kept_in)))
+        for name in kept[:-_KEPT]:
+            shutil.rmtree(f"{kept_in}/{name}", ignore_errors=True)
+
+
+def _remove(source: str) -> None:
+    """Removes a file or a directory with everything in it. Raises OSError."""
+    if stat.S_ISDIR(os.lstat(source).st_mode):
+        import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
+
+        shutil.rmtree(source)
+    else:
+        os.unlink(source)
