@@ -1,4 +1,4 @@
-"""Finds the top directory of a repository and its git directories by reading the file system. Runs no program, not
+"""Finds the top directory of a repository and what its files name by reading the file system. Runs no program, not
 even git, because a repository can name programs that git would run. Also compares absolute paths as texts, and says how
 a directory is held open.
 """
@@ -6,22 +6,19 @@ a directory is held open.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
 directory."""
 
 _MOST_BYTES = 1 << 16
-_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
-# gitrepository-layout(5): the entries by which git itself recognises a repository.
-_REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def repository_top(directory: Path) -> Path | None:
@@ -47,44 +44,12 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
     return [cwd]
 
 
-def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The git directories of the checkouts that contain the directories `roots`, and the git directories that GIT_DIR
-    and GIT_COMMON_DIR in `environment` name. A linked worktree has two git directories: its own, and the one that it
-    shares with the main worktree.
-    """
-    named = (environment[name] for name in _VARIABLES if environment.get(name))
-    found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout
-    for root in roots:
-        found += _of_checkout(root)
-    return tuple(dict.fromkeys(map(os.path.realpath, found)))
-
-
-def _of_checkout(root: str) -> Iterator[str]:
-    for above in (root, *map(str, Path(root).parents)):
-        place = f"{above}/.git"
-        if os.path.isdir(place) or os.path.isfile(place):  # noqa: PTH112, PTH113 - strings throughout
-            yield from _with_common(git_directory(above))
-            return
-        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # noqa: PTH110 - strings throughout
-            yield from _with_common(above)
-            return
-
-
 def git_directory(top: str) -> str | None:
     """The git directory of the checkout at `top`, the directory that contains `.git`. That is `.git` itself, or the
     directory that the file `.git` names, as in a linked worktree and in a submodule. None if this file names none.
     """
     place = f"{top}/.git"
     return led_to(place) if os.path.isfile(place) else place  # noqa: PTH113 - strings throughout
-
-
-def _with_common(directory: str | None) -> Iterator[str]:
-    if directory is None:
-        return
-    yield directory
-    common = common_directory(directory)
-    if common is not None:
-        yield common
 
 
 def common_directory(git_directory: str) -> str | None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.repository import git_directories
 from ralph.machine.ripgrep import RipgrepError, ripgrep_path
+from ralph.places.git_places import git_places
 from ralph.places.places import places_of
 from ralph.places.table import git_entries_with, names_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -53,7 +53,7 @@ def gather_places(
         "package": (PACKAGE,),
         "prefix": python_prefixes(),
         "code": tuple(_code()),
-        "git": git_directories(roots, environment),
+        "git": git_places(roots, environment, os.getuid()).claimed,
         "denied": tuple(denied),
         "given": tuple(given),
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
@@ -156,6 +156,22 @@ class GuardedFiles:
                     for one in os.listdir(above):
                         if one.startswith(start) and one.endswith(end):
                             yield f"{above}/{one}", "file"
+
+
+def files_in(place: str, depth: int = sys.maxsize) -> Iterator[str]:
+    """Yields the path `place`. If it is a directory, also yields the paths in it and in `depth` levels of
+    subdirectories. Follows no links.
+    """
+    yield place
+    try:
+        entries = list(os.scandir(place))
+    except OSError:  # it is no directory, or this user may not read it
+        return
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            yield entry.path
+        elif depth:
+            yield from files_in(entry.path, depth - 1)
 
 
 def _is_directory(path: str) -> bool:

@@ -13,6 +13,7 @@ import select
 import stat
 import time
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
@@ -145,17 +146,14 @@ def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
     """A text that says where in `places` the file with this status is, or None if it is not there. If `places`
     contain too many files to compare, the text says that the file could be there.
     """
-    compared = 0
-    for place in places:
-        for directory, _, names in os.walk(place) if os.path.isdir(place) else [("", [], [place])]:  # noqa: PTH112 - strings throughout
-            for name in names:
-                compared += 1
-                if compared > _MOST_COMPARED:
-                    return "could lie in a secret place: too many files to compare"
-                path = os.path.join(directory, name)  # noqa: PTH118 - strings throughout
-                with suppress(OSError):
-                    if os.path.samestat(os.lstat(path), status):
-                        return f"as {path}, which must not be read"
+    from ralph.places.gather import files_in  # noqa: PLC0415 - links are rare
+
+    for compared, path in enumerate(chain.from_iterable(map(files_in, places))):
+        if compared >= _MOST_COMPARED:
+            return "could lie in a secret place: too many files to compare"
+        with suppress(OSError):
+            if os.path.samestat(os.lstat(path), status):
+                return f"as {path}, which must not be read"
     return None
 
 

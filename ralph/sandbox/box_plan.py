@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.repository import is_within
-from ralph.sandbox.detection import INSTALL, find_means
+from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.sandbox.levels import Net
 
@@ -30,8 +30,6 @@ SANDBOX_WORDS = "Commands run in a sandbox:"
 _MEGABYTE = 1024 * 1024
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
-# The variables by which the user's environment names a git directory (git(1)).
-_GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 _COUNTED_BY = "/proc/self/task"
 # The network, and whether there are no namespaces, in words for the model.
 _NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
@@ -119,15 +117,9 @@ def plan_box(
         lent, _ = (callers_places(name, environment.get(name, "")) for name in (SANDBOX_READ, SANDBOX_HIDE))
     except ValueError as error:
         raise CannotConfineError(str(error)) from None
-    _refuse_what_nothing_counts(wanted)
-    if net == "full" and wanted.allow_hosts:
-        raise CannotConfineError(
-            "sandbox.net = full (--net full) reaches every host, sandbox.allow_hosts (--allow-host) only the listed "
-            "ones: leave one of the two out"
-        )
+    _raise_first(_contradictions(wanted, net))
     if wanted.mode == "off":
-        _refuse_without_box(wanted, net)
-        return BoxPlan(box_level(_no_means("--sandbox off"), "full"))
+        return BoxPlan(box_level(no_means("--sandbox off"), "full"))
     home = environment.get("HOME", "")
     real_roots = tuple(os.path.realpath(root) for root in roots)
     write, read, sockets = (
@@ -137,11 +129,21 @@ def plan_box(
     read_deny = tuple(os.path.realpath(_absolute(place, home)) for place in wanted.read_deny)
     means = find_means(environment.get("PATH", os.defpath), work, shares_network=net == "full")
     level = box_level(means, net, gives_sockets=bool(sockets))
-    _refuse_what_is_missing(wanted, means, level, net)
-    most_file_bytes = min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT)
+    writable = (*map(str, roots), *write)
+    _raise_first(_lacks(wanted, means, level, net))
+    _raise_first(_open_places(read_deny, writable))
+    notices = [*_about_means(net, means)]
+    if home and (
+        around := [one for one in writable if is_within(os.path.realpath(home), os.path.realpath(one))]
+    ):
+        told = (
+            f"commands may read and write the home directory with its secrets, because it lies in {around[0]}"
+        )
+        if wanted.mode == "strict":
+            raise CannotConfineError(f"--sandbox strict: {told}")
+        notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
     # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
     usable = None if means.why_no_privileges else means
-    _refuse_open_places(read_deny, (*map(str, roots), *write))
     return BoxPlan(
         level,
         net,
@@ -151,13 +153,8 @@ def plan_box(
         sockets,
         read_deny,
         allow_hosts=wanted.allow_hosts,
-        most_file_bytes=most_file_bytes,
-        notices=(
-            *_about_shortage(means),
-            *_about_net(net, means),
-            *_about_home(wanted, roots, write, home),
-            *(about_git(real_roots, environment) if usable is not None else ()),
-        ),
+        most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
+        notices=(*notices, *(about_git(real_roots, environment) if usable is not None else ())),
     )
 
 
@@ -172,80 +169,81 @@ def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path
     return replace(plan, rules_deny=tuple(closed))
 
 
-def _refuse_what_nothing_counts(wanted: SandboxSettings) -> None:
-    """Raises CannotConfineError if the user set a limit on processes or memory that cannot be enforced on this
-    system. There is no error for the default limit on processes: it is enforced where that is possible.
+def _raise_first(complaints: Iterable[str]) -> None:
+    for complaint in complaints:
+        raise CannotConfineError(complaint)
+
+
+def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
+    """Yields what the settings ask for and cannot get on any level of this system. The default limit on processes is none
+    of it: it is enforced where that is possible.
     """
-    asked = {
-        "max_memory_mb": wanted.max_memory_mb,
-        "max_processes": wanted.max_processes
-        if wanted.max_processes not in (0, SandboxSettings().max_processes)
-        else None,
-    }
-    for name, most in asked.items():
-        if most is not None and not os.path.isdir(_COUNTED_BY):  # noqa: PTH112 - strings throughout
-            raise CannotConfineError(
-                f"sandbox.{name} = {most} cannot be kept: this system has no /proc to count by; leave it out"
-            )
-
-
-def _refuse_without_box(wanted: SandboxSettings, net: Net) -> None:
-    asked = {
-        "sandbox.net": net != "full",
-        "sandbox.read_deny": bool(wanted.read_deny),
-        "sandbox.max_file_mb": wanted.max_file_mb is not None,
-    }
-    names = ", ".join(name for name, is_asked in asked.items() if is_asked)
-    if names:
-        raise CannotConfineError(
-            f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave one of the two out"
+    for name in ("max_memory_mb", "max_processes"):
+        most = getattr(wanted, name)
+        is_usual = most in (0, getattr(SandboxSettings(), name))
+        if not is_usual and not os.path.isdir(_COUNTED_BY):  # noqa: PTH112 - strings throughout
+            yield f"sandbox.{name} = {most} cannot be kept: this system has no /proc to count by; leave it out"
+    if net == "full" and wanted.allow_hosts:
+        yield (
+            "sandbox.net = full (--net full) reaches every host, sandbox.allow_hosts (--allow-host) only the listed "
+            "ones: leave one of the two out"
         )
+    guards = {
+        "net": net != "full",
+        "read_deny": wanted.read_deny,
+        "max_file_mb": wanted.max_file_mb is not None,
+    }
+    names = ", ".join(f"sandbox.{name}" for name, is_asked in guards.items() if is_asked)
+    if wanted.mode == "off" and names:
+        yield f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave one of the two out"
 
 
-def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> None:
+def _lacks(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> Iterator[str]:
+    """Yields what the settings ask for and this machine cannot give. Raises ShortageError if it may give it later."""
     missing = {name: why for name, why in level.missing().items() if name in STRICT}
     if wanted.mode == "strict" and missing:
-        if means.is_short_of_namespaces:  # they may be there later
+        if means.is_short_of_namespaces:
             raise ShortageError("process")
         told = "; ".join(f"{name} ({why})" for name, why in missing.items())
-        raise CannotConfineError(f"--sandbox strict: this machine lacks {told}")
+        yield f"--sandbox strict: this machine lacks {told}"
     if net != "full" and means.why_no_filter and not means.has_own_network:
-        raise CannotConfineError(
-            f"the network of commands cannot be restricted to {net!r}: {means.why_no_filter}"
-        )
+        yield f"the network of commands cannot be restricted to {net!r}: {means.why_no_filter}"
     if wanted.max_file_mb is not None and means.why_no_privileges:
-        raise CannotConfineError(f"sandbox.max_file_mb cannot be kept: {means.why_no_privileges}")
+        yield f"sandbox.max_file_mb cannot be kept: {means.why_no_privileges}"
     if wanted.read_deny and not means.landlock.abi:
         why = means.landlock.why_not or "the kernel has no Landlock"
-        raise CannotConfineError(f"sandbox.read_deny cannot be kept: {why}")
+        yield f"sandbox.read_deny cannot be kept: {why}"
 
 
-def _refuse_open_places(read_deny: Sequence[str], writable: Sequence[str]) -> None:
-    """Raises CannotConfineError if a path of `read_deny` is inside a place that commands may write. The kernel cannot
-    forbid reading in such a place.
+def _open_places(read_deny: Sequence[str], writable: Sequence[str]) -> Iterator[str]:
+    """Yields a complaint for each path of `read_deny` in a place that commands may write. The kernel cannot forbid
+    reading in such a place.
     """
     for place in read_deny:
         for root in writable:
             if is_within(place, os.path.realpath(root)):
-                raise CannotConfineError(
-                    f"sandbox.read_deny: {place} cannot be closed, because it lies in {root}, which commands may write"
-                )
+                yield f"sandbox.read_deny: {place} cannot be closed, because it lies in {root}, which commands may write"
 
 
-def _about_shortage(means: Means) -> tuple[BoxNotice, ...]:
-    if not means.is_short_of_namespaces:
-        return ()
-    return (BoxNotice(f"commands have no namespaces in this run: {means.why_no_namespaces}", ADVICE),)
+def _about_means(net: Net, means: Means) -> Iterator[BoxNotice]:
+    if means.is_short_of_namespaces:
+        yield BoxNotice(f"commands have no namespaces in this run: {means.why_no_namespaces}", ADVICE)
+    if net != "full" and not means.has_own_network:
+        included = "the listed hosts" if net == "proxy" else "loopback"
+        yield BoxNotice(
+            f"network of commands: without namespaces, {net!r} refuses all internet sockets, {included} included",
+            f"{INSTALL}, where namespaces are allowed; or give the network back: --net full",
+        )
 
 
 def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:
     """A notice for each git directory that a checkout names as its own, and that commands may not write. `roots` are
     the directories that commands may write, without symbolic links.
     """
-    named = any(environment.get(name) for name in _GIT_VARIABLES)
+    named = environment.get("GIT_DIR") or environment.get("GIT_COMMON_DIR")
     if not named and not any(_may_be_refused(root) for root in roots):  # as in most runs
         return ()
-    from ralph.sandbox.git_places import git_places  # noqa: PLC0415 - 0.7 ms
+    from ralph.places.git_places import git_places  # noqa: PLC0415 - 0.7 ms
 
     return tuple(
         BoxNotice(
@@ -268,36 +266,6 @@ def _may_be_refused(root: str) -> bool:
     return any(os.path.lexists(f"{one}/.git") or os.path.lexists(f"{one}/HEAD") for one in directories)
 
 
-def _about_net(net: Net, means: Means) -> tuple[BoxNotice, ...]:
-    if net == "full" or means.has_own_network:
-        return ()
-    text = (
-        f"network of commands: without namespaces, {net!r} refuses all internet sockets, "
-        + ("the listed hosts" if net == "proxy" else "loopback")
-        + " included"
-    )
-    return (
-        BoxNotice(text, f"{INSTALL}, where namespaces are allowed; or give the network back: --net full"),
-    )
-
-
-def _about_home(
-    wanted: SandboxSettings, roots: Sequence[Path], write: Sequence[str], home: str
-) -> tuple[BoxNotice, ...]:
-    """A notice if commands may write the home directory, because the secrets in it are then not protected. In strict
-    mode, raises CannotConfineError instead.
-    """
-    real = os.path.realpath(home) if home else ""
-    places = (*map(str, roots), *write)
-    holding = [place for place in places if real and is_within(real, os.path.realpath(place))]
-    if not holding:
-        return ()
-    told = f"commands may read and write the home directory with its secrets, because it lies in {holding[0]}"
-    if wanted.mode == "strict":
-        raise CannotConfineError(f"--sandbox strict: {told}")
-    return (BoxNotice(told, "work in a directory of its own, or allow less"),)
-
-
 def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
     """The path to which a setting gives commands access, with symbolic links resolved. Links inside a root are not
     resolved, because a command of an earlier run could have made such a link to get access to its target.
@@ -312,9 +280,3 @@ def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
 def _absolute(place: str, home: str) -> str:
     """The absolute path. `~` at the beginning stands for the home directory."""
     return os.path.normpath(f"{home or '/'}/{place[2:]}" if place.startswith("~/") else place)
-
-
-def _no_means(why: str) -> Means:
-    from ralph.sandbox.kernel.landlock import Support  # noqa: PLC0415 - only with `--sandbox off`
-
-    return Means(Support(0, why), why, why, why_no_namespaces=why)

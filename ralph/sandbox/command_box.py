@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the places are strings, and the kernel takes strings.
-# ruff: noqa: PTH102, PTH110, PTH112, PTH113, PTH114, PTH116, PTH120
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH116, PTH120
 """The sandbox of a run's commands and searches: makes the Landlock ruleset, the seccomp filter and the command line of
 namespaces when the first command starts, and keeps them until the run ends.
 """
@@ -18,13 +18,13 @@ from msgspec import Struct
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.repository import is_within
+from ralph.machine.short_digest import short_digest
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined
 from ralph.places.gather import PACKAGE, GuardedFiles, home_directories, python_prefixes, state_directories
-from ralph.places.table import EMPTY, READ_ONLY, VISIBLE, WRITABLE, paths_with
+from ralph.places.git_places import git_places
+from ralph.places.table import CACHES, EMPTY, READ_ONLY, VISIBLE, WRITABLE, paths_with
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
-from ralph.sandbox.command_variables import command_variables, package_cache
-from ralph.sandbox.git_places import git_places
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.policy import BoxPolicy, landlock_rules, outermost, own_mounts
@@ -44,6 +44,8 @@ _PREFIX = "ralph-tmp-"
 # With namespaces, each command adds rules for its own mounts to the ruleset, and restricting copies all rules. So the
 # ruleset is built again sometimes, which takes milliseconds.
 _MOST_USES = 100
+# Sockets of other programs that act for the user: agents with keys, the desktop, containers.
+_SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
 
 
 class _Parts(Struct, frozen=True):
@@ -420,3 +422,38 @@ def _home_of(programs: str) -> str:
     real = os.path.realpath(programs)
     above = os.path.dirname(real)
     return above if real.endswith(("/bin", "/sbin")) and above not in ("/", TEMPORARY) else real
+
+
+def command_variables(
+    environment: Mapping[str, str], *, temporary: str, cache: str, gives_sockets: bool
+) -> dict[str, str]:
+    """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
+    as the command sees their paths. Removes the addresses of the user's agents, such as the SSH agent, unless
+    `gives_sockets` is True.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if gives_sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
+    }
+    return {**kept, **{name: cache + below for name, below in CACHES.items()}, "TMPDIR": temporary}
+
+
+def package_cache(environment: Mapping[str, str], root: str) -> str | None:
+    """The directory for the package caches of the checkout at `root`. Makes the directory if it is missing.
+
+    None if this directory cannot be made or a symbolic link leads to it. A command of an earlier run could have made
+    that link, and commands could then write to its target.
+    """
+    home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):
+        if not home.startswith("/"):
+            return None
+        base = f"{home}/.cache"
+    name = short_digest(os.fsencode(root), 16)
+    path = f"{os.path.realpath(base)}/ralph/packages/{name}"
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError:
+        return None
+    return path if os.path.realpath(path) == path else None

@@ -45,16 +45,19 @@ def find_means(search_path: str, work: Path | None, *, shares_network: bool = Fa
     (`trial.py`).
     """
     if sys.platform != "linux":
-        why = "only Linux has the means"
-        return Means(Support(0, why), why, why, why_no_namespaces=why)
+        return no_means("only Linux has the means")
     means = try_means()
     if means.why_no_privileges:
-        return replace(means, why_no_namespaces=means.why_no_privileges)
+        return no_means(means.why_no_privileges)
     key = (search_path, work, shares_network)
     found = _FOUND.get(key) or _with_namespaces(means, *key)
     if not found.is_short_of_namespaces:
         _FOUND[key] = found
     return found
+
+
+def no_means(why: str) -> Means:
+    return Means(Support(0, why), why, why, why_no_namespaces=why)
 
 
 def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:

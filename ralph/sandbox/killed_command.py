@@ -53,12 +53,11 @@ class CommandMark:
         self._is_running = True
         with suppress(OSError):
             if self._descriptor is None:
-                self._open()
-            if self._descriptor is not None:
-                os.pwrite(self._descriptor, self._described, 0)
-                os.ftruncate(self._descriptor, len(self._described))
+                self._descriptor = self._opened()
+            os.pwrite(self._descriptor, self._described, 0)
+            os.ftruncate(self._descriptor, len(self._described))
 
-    def _open(self) -> None:
+    def _opened(self) -> int:
         os.makedirs(self._place, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o600)
@@ -67,7 +66,7 @@ class CommandMark:
         except OSError:  # another run took it for one that was left behind, or there are no locks here
             os.close(descriptor)
             raise
-        self._descriptor = descriptor
+        return descriptor
 
     def end(self) -> None:
         """Empties the file. Must be called after the command's changes were undone."""
@@ -97,8 +96,7 @@ class CommandMark:
         for before in self._left_behind():
             for path in {*before, *entries}:
                 entry = entries.get(path)
-                is_made = path not in before and entry is not None
-                if is_made and entry is not None and may_be_made(path, entry, git_directories):
+                if path not in before and entry is not None and may_be_made(path, entry, git_directories):
                     continue
                 if before.get(path) != (None if entry is None else _digest(entry)):
                     changed.add(path)
@@ -107,32 +105,28 @@ class CommandMark:
     def _left_behind(self) -> Iterator[dict[str, str]]:
         with suppress(OSError):
             for name in os.listdir(self._place):
-                if name.startswith(self._prefix):
-                    yield from _taken(f"{self._place}/{name}")
+                before = _taken(f"{self._place}/{name}") if name.startswith(self._prefix) else None
+                if before is not None:  # it may be empty: there were no protected files
+                    yield before
 
 
-def _taken(path: str) -> Iterator[dict[str, str]]:
-    """Reads and removes the file of a run that has ended, and yields the description in it. Yields nothing if the run
-    is still alive, or if no command was running when it ended.
+def _taken(path: str) -> dict[str, str] | None:
+    """Reads and removes the file of a run that has ended, and returns the description in it. None if the run is still
+    alive, or if no command was running when it ended.
     """
-    try:
+    # ValueError: it was killed while it wrote, so that the command had not begun.
+    with suppress(OSError, ValueError):
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        text = read_regular_file(path, _MOST_BYTES)
-        os.unlink(path)
-        found = json.loads(text) if text else None
-    except (
-        OSError,
-        ValueError,
-    ):  # the run lives, or was killed while it wrote: then the command had not begun
-        return
-    finally:
-        os.close(lock)
-    if isinstance(found, dict):
-        yield {str(name): str(digest) for name, digest in found.items()}
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            text = read_regular_file(path, _MOST_BYTES)
+            os.unlink(path)
+            found = json.loads(text) if text else None
+        finally:
+            os.close(lock)
+        if isinstance(found, dict):
+            return {str(name): str(digest) for name, digest in found.items()}
+    return None
 
 
 def _digest(entry: Entry) -> str:

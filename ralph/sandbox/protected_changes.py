@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from ralph.places.table import COMPARED, names_with
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
@@ -129,9 +130,8 @@ def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool
     """
     directory, _, name = path.rpartition("/")
     if entry.kind == _DIRECTORY:
-        return (
-            path in git_directories or name == ".claude" or (directory in git_directories and name == "hooks")
-        )
+        around = {one.rpartition("/")[0] for one in names_with(COMPARED)}
+        return path in git_directories or name in around or (directory in git_directories and name == "hooks")
     if entry.kind != "file":
         return False
     if name.endswith(".sample"):  # git runs no hook of that name

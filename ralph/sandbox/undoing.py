@@ -35,7 +35,7 @@ class Undoing:
     def __init__(
         self, kept_in: str, git_directories: Sequence[str], statuses: Mapping[str, os.stat_result]
     ) -> None:
-        """What commands wrote is kept in a new directory beneath `kept_in`, which need not exist. `statuses` are those of
+        """The versions of commands are kept in a new directory beneath `kept_in`, which need not exist. `statuses` are those of
         the files before the command.
         """
         self._kept_in = kept_in

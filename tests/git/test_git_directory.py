@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.machine.repository import common_directory, git_directories, git_directory
+from ralph.machine.repository import common_directory, git_directory
+from ralph.places.git_places import git_places
 from tests.git.repositories import Repository
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_it_is_the_one_that_git_uses(repository: Repository, make: Callable[[Rep
     assert told.checkout().git_directory == git.resolve()
     own = os.path.realpath(git_directory(str(top)) or "")
     assert Path(os.path.realpath(common_directory(own) or own)) == common
-    assert set(map(Path, git_directories([str(top)], {}))) == {git.resolve(), common}
+    assert set(map(Path, git_places([str(top)], {}, os.getuid()).claimed)) == {git.resolve(), common}
 
 
 def test_git_says_what_is_wrong_with_a_file_that_leads_nowhere(repository: Repository) -> None:

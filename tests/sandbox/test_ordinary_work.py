@@ -11,8 +11,8 @@ import sys
 import msgspec
 import pytest
 
+from ralph.places.git_places import git_places
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.git_places import git_places
 from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
 from tests.sandbox.boxes import box_of

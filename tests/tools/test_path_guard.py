@@ -11,8 +11,8 @@ import pytest
 
 from ralph.machine.opened_file import opened_path
 from ralph.machine.planted_link import planted_link, repositories
-from ralph.machine.repository import git_directories
 from ralph.places.gather import gather_places
+from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard
 from ralph.values.tool_calls import ToolCall, ToolError
 from tests.rows import every_row
@@ -126,9 +126,11 @@ def test_git_directories_are_found_without_git(work: Path) -> None:
     own = work.parent / "main/.git/worktrees/work"
     own.mkdir(parents=True)
     (own / "commondir").write_text("../..\n")
-    found = git_directories([str(work / "sub")], {})
+    found = git_places([str(work / "sub")], {}, os.getuid()).claimed
     assert found == (str(own), str(work.parent / "main/.git"))
-    assert git_directories([str(work.parent)], {"GIT_DIR": "odd"}) == (str(work.parent / "odd"),)
+    assert git_places([str(work.parent)], {"GIT_DIR": "odd"}, os.getuid()).claimed == (
+        str(work.parent / "odd"),
+    )
 
 
 @every_row(
@@ -156,7 +158,7 @@ def test_the_shared_git_directory_is_the_one_that_git_uses(work: Path, content: 
     (work / ".git/commondir").write_bytes(content)
     ask = ["git", "-C", str(work), "rev-parse", "--path-format=absolute", "--git-path", "hooks"]
     used = subprocess.run(ask, capture_output=True, check=True).stdout.decode().removesuffix("\n")
-    assert git_directories([str(work)], {}) == (str(work / ".git"), str(work / ".git" / name))
+    assert git_places([str(work)], {}, os.getuid()).claimed == (str(work / ".git"), str(work / ".git" / name))
     assert used == str(work / ".git" / name / "hooks")
 
 

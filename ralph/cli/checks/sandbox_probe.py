@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.machine.repository import repository_top
-from ralph.places.gather import gather_places
+from ralph.places.gather import files_in, gather_places
 from ralph.sandbox import probe
 from ralph.sandbox.box_plan import about_git
 from ralph.sandbox.detection import find_means
@@ -91,17 +92,17 @@ def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields the files on the list of forbidden files (`read_deny`) that exist."""
-    for path in gather_places([], environment).unread:
-        try:
-            if os.path.isdir(path):  # noqa: PTH112 - strings throughout
-                with os.scandir(path) as listing:
-                    files = (entry.path for entry in listing if entry.is_file(follow_symlinks=False))
-                    yield from islice(files, _FILES_OF_A_DIRECTORY)
-            elif os.path.isfile(path):  # noqa: PTH113 - strings throughout
-                yield path
-        except OSError:  # this user may not list it either
-            continue
+    """Yields files that must not be read, as the table of places says: the first ones of each directory."""
+    for place in gather_places([], environment).unread:
+        files = (one for one in files_in(place, 0) if stat.S_ISREG(_mode_of(one)))
+        yield from islice(files, _FILES_OF_A_DIRECTORY)
+
+
+def _mode_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
 
 
 def _table(results: Sequence[ProbeResult]) -> Iterator[str]:

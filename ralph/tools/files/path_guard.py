@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.repository import is_within
+from ralph.places.gather import files_in
 from ralph.places.table import PRIVATE, names_with
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from ralph.places.places import GuardedPlace, GuardedPlaces
     from ralph.values.ports import PathRules
@@ -155,7 +156,9 @@ class PathGuard:
         which a hard link to such a file is recognised.
         """
         found: dict[Identity, str] = {}
-        for path in islice(chain.from_iterable(map(_files_of, self.places.unread)), _MOST_FILES_COMPARED):
+        for path in islice(
+            chain.from_iterable(files_in(place, 1) for place in self.places.unread), _MOST_FILES_COMPARED
+        ):
             status = _status_of(path)
             if status is not None and stat.S_ISREG(status.st_mode):
                 found[_identity(status)] = path
@@ -218,22 +221,6 @@ class HiddenPlaces:
 
 def _by_rule(rule: str | None) -> str | None:
     return None if rule is None else f"the rule {rule} forbids it. Whoever starts ralph can change it"
-
-
-def _files_of(place: str, depth: int = 1) -> Iterator[str]:
-    """Yields the path `place`. If it is a directory, also yields the files in it and in `depth` levels of
-    subdirectories.
-    """
-    yield place
-    try:
-        entries = list(os.scandir(place))
-    except OSError:  # it is no directory, or this user may not read it
-        return
-    for entry in entries:
-        if not entry.is_dir(follow_symlinks=False):
-            yield entry.path
-        elif depth:
-            yield from _files_of(entry.path, depth - 1)
 
 
 def _status_of(path: str) -> os.stat_result | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.sandbox.git_places import git_places
+from ralph.places.git_places import git_places
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.levels import Means
 from tests.rows import every_row

@@ -1,6 +1,8 @@
 # os.path instead of pathlib: git directories are compared as strings.
 # ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
-"""Finds the git directories that commands may write. It runs no program and writes nothing."""
+"""Finds the git directories of the checkouts around the roots, and those of them that commands may write. It runs no
+program and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from ralph.machine.repository import (
     beginning_of,
     common_directory,
     directory_named_in,
+    git_directory,
     is_within,
     led_to,
 )
@@ -27,53 +30,59 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 # The directories of a repository that `git commit` and `git fetch` write in a linked worktree, besides the worktree's own.
 _SHARED = ("objects", "refs", "logs")
 _GIT = ".git"
+GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
+"""The variables by which the user's environment names a git directory (git(1))."""
 
 
 class GitPlaces(Struct, frozen=True):
-    """The git directories of the checkouts that contain the roots. These git directories may be inside or outside of
-    the roots.
-    """
+    """The git directories of the checkouts that contain the roots. They may be inside or outside of the roots."""
 
+    claimed: tuple[str, ...] = ()
+    """All directories that a checkout or the environment names as its git directory, whoever may write them."""
     granted: tuple[str, ...] = ()
+    """Those that commands may write."""
     parts: tuple[str, ...] = ()
     """Directories inside git directories that commands may write although they may not write the rest of the git
     directory. The rest could contain other files than git's. The directories need not exist."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Directories that a checkout names as its git directory, but that commands may not write. Each comes with the
-    reason."""
+    """Existing directories that a checkout names as its git directory, but that commands may not write. Each comes with
+    the reason."""
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
     """Finds the git directories of the roots' checkouts, and the git directories that GIT_DIR and GIT_COMMON_DIR
-    name.
+    name. `roots` must not contain symbolic links.
 
     A relative path in these variables is relative to the first root. Each git directory must be a repository that
     belongs to `user`, a user id. A file `.git` could come from an unpacked archive and name any directory. So the
     directory that it names is granted only if that directory names the checkout as its working tree. `_is_only_gits`
     decides whether a git directory is granted as a whole.
     """
+    claims: list[tuple[str, str | None, bool]] = [
+        (os.path.realpath(os.path.join(*roots[:1], environment[name])), "", True)
+        for name in GIT_VARIABLES
+        if environment.get(name)
+    ]
+    claims += [(os.path.realpath(path), why, False) for root in roots for path, why in _claimed(root, roots)]
     granted: list[str] = []
     parts: list[str] = []
     refused: list[tuple[str, str]] = []
-    for name in ("GIT_DIR", "GIT_COMMON_DIR"):
-        if environment.get(name):
-            path = os.path.realpath(os.path.join(roots[0], environment[name]))
-            reason = _why_not_a_repository(path, user)
-            if not reason:
-                granted.append(path)
-            elif os.path.lexists(path):
-                refused.append((path, reason))
-    for path, why_not in (claim for root in roots for claim in _claimed(root, roots)):
+    for path, why_not, is_users in claims:
+        if why_not is None:
+            continue
         reason = why_not or _why_not_a_repository(path, user)
         if reason:
             if os.path.lexists(path):
                 refused.append((path, reason))
-        elif _is_only_gits(path, roots, user):
+        elif is_users or _is_only_gits(path, roots, user):
             granted.append(path)
         else:
             parts += (one for name in _SHARED if _may_be_part(one := f"{path}/{name}", user))
     return GitPlaces(
-        tuple(dict.fromkeys(granted)), tuple(dict.fromkeys(parts)), tuple(dict.fromkeys(refused))
+        tuple(dict.fromkeys(path for path, _, _ in claims)),
+        tuple(dict.fromkeys(granted)),
+        tuple(dict.fromkeys(parts)),
+        tuple(dict.fromkeys(refused)),
     )
 
 
@@ -122,19 +131,20 @@ def _why_not_a_repository(path: str, user: int) -> str:
     return "" if is_repository or is_linked else "it is no repository"
 
 
-def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yields each git directory that the checkout of a root names, together with the reason to refuse this directory.
-    The reason is empty if the directory is accepted.
+    The reason is empty if the directory is accepted, and None if the reason for another one says enough.
     """
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/{_GIT}"
         if os.path.islink(place):
-            yield os.path.realpath(place), f"{place} is a link"
+            yield place, f"{place} is a link"
+            yield from ((one, None) for one in (git_directory(above), common_directory(place)) if one)
             return
         if os.path.isdir(place):
             yield place, ""
             common = _common_of(place)  # git makes none there, but uses one that somebody made
-            if common is not None and common != os.path.realpath(place):
+            if common is not None and common != place:
                 yield common, "" if _is_in_any(common, roots) else f"{place}/commondir names it"
             return
         if os.path.isfile(place):
@@ -149,7 +159,7 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
             return
 
 
-def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     named = led_to(place)
     if named is None:
         return
@@ -159,11 +169,14 @@ def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterato
         is_known = os.path.realpath(os.path.join(directory, back)) == place
     else:
         is_known = _submodule_at(directory) == checkout
-    yield directory, "" if is_known else f"it does not name {checkout} as its working tree"
+    why = "" if is_known else f"it does not name {checkout} as its working tree"
+    yield directory, why
     common = _common_of(directory)
-    if not is_known or common is None:
+    if common is None:
         return
-    if not _is_worktree_of(directory, common):
+    if why:
+        yield common, None
+    elif not _is_worktree_of(directory, common):
         yield common, f"{directory} is not one of its worktrees"
     elif _is_in_any(directory, roots) and not _is_in_any(common, roots):
         yield common, f"{directory}, which names it, lies where commands may write"
