@@ -43,8 +43,16 @@ LOOP = ("test_iterate.py", "test_loop_*.py", "test_results.py")
 PATHS = (
     "test_path_guard.py",
     "test_protected_paths.py",
+    "test_places.py",
     "test_write*.py",
     "test_beneath.py",
+)
+PLACES = (
+    "test_one_table.py",
+    "test_places.py",
+    "test_git_places.py",
+    "test_protected_files.py",
+    "test_policy.py",
 )
 COMMANDS = (
     "test_kill_below.py",
@@ -467,9 +475,44 @@ MUTANTS = (
     Mutant(
         "capitals-get-past",
         "a protected name is protected in any case of letters",
-        'return re.search(f"/{pattern}(/|$)", path.translate(_IGNORED_CHARACTERS), re.IGNORECASE) is not None',
-        'return re.search(f"/{pattern}(/|$)", path.translate(_IGNORED_CHARACTERS)) is not None',
+        "path.translate(_IGNORED_CHARACTERS), re.IGNORECASE)",
+        "path.translate(_IGNORED_CHARACTERS))",
         PATHS,
+    ),
+    Mutant(
+        "commands-see-secrets",
+        "what tools must not read, commands must not read either",
+        "unreadable = (*_unreadable(self._places()), *plan.read_deny",
+        "unreadable = (*plan.read_deny",
+        PLACES,
+    ),
+    Mutant(
+        "mounts-leave-protected-files-out",
+        "with namespaces, protected files are read-only",
+        "GuardedFiles(READ_ONLY, roots, git.granted)",
+        "GuardedFiles(READ_ONLY, (), ())",
+        PLACES,
+    ),
+    Mutant(
+        "comparison-leaves-names-out",
+        "protected names at the top of a root are compared after a command",
+        "for root in roots for name in names_with(guard)]",
+        "for root in () for name in names_with(guard)]",
+        PLACES,
+    ),
+    Mutant(
+        "a-claimed-git-directory-is-granted",
+        "a git directory that does not know the checkout is not writable",
+        'why = "" if is_known else f"it does not name',
+        'why = "" if is_known or directory else f"it does not name',
+        PLACES,
+    ),
+    Mutant(
+        "pages-show-secrets",
+        "a page leaves out the diff of a file that must not be read",
+        'if places.why_not_read(f"{top}/{file[0]}") is None else b""',
+        "",
+        PLACES,
     ),
     Mutant(
         "base64-shows-a-secret",

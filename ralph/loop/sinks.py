@@ -25,7 +25,8 @@ from ralph.loop.events import (
     Pushed,
 )
 from ralph.loop.words import line_of
-from ralph.machine.planted_link import is_beneath, planted_link, repositories
+from ralph.machine.planted_link import planted_link, repositories
+from ralph.machine.repository import is_within_any
 from ralph.output.iteration_log import LogFiles
 from ralph.output.standard_streams import ErrorLines
 from ralph.output.system_events import system_fields
@@ -174,7 +175,7 @@ def append_text(path: str, text: str, directories: Sequence[str]) -> None:
     """
     tops = repositories(directories)
     link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen
-    if link is not None and not is_beneath(os.path.realpath(path), tops):
+    if link is not None and not is_within_any(os.path.realpath(path), tops):
         raise OSError(errno.EPERM, f"{link} is a link that leads out of its repository", path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)

@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import repository_top
+from ralph.machine.repository import is_within_any, repository_top
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +44,8 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
         except OSError:  # no link, or not there
             here = place
             continue
-        is_of_system = here in _OF_THE_SYSTEM or is_beneath(here, _OF_THE_KERNEL)
-        if is_beneath(here, tops) and not is_of_system:
+        is_of_system = here in _OF_THE_SYSTEM or is_within_any(here, _OF_THE_KERNEL)
+        if is_within_any(here, tops) and not is_of_system:
             return place
         links += 1
         if links > _MOST_LINKS:
@@ -53,7 +53,3 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
         here = "/" if target.startswith("/") else here
         ahead.extendleft(reversed([part for part in target.split("/") if part not in ("", os.curdir)]))
     return None
-
-
-def is_beneath(path: str, directories: Sequence[str]) -> bool:
-    return any(path == one or path.startswith(one.rstrip("/") + "/") for one in directories)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -97,3 +97,7 @@ def beginning_of(file: str) -> bytes:
 def is_within(path: str, directory: str) -> bool:
     """Whether `path` is `directory` or is inside it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def is_within_any(path: str, directories: Iterable[str]) -> bool:
+    return any(is_within(path, directory) for directory in directories)

@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
-from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.repository import HELD_DIRECTORY, is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,12 +79,12 @@ def _problem_of_directory(above: str, real: str, directories: Sequence[str | Pat
     """
     if real == above:
         return None
-    from ralph.machine.planted_link import is_beneath, planted_link, repositories  # noqa: PLC0415 - few have a link
+    from ralph.machine.planted_link import planted_link, repositories  # noqa: PLC0415 - few have a link
 
     tops = repositories(directories)
     link = planted_link(above, tops)
-    is_planted = link is not None or is_beneath(os.path.normpath(above), tops)
-    if is_beneath(real, tops) or not is_planted:
+    is_planted = link is not None or is_within_any(os.path.normpath(above), tops)
+    if is_within_any(real, tops) or not is_planted:
         return None
     where = f"{link or above} is a link that leads out of its repository, to {real}"
     return f"{where}; name that directory itself if it is meant"

@@ -19,6 +19,7 @@ from ralph.machine.repository import (
     directory_named_in,
     git_directory,
     is_within,
+    is_within_any,
     led_to,
 )
 
@@ -91,7 +92,7 @@ def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
     root, in a `.git`, or in the `worktrees` of the user's repository. A git directory outside of the roots must not
     contain a root.
     """
-    if _is_in_any(path, roots):
+    if is_within_any(path, roots):
         return True
     if any(is_within(root, path) for root in roots):
         return False
@@ -99,10 +100,6 @@ def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
         return True
     common = _common_of(path)
     return common is not None and _is_worktree_of(path, common) and not _why_not_a_repository(common, user)
-
-
-def _is_in_any(path: str, roots: Sequence[str]) -> bool:
-    return any(is_within(path, root) for root in roots)
 
 
 def _may_be_part(path: str, user: int) -> bool:
@@ -145,7 +142,7 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]
             yield place, ""
             common = _common_of(place)  # git makes none there, but uses one that somebody made
             if common is not None and common != place:
-                yield common, "" if _is_in_any(common, roots) else f"{place}/commondir names it"
+                yield common, "" if is_within_any(common, roots) else f"{place}/commondir names it"
             return
         if os.path.isfile(place):
             yield from _claimed_by_file(place, above, roots)
@@ -178,7 +175,7 @@ def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterato
         yield common, None
     elif not _is_worktree_of(directory, common):
         yield common, f"{directory} is not one of its worktrees"
-    elif _is_in_any(directory, roots) and not _is_in_any(common, roots):
+    elif is_within_any(directory, roots) and not is_within_any(common, roots):
         yield common, f"{directory}, which names it, lies where commands may write"
     else:
         yield common, ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.places import table
 from ralph.places.table import UNREAD, UNWRITTEN, PlaceRow
 
@@ -75,7 +75,7 @@ class GuardedPlaces(Struct, frozen=True):
 
     def why_not_read(self, path: str) -> GuardedPlace | None:
         """The place because of which a path must not be read, or None if it may be read."""
-        if any(is_within(path, place) for place in self.given):
+        if is_within_any(path, self.given):
             return None
         return self._place_of(path, UNREAD)
 
@@ -117,7 +117,7 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
     of a path that need not exist.
     """
     roots, homes = tuple(bases.get("root", ())), bases.get("~", ())
-    in_roots = [home for home in map(resolved, homes) if any(is_within(home, root) for root in roots)]
+    in_roots = [home for home in map(resolved, homes) if is_within_any(home, roots)]
     bases = {**bases, **_xdg(homes, variables), "home in a root": in_roots}
     found: dict[str, GuardedPlace] = {}
     for row in table.ROWS:

@@ -17,7 +17,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.planted_link import is_beneath, planted_link, repositories
+from ralph.machine.planted_link import planted_link, repositories
+from ralph.machine.repository import is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,7 +96,7 @@ def why_not_inside(
     if is_made_by_kernel(real, status):
         return f"{where} is made up by the kernel"
     real_top = os.path.dirname(real) if top is None else os.path.realpath(top)  # noqa: PTH120 - it is a str
-    if not is_beneath(real, (real_top,)):
+    if not is_within_any(real, (real_top,)):
         return f"{where} lies outside of {top_name}"
     return _why_secret(real, real_top, denied, status)
 
@@ -105,8 +106,8 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
     them.
     """
     real = opened_path(descriptor, path)
-    top = max((top for top in tops if is_beneath(link, (top,))), key=len)
-    if real is None or not is_beneath(real, tops):
+    top = max((top for top in tops if is_within_any(link, (top,))), key=len)
+    if real is None or not is_within_any(real, tops):
         out = f"{link} is a link that leads out of {top}, and may have come with it"
         raise OSError(
             errno.EPERM, f"{out}; name what it leads to ({real or 'no file'}) if that is meant", path

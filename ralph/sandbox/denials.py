@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,7 +65,7 @@ def _denials(line: str, policy: BoxPolicy, places: Iterable[str], protected: Seq
         yield "signals to processes that the command did not start"
     for place in places:
         path = os.path.realpath(place)
-        is_protected = any(is_within(path, one) for one in protected)
+        is_protected = is_within_any(path, protected)
         denied = f"changing {path}" if is_protected else _denied(path, policy)
         if denied is not None:
             yield denied
@@ -72,12 +73,11 @@ def _denials(line: str, policy: BoxPolicy, places: Iterable[str], protected: Seq
 
 def _telling_lines(output: str) -> Iterator[str]:
     lines = (line[:_LONGEST_LINE] for line in output.splitlines() if _DENIED.search(line[:_LONGEST_LINE]))
-    for _, line in zip(range(_MOST_LINES), lines, strict=False):
-        yield line
+    return islice(lines, _MOST_LINES)
 
 
 def _paths(line: str, working_directory: str) -> Iterator[str]:
-    for _, found in zip(range(_MOST_PATHS), _PATH.finditer(line), strict=False):
+    for found in islice(_PATH.finditer(line), _MOST_PATHS):
         path = found[1] or found[2]
         if "\0" not in path:
             expanded = os.path.expanduser(path)  # noqa: PTH111 - Path raises without a home

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within_any
 from ralph.places.table import CLOSED, DEVICE, paths_with
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
@@ -43,15 +43,15 @@ class BoxPolicy(Struct, frozen=True):
         """Whether a command may read the content of the file at a path. The path must not contain symbolic links.
         Directories can always be listed.
         """
-        if self.is_writable(path) or _is_in_any(path, self.readable):
+        if self.is_writable(path) or is_within_any(path, self.readable):
             return True
-        if _is_in_any(path, paths_with(CLOSED, {})):
+        if is_within_any(path, paths_with(CLOSED, {})):
             return self.may_write(path)
-        return not _is_in_any(path, self.unreadable)
+        return not is_within_any(path, self.unreadable)
 
     def is_writable(self, path: str) -> bool:
         """Whether a path lies in a writable place."""
-        return _is_in_any(path, self.writable)
+        return is_within_any(path, self.writable)
 
 
 def landlock_rules(policy: BoxPolicy, entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
@@ -84,10 +84,6 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
     rights = landlock.READ | landlock.READ_DIR
     places = (("/proc", rights), ("/dev", rights | _DEVICE | landlock.WRITE))
     return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
-
-
-def _is_in_any(path: str, places: Iterable[str]) -> bool:
-    return any(is_within(path, place) for place in places)
 
 
 def _open_places(closed: Collection[str], entries: Callable[[str], Iterable[str]]) -> Iterator[str]:

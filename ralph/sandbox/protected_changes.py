@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from ralph.machine.repository import is_within_any
 from ralph.places.table import COMPARED, names_with
 from ralph.values.screen_text import in_one_line
 
@@ -106,7 +107,7 @@ def changes_of(
     gone = missing_directories(after, git_directories)
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
-        if _is_beneath(path, made) or (_is_beneath(path, gone) and path not in gone):
+        if is_within_any(path, made) or (is_within_any(path, gone) and path not in gone):
             continue
         if old is None and new is not None:
             if may_be_made(path, new, git_directories):
@@ -147,16 +148,13 @@ def is_fresh_configuration(content: bytes | None) -> bool:
     return all(_FRESH_SECTION.fullmatch(line) or _FRESH_SETTING.fullmatch(line) for line in lines if line)
 
 
-def _is_beneath(path: str, directories: Sequence[str]) -> bool:
-    return any(path == one or path.startswith(f"{one}/") for one in directories)
-
-
 def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
     """One line that tells the model which changes were undone. Empty if there are none. `is_between` is True if the
     changes were made while neither a command nor a call of an MCP tool was running.
     """
-    done = [_shown(one, working_directory) for one in undone if not one.why_not]
-    failed = [f"{_shown(one, working_directory)} ({one.why_not})" for one in undone if one.why_not]
+    shown = [one.path.removeprefix(f"{working_directory}/") for one in undone]
+    done = [path for path, one in zip(shown, undone, strict=True) if not one.why_not]
+    failed = [f"{path} ({one.why_not})" for path, one in zip(shown, undone, strict=True) if one.why_not]
     sentences = []
     if done:
         why = _BETWEEN if is_between else _BY_COMMAND
@@ -182,10 +180,6 @@ def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str
         f"[a run here was killed during a command. Since that command began, these were changed, and nothing was undone: "
         f"{shown}. They can make git and agents run programs: look at them]"
     )
-
-
-def _shown(one: Undone, working_directory: str) -> str:
-    return one.path.removeprefix(f"{working_directory}/")
 
 
 def _listed(paths: Sequence[str]) -> str:

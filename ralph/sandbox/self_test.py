@@ -146,11 +146,11 @@ class SelfTest:
     def run(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
         """Runs the probe in the sandbox, for all actions or only for those named in `rows`. Raises ProbeError."""
         with closing(self._box()) as box:
-            box.prepare()
+            confinement = box.confinement(str(self.directory / "root"))
             # Made after the ruleset: such a secret must be unreadable too.
             self._make_late_secret()
             try:
-                return [*self._results(rows, box.confinement(str(self.directory / "root")))]
+                return [*self._results(rows, confinement)]
             finally:
                 self._end_daemons()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.places.gather import files_in
 from ralph.places.table import PRIVATE, names_with
 from ralph.values.tool_calls import ToolError
@@ -197,7 +197,7 @@ class HiddenPlaces:
         """Whether a search must skip the regular file `path`. `path` is relative to the directory of the search and
         contains no links.
         """
-        if any(is_within(path, place) for place in self.paths):
+        if is_within_any(path, self.paths):
             return True
         real = f"{self._directory}/{path}"
         above = os.path.dirname(real)  # noqa: PTH120 - it is a str
