@@ -126,7 +126,7 @@ def plan_box(
         tuple(_given(place, home, real_roots) for place in places)
         for places in (wanted.write, (*wanted.read, *lent), wanted.sockets)
     )
-    read_deny = tuple(os.path.realpath(_absolute(place, home)) for place in wanted.read_deny)
+    read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
     means = find_means(environment.get("PATH", os.defpath), work, shares_network=net == "full")
     level = box_level(means, net, gives_sockets=bool(sockets))
     writable = (*map(str, roots), *write)
@@ -270,13 +270,13 @@ def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
     """The path to which a setting gives commands access, with symbolic links resolved. Links inside a root are not
     resolved, because a command of an earlier run could have made such a link to get access to its target.
     """
-    path = _absolute(place, home)
+    path = absolute_place(place, home)
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings throughout
     if any(is_within(one, root) for one in (path, real) for root in real_roots):
         return path
     return os.path.realpath(path)
 
 
-def _absolute(place: str, home: str) -> str:
+def absolute_place(place: str, home: str) -> str:
     """The absolute path. `~` at the beginning stands for the home directory."""
     return os.path.normpath(f"{home or '/'}/{place[2:]}" if place.startswith("~/") else place)

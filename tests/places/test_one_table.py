@@ -124,7 +124,10 @@ def test_the_loop_the_pages_and_doctor_follow_the_table(
     (commit,) = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),))).commits
     [diff] = [file.diff for file in commit.files if file.path == "secret/key"]
     assert ("canary" in diff) != is_changed
-    assert (str(home / "secret/key") in [*sandbox_probe._secrets({"HOME": str(home)})]) == is_changed
+    wanted = SandboxSettings(read_deny=("~/work/a.txt",))
+    tried = [*sandbox_probe._secrets({"HOME": str(home)}, wanted)]
+    assert (str(home / "secret/key") in tried) == is_changed
+    assert str(home / "work/a.txt") in tried
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

@@ -85,6 +85,9 @@ gives to ordinary users. The first line of a run names the level that its comman
 with `--net off`, or with the network that `--net`, `--allow-host` or your settings name. With `proxy`, it also connects to the
 listed hosts (not with `--offline`).
 
+Which files are secret, protected or writable, which devices commands may use, and by which means each of them is guarded,
+stands in one table, `ralph/places/table.py`. [Trust](trust.md#protected-paths) shows it in words.
+
 This page is made from the probe's rows (`python -m tests.sandbox.sandbox_table > docs/sandbox.md`), and a test compares them. The
 tests run the same rows at every level.
 

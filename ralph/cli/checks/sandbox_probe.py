@@ -16,7 +16,7 @@ from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.machine.repository import repository_top
 from ralph.places.gather import files_in, gather_places
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git
+from ralph.sandbox.box_plan import about_git, absolute_place
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
@@ -55,7 +55,7 @@ def try_sandbox(
     means = find_means(environment.get("PATH", os.defpath), work)
     net: Net = "off" if wanted.net is None and not wanted.allow_hosts else wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
-        with SelfTest(means, net, secrets=tuple(_secrets(environment))) as test:
+        with SelfTest(means, net, secrets=tuple(_secrets(environment, wanted))) as test:
             results = test.run()
             reached = test.run_proxy(wanted.allow_hosts, is_offline=is_offline) if net == "proxy" else []
             level = test.level
@@ -91,9 +91,11 @@ def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
             yield warn("proxy", f"does not reach {where}: {one.answer}", "look at the name and the network")
 
 
-def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields files that must not be read, as the table of places says: the first ones of each directory."""
-    for place in gather_places([], environment).unread:
+def _secrets(environment: Mapping[str, str], wanted: SandboxSettings) -> Iterator[str]:
+    """Yields files that must not be read, as the table of places and the settings say: the first ones of each directory."""
+    home = environment.get("HOME", "")
+    denied = [os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny]
+    for place in gather_places([], environment, denied=denied).unread:
         files = (one for one in files_in(place, 0) if stat.S_ISREG(_mode_of(one)))
         yield from islice(files, _FILES_OF_A_DIRECTORY)
 
