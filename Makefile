@@ -20,11 +20,13 @@ format:
 	.venv-dev/bin/ruff format .
 	.venv-dev/bin/ruff check --fix .
 
-# What is made from the tables of commands, options and settings: the table of the shells' completion, the man page, and
+# What is made from the tables of commands, options and settings: the table of the shells' completion, the man page, the
+# page of `ralph --help`, and
 # the table in docs/settings.md.
 generated:
 	.venv-dev/bin/python -m benchmarks.completion_table
 	.venv-dev/bin/python -m benchmarks.man_page
+	.venv-dev/bin/python -m benchmarks.help_page
 	.venv-dev/bin/python -m benchmarks.settings_page
 
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...

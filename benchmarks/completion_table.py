@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperOption
 
 from benchmarks.commands import commands
-from ralph.cli.parameters import HELP, Parameter
 from ralph.mock_api import example_names
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.values.models import ALIASES
@@ -17,7 +18,7 @@ from ralph.values.permission_mode import PermissionMode
 from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 TABLE = Path(__file__).parent.parent / "ralph" / "cli" / "shell" / "table.tsv"
 _MOST_CHARS = 100
@@ -62,29 +63,28 @@ def _lines() -> Iterator[str]:
             yield from _rows(command.name, one, is_loop=is_loop)
 
 
-def _rows(command: str, one: Parameter, *, is_loop: bool) -> Iterator[str]:
-    if one is HELP:
-        yield _row(command, "option", one.spellings, says=one.help)
+def _rows(command: str, one: Any, *, is_loop: bool) -> Iterator[str]:
+    is_option = isinstance(one, TyperOption)
+    if is_option and one.is_flag:
+        yield _row(command, "option", one.opts, says=one.help)
+        if one.secondary_opts:
+            yield _row(command, "option", one.secondary_opts, says=f"Not {one.opts[0]}.")
         return
-    if one.kind is bool and not one.is_list:
-        yield _row(command, "option", one.spellings, says=one.help)
-        if one.negation:
-            yield _row(command, "option", (one.negation,), says=f"Not {one.spellings[0]}.")
-        return
-    names = re.split(r"\|", (one.metavar or "").strip("[]").removesuffix("..."))
+    metavar = one.metavar or ("" if is_option else one.name.upper())
+    names = metavar.strip("[]").removesuffix("...").split("|")
     if is_loop:  # the id of a loop
         names = ["LOOP" if name == "ID" else name for name in names]
     sources = dict.fromkeys(_SOURCES[name] for name in names if name in _SOURCES)
-    choices = one.choices or tuple(
+    choices = getattr(one.type, "choices", ()) or tuple(
         choice for name in names for choice in (_CHOICES.get(name, ()) or ((name,) if name.islower() else ()))
     )
-    is_list = one.is_list or bool({*names} & {*_COMMA_SEPARATED})
-    many = "words" if one.takes_words else "commas" if is_list else ""
+    is_list = is_option and (one.multiple or bool({*names} & {*_COMMA_SEPARATED}))
+    many = "words" if is_option and metavar.endswith("...") else "commas" if is_list else ""
     yield _row(
         command,
-        "option" if one.spellings else "argument",
-        one.spellings or (one.name,),
-        says=one.help,
+        "option" if is_option else "argument",
+        one.opts,
+        says=one.help or "",
         sources=" ".join(sources) or ("choices" if choices else "any"),
         choices=choices,
         many=many,
@@ -94,15 +94,15 @@ def _rows(command: str, one: Parameter, *, is_loop: bool) -> Iterator[str]:
 def _row(
     command: str,
     kind: str,
-    words: tuple[str, ...],
+    spellings: Iterable[str],
     *,
     says: str,
     sources: str = "",
-    choices: tuple[str, ...] = (),
+    choices: Iterable[str] = (),
     many: str = "",
 ) -> str:
-    words = tuple(
-        sorted(words, key=lambda word: not word.startswith("--"))
+    words = sorted(
+        spellings, key=lambda word: not word.startswith("--")
     )  # stable: the usual spelling stays first
     shown = re.split(r"(?<=\w)[.;] ", says, maxsplit=1)[0].rstrip(".")
     shown = shown if len(shown) <= _MOST_CHARS else f"{shown[: _MOST_CHARS - 1].rstrip()}…"

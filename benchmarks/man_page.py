@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from textwrap import TextWrapper
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks.commands import commands
 from ralph import __version__
-from ralph.cli.command_page import parameter_row
 from ralph.settings.listing import value_in_a_file
 from ralph.settings.tables import ALL_KEYS, KEYS
 from ralph.values.outcome import Outcome
@@ -125,8 +125,7 @@ def _synopsis(shown: Sequence[ShownCommand]) -> Iterator[str]:
     for command in shown:
         if command.is_group:
             continue
-        arguments = [one.metavar or one.name.upper() for one in command.parameters if not one.spellings]
-        words = " ".join(["[OPTIONS]", *(one if one.startswith("[") else f"[{one}]" for one in arguments)])
+        words = " ".join(command.command.collect_usage_pieces(command.context))
         if command is not shown[0]:
             yield ".br"
         yield f".B {_escaped(f'ralph {command.name}')}"
@@ -134,15 +133,14 @@ def _synopsis(shown: Sequence[ShownCommand]) -> Iterator[str]:
 
 
 def _command(command: ShownCommand) -> Iterator[str]:
-    yield from _paragraphs(command.text)
-    for at, (title, parameters) in enumerate(command.sections):
-        if at:  # the options of `ralph run`, which have a section of their own
-            yield f".SS {_quoted(_plain(title))}"
-            yield from _text(", ".join(sorted(one.longest_spelling for one in parameters)) + ".")
-            continue
-        for one in parameters:
-            name, text = parameter_row(one, command.defaults.get(one.name))
-            yield from _entry(name if one.spellings else one.name.upper(), text)
+    yield from _paragraphs(inspect.cleandoc(command.command.help or ""))
+    own = command.own_parameters
+    for one in own:
+        yield from _entry(*one.get_help_record(command.context))
+    others = sorted(max(one.opts, key=len) for one in command.parameters if one not in own)
+    if others:
+        yield '.SS "Options of ralph run, for each iteration"'
+        yield from _text(", ".join(others) + ".")
 
 
 def _exit(outcome: Outcome) -> str:

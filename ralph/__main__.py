@@ -15,7 +15,7 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     process ends when the process `parent_pid` ends.
     """
     arguments = sys.argv[1:]
-    if arguments in (["--version"], ["-v"]):
+    if arguments[:1] == ["--version"] or arguments == ["-v"]:
         _tell_version()
     from ralph.machine import own_process  # noqa: PLC0415 - costs time that --version saves
 

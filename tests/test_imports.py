@@ -45,18 +45,19 @@ HELP = """
     collections contextlib copyreg enum errno functools gc importlib itertools keyword operator re reprlib resource
     signal types typing warnings
 """
-# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`.
+# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`; typer `difflib`,
+# `gettext`, `subprocess`, and `inspect` with `ast`, `dis` and `tokenize`.
 START = """
-    array base64 binascii bisect bz2 collections contextlib copyreg datetime decimal enum errno fcntl fnmatch functools gc
-    heapq importlib ipaddress itertools json keyword lzma math ntpath numbers operator pathlib platform queue
-    random re reprlib resource select selectors shutil signal socket struct tempfile textwrap threading types typing
-    urllib uuid warnings weakref zlib
+    array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal difflib dis enum errno fcntl
+    fnmatch functools gc gettext heapq importlib inspect ipaddress itertools json keyword linecache locale lzma math ntpath
+    numbers opcode operator pathlib platform queue random re reprlib resource select selectors shutil signal socket struct
+    subprocess tempfile textwrap threading token tokenize traceback types typing urllib uuid warnings weakref zlib
 """
-# httpx imports `email`, `logging`, `mimetypes` and `http.cookiejar`; `ssl` and its own `hashlib` come with TLS alone. h11 imports `dataclasses` with `inspect`.
-HTTPX = """
-    ast atexit calendar copy dataclasses dis email encodings http inspect linecache locale logging mimetypes opcode quopri
-    string stringprep token tokenize traceback unicodedata
-"""
+# httpx imports `email`, `logging`, `mimetypes` and `http.cookiejar`; `ssl` and its own `hashlib` come with TLS alone. h11 imports `dataclasses`.
+HTTPX = (
+    "atexit calendar dataclasses email encodings http logging mimetypes quopri string stringprep unicodedata"
+)
+TYPER = "annotated_doc shellingham typer"
 SESSIONS = """
     collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
     pathlib re reprlib types typing urllib warnings
@@ -77,10 +78,10 @@ COMMANDS = [
     (
         "hi",
         ROOMS_OF_RUN,
-        "certifi h11 httpcore httpx httpx_sse idna msgspec",
+        f"certifi h11 httpcore httpx httpx_sse idna msgspec {TYPER}",
         f"{START} {HTTPX}",
     ),
-    ("loop hi --until true", ROOMS_OF_LOOP, "msgspec", f"{START} {LOOP}"),
+    ("loop hi --until true", ROOMS_OF_LOOP, f"msgspec {TYPER}", f"{START} {LOOP}"),
 ]
 
 

@@ -5,21 +5,17 @@ import os
 import sys
 from contextlib import suppress
 
-from ralph import __version__
-from ralph.cli.commands import COMMANDS, IN_LOOP, CannotError, LineError, line_command
+from ralph.cli.commands import ROOT_HELP, CannotError, LineError
+from ralph.cli.words import with_command
 from ralph.machine.loading import load_without
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
-
-_ROOT_OPTIONS = ("-h", "--help", "--version")
-"""Options that may be given instead of a command. All words after such an option are ignored."""
-_USUAL_COLUMNS = 80
 
 
 def run_cli(arguments: list[str]) -> int:
     """Runs the command that the arguments name. Returns the exit code."""
     try:
-        given, arguments = arguments, _with_command(arguments)
+        given, arguments = arguments, with_command(arguments)
         return _run(arguments, is_command_inserted=len(arguments) > len(given))
     except LineError as error:
         command = error.command or arguments[0]
@@ -41,63 +37,24 @@ def run_cli(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
     name, *words = arguments
-    if name in _ROOT_OPTIONS:
-        return _answer(name)
-    # msgspec takes what it needs from `typing` then. typing_extensions would load `inspect`, `ast` and `tokenize`.
+    if name in ROOT_HELP:
+        return _show_help()
+    # msgspec takes what it needs from `typing` then. typing_extensions is larger than all of msgspec's own modules.
     with load_without("typing_extensions"):
-        command = line_command(name)
-    if command is not None:
-        read = command.read(words, is_command_inserted=is_command_inserted)
-        if read is not None:
-            return command.run(*read)
-        from ralph.cli.command_page import command_page  # noqa: PLC0415 - only for the help
+        from ralph.cli.typer_command import named_command, run_command  # noqa: PLC0415 - the help does without typer
 
-        return _show(command_page(command, _columns()))
-    from ralph.cli.typer_command import run_typer_command  # noqa: PLC0415 - loads typer, which a run does not need
-
-    return run_typer_command(name, words)
+        command = named_command(name)
+    return run_command(name, command, words, is_command_inserted=is_command_inserted)
 
 
-def _answer(option: str) -> int:
-    """Prints the help or the version, as `option` requests. Returns the exit code."""
-    if option == "--version":
-        return _show(f"ralph {__version__}")
-    from ralph.cli.root_page import root_page  # noqa: PLC0415 - only for the help
-
-    return _show(root_page(_columns()))
-
-
-def _columns() -> int:
-    """The width of the terminal in columns, or a default without a terminal. Does not import `shutil`, to save time."""
-    with suppress(ValueError):
-        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
-            return columns
-    with suppress(OSError):  # standard output is no terminal
-        return os.get_terminal_size(1).columns or _USUAL_COLUMNS
-    return _USUAL_COLUMNS
-
-
-def _show(text: str) -> int:
-    """Prints a text and a line break, and returns the exit code. Raises OSError if standard output cannot be written."""
+def _show_help() -> int:
+    """Prints the page that `make generated` has made ahead. Raises OSError if standard output cannot be written."""
+    with open(os.path.join(os.path.dirname(__file__), "help.txt"), encoding="utf-8") as page:  # noqa: PTH118, PTH120, PTH123 - `pathlib` takes long to load
+        text = page.read()
     with suppress(BrokenPipeError):  # the reader has seen enough
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(text)
         sys.stdout.flush()
     return Outcome.COMPLETED.exit_code()
-
-
-def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command at their beginning. If the user named no command, this is `run`. Raises UsageError
-    if the first argument is a mistyped command.
-    """
-    if arguments[:1] == ["loop"] and arguments[1:2] and arguments[1] in IN_LOOP:
-        return [f"loop {arguments[1]}", *arguments[2:]]
-    if arguments and arguments[0] in (*COMMANDS, *_ROOT_OPTIONS):
-        return arguments
-    if arguments and not arguments[0].startswith("-"):
-        from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`
-
-        refuse_command_word(arguments)
-    return ["run", *arguments]
 
 
 def _complain(message: str, code: int) -> int:

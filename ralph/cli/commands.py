@@ -1,5 +1,4 @@
-"""Lists ralph's commands, each with its line in the help. Also finds the commands that read their command line
-without typer. The module of a command is imported only when the command is called.
+"""Lists ralph's commands, each with its line in the help.
 
 The errors of the command line are defined here too. Each leads to one line on standard error and an exit code. The
 most common error, `UsageError`, is defined elsewhere, because all packages use it.
@@ -7,13 +6,11 @@ most common error, `UsageError`, is defined elsewhere, because all packages use 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
-    from ralph.cli.line_command import LineCommand
     from ralph.values.outcome import Outcome
 
 
@@ -33,17 +30,8 @@ HELP_LINES = {
     "completion": "Print the script that completes command lines in bash, zsh or fish.",
 }
 COMMANDS = tuple(HELP_LINES)
-_LINE_COMMANDS = ("run", "loop", "doctor", "completion")
-"""The commands whose command lines ralph reads without typer. Each command is defined as `COMMAND` in the module that
-has the command's name."""
-
-
-def line_command(name: str) -> LineCommand | None:
-    """The command with this name. None if typer reads the command line of this command."""
-    if name not in _LINE_COMMANDS:
-        return None
-    command: LineCommand = import_module(f"ralph.cli.{name}").COMMAND
-    return command
+ROOT_HELP = ("-h", "--help")
+"""Options that may be given instead of a command. All words after such an option are ignored."""
 
 
 class LineError(UsageError):

@@ -2,25 +2,16 @@
 `ralph --complete`, which `shell/answer.py` answers.
 """
 
-# No `from __future__ import annotations` here: the options are read from the annotations.
+# No `from __future__ import annotations` here: typer reads the annotations.
 
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
 
-from msgspec import Struct
+import typer
 
-from ralph.cli.line_command import LineCommand, Section, Typed
-from ralph.cli.parameters import Argument
-from ralph.values.outcome import UsageError
-
-if TYPE_CHECKING:
-    from typing import Annotated
-else:
-    from ralph.values.setting import Declared as Annotated
-
-SHELLS = ("bash", "zsh", "fish")
+from ralph.cli.typer_command import typer_command
 
 _EPILOG = """\b
 One line installs it:
@@ -29,23 +20,21 @@ One line installs it:
   echo 'ralph completion fish | source' >> ~/.config/fish/config.fish"""
 
 
-class CompletionLine(Struct, frozen=True, kw_only=True):
-    shell: Annotated[str | None, Argument("bash, zsh or fish.", "|".join(SHELLS))] = None
-
-
-def completion(line: CompletionLine, _typed: Typed) -> int:
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        typer.Argument(metavar="bash|zsh|fish", help="The shell.", show_default=False),
+    ],
+) -> int:
     """Print the script that completes ralph's command lines in a shell.
 
     The Tab key then offers commands, options, their values, the ids of your sessions and the names of your targets.
     """
-    if line.shell not in SHELLS:
-        lack = "name a shell" if line.shell is None else f"{line.shell!r} is no shell that ralph completes in"
-        raise UsageError(f"{lack}: ralph completion {'|'.join(SHELLS)}")
-    script = Path(__file__).with_name("shell") / f"ralph.{line.shell}"
+    script = Path(__file__).with_name("shell") / f"ralph.{shell}"
     with suppress(BrokenPipeError):  # the reader has seen enough
         sys.stdout.write(script.read_text())
         sys.stdout.flush()
     return 0
 
 
-COMMAND = LineCommand("completion", completion, (Section(CompletionLine),), epilog=_EPILOG)
+COMMAND = typer_command("completion", completion, epilog=_EPILOG)

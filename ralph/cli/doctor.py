@@ -25,8 +25,8 @@ from ralph.cli.checks.machine import (
     look_at_sessions,
     look_at_working_directory,
 )
-from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import DoctorLine
+from ralph.cli.settings_command import SettingsCommand, Typed
 from ralph.cli.values import absolute
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.repository import repository_top
@@ -331,4 +331,4 @@ def _endpoint_findings(
     )
 
 
-COMMAND = LineCommand("doctor", doctor, (Section(DoctorLine),))
+COMMAND = SettingsCommand("doctor", doctor, DoctorLine)

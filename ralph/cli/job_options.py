@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.cli.line_command import check_settings
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_LOOPS
 from ralph.cli.loop import LoopLine
 from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
+from ralph.cli.settings_command import check_settings
 from ralph.cli.values import duration, permission_mode, setting_sources, title
 from ralph.values.outcome import UsageError
 
@@ -60,18 +60,14 @@ def check_job_options(words: Sequence[str], is_loop: bool) -> None:
     """
     if "--" in words:
         raise UsageError("-- ends the options, and the fleet has more to add")
-    command = LOOP if is_loop else RUN
-    read = command.read(words)
-    if read is None:
-        raise UsageError("--help is no option of a job")
-    lines, typed = read
-    for name, spelling in typed.given.items():
-        if name in _FIELDS:
-            raise UsageError(f"{spelling} is the job's field {_FIELDS[name]}")
-        if name in _FLEETS:
-            raise UsageError(f"{spelling} is not for a job: the fleet decides it")
-        if is_loop and name in NOT_FOR_LOOPS:
-            raise UsageError(f"{spelling} is not for a loop: {NOT_FOR_LOOPS[name]}")
+    lines, typed = (LOOP if is_loop else RUN).read(words)
+    for one in typed.given:
+        if one.name in _FIELDS:
+            raise UsageError(f"{one.spelling} is the job's field {_FIELDS[one.name]}")
+        if one.name in _FLEETS:
+            raise UsageError(f"{one.spelling} is not for a job: the fleet decides it")
+        if is_loop and one.name in NOT_FOR_LOOPS:
+            raise UsageError(f"{one.spelling} is not for a loop: {NOT_FOR_LOOPS[one.name]}")
     for line in lines:
         if isinstance(line, RunLine):
             check_settings(line.flags)

@@ -8,16 +8,15 @@ loop itself chooses the session and the result file of each iteration.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.cli.commands import IN_LOOP, wrong_value
-from ralph.cli.line_command import LineCommand, Section, Typed, check_settings
-from ralph.cli.line_reader import TypedOption
 from ralph.cli.options import Directory, RunLine
-from ralph.cli.parameters import Argument, Option
+from ralph.cli.settings_command import SettingsCommand, Typed, check_settings, option
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
@@ -40,11 +39,7 @@ from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
-    from typing import Annotated
-
     from ralph.loop.values import LoopLimits, LoopPlan
-else:
-    from ralph.values.setting import Declared as Annotated
 
 _EPILOG = """\b
 Examples:
@@ -87,15 +82,19 @@ REFUSED = {
 class LoopLine(Struct, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
-        Argument("The task of each iteration; `-` or none: read it once, from standard input."),
+        typer.Argument(
+            None,
+            metavar="PROMPT",
+            help="The task of each iteration; `-` or none: read it once, from standard input.",
+        ),
     ] = None
     prompt_file: Annotated[
         str | None,
-        Option("--prompt-file -f", "Read the task from a file, again for each iteration.", metavar="PATH"),
+        option("--prompt-file -f", "Read the task from a file, again for each iteration.", metavar="PATH"),
     ] = None
     until: Annotated[
         str | None,
-        Option(
+        option(
             "--until",
             "The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
             "after each; if it fails, its output begins the next prompt.",
@@ -104,32 +103,32 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = None
     until_timeout: Annotated[
         str | None,
-        Option("--until-timeout", "A check that takes longer has failed. Default: 30m.", metavar="TIME"),
+        option("--until-timeout", "A check that takes longer has failed. Default: 30m.", metavar="TIME"),
     ] = None
     at_least_once: Annotated[
-        bool, Option("--at-least-once", "Run an iteration even if the check passes already.")
+        bool, option("--at-least-once", "Run an iteration even if the check passes already.")
     ] = False
     max_iterations: Annotated[
-        int | None, Option("--max-iterations", "End after N iterations.", metavar="N")
+        int | None, option("--max-iterations", "End after N iterations.", metavar="N")
     ] = None
     max_budget_usd: Annotated[
         float | None,
-        Option("--max-budget-usd", "Never spend more, over all iterations.", metavar="USD"),
+        option("--max-budget-usd", "Never spend more, over all iterations.", metavar="USD"),
     ] = None
     max_time: Annotated[
         str | None,
-        Option("--max-time", "End the loop after this time, waits included: 90s, 30m, 8h.", metavar="TIME"),
+        option("--max-time", "End the loop after this time, waits included: 90s, 30m, 8h.", metavar="TIME"),
     ] = None
-    commit: Annotated[bool, Option("--commit", "Commit the changes that an iteration left uncommitted.")] = (
+    commit: Annotated[bool, option("--commit", "Commit the changes that an iteration left uncommitted.")] = (
         False
     )
     push: Annotated[
         bool,
-        Option("--push", "Push after each iteration; a failed push is reported and tried again."),
+        option("--push", "Push after each iteration; a failed push is reported and tried again."),
     ] = False
     plan_file: Annotated[
         str | None,
-        Option(
+        option(
             "--plan-file",
             f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.",
             metavar="PATH",
@@ -137,7 +136,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = None
     report: Annotated[
         str | None,
-        Option(
+        option(
             "--report",
             "Rewrite an HTML page about the loop after each iteration, as `ralph report` makes it.",
             metavar="FILE",
@@ -145,7 +144,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = None
     no_outage_waits: Annotated[
         bool,
-        Option(
+        option(
             "--no-outage-waits",
             "End with exit 75 at once if the API is away: the caller tries again, with --continue.",
         ),
@@ -153,7 +152,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     directory: Directory = None
     continue_: Annotated[
         bool,
-        Option(
+        option(
             "--continue -c",
             "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
             "--max options and --base-url may be given again.",
@@ -161,18 +160,18 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = False
     moved: Annotated[
         bool,
-        Option(
+        option(
             "--moved",
             "With --continue: the only loop of the state directory goes on here, wherever it was before.",
         ),
     ] = False
-    status: Annotated[bool, Option("--status", "Show the state of this directory's loop, and exit.")] = False
+    status: Annotated[bool, option("--status", "Show the state of this directory's loop, and exit.")] = False
     json_: Annotated[
-        bool, Option("--json", "With --status: the loop's whole record, as one JSON object.")
+        bool, option("--json", "With --status: the loop's whole record, as one JSON object.")
     ] = False
     watch: Annotated[
         bool,
-        Option("--watch", "With --status: show it again and again until the loop has ended."),
+        option("--watch", "With --status: show it again and again until the loop has ended."),
     ] = False
 
 
@@ -239,14 +238,14 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
     return replace(
         bare,
-        run_arguments=arguments_for_run(typed),
+        run_arguments=words_for_run(typed),
         config_file=absolute(to_run.config),
         mcp_files=_mcp_files(to_run),
         claude_settings=json_or_path(to_run.claude_settings),
         report_file=_report_file(line),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
-        pass_env=to_run.tools["tools.pass_env"] or (),
+        pass_env=to_run.settings["tools.pass_env"] or (),
         sandbox=_sandbox_flags(to_run),
         is_quiet=to_run.quiet,
         session_directory=absolute(to_run.session_dir),
@@ -285,33 +284,13 @@ def _sandbox_flags(to_run: RunLine) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-def arguments_for_run(typed: Typed) -> tuple[str, ...]:
-    """The options that the loop passes to `ralph run` in each iteration, as the user typed them."""
-    return tuple(word for option in typed.options for word in part_for_run(option))
-
-
-def part_for_run(option: TypedOption) -> tuple[str, ...]:
-    """The words of a typed option that `ralph run` must get.
-
-    This is usually the whole option or nothing. For a cluster of short options such as `-qf`, it is a cluster with
-    only those letters that are options of `ralph run`, but not of the loop itself.
-    """
-    words = option.words
-    is_runs = [one.name not in _OWN for one in option.parameters]
-    word, *value = words
-    if all(is_runs):
-        return words
-    if word.startswith("--"):
-        return ()
-    letters, rest = word[1 : len(is_runs) + 1], word[len(is_runs) + 1 :]
-    of_run = "".join(letter for letter, its in zip(letters, is_runs, strict=True) if its)
-    if not of_run:
-        return ()
-    return (f"-{of_run}{rest}", *value) if is_runs[-1] else (f"-{of_run}",)
+def words_for_run(typed: Typed) -> tuple[str, ...]:
+    """The options that the loop passes to `ralph run` in each iteration."""
+    return tuple(word for one in typed.given if one.name not in _OWN for word in one.words)
 
 
 def _refuse_all_but(allowed: tuple[str, ...], typed: Typed, says: str) -> None:
-    spellings = [spelling for name, spelling in typed.given.items() if name not in allowed]
+    spellings = [one.spelling for one in typed.given if one.name not in allowed]
     if spellings:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
 
@@ -364,9 +343,9 @@ def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str)
 
 
 def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
-    for name, spelling in typed.given.items():
-        if name in REFUSED:
-            raise UsageError(f"{spelling} is not for a loop: {REFUSED[name]}")
+    for one in typed.given:
+        if one.name in REFUSED:
+            raise UsageError(f"{one.spelling} is not for a loop: {REFUSED[one.name]}")
     if to_run.input_format == "stream-json":
         raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
@@ -379,11 +358,11 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     """
     check_settings(to_run.flags)
     check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)
-    for option, text, file in (
+    for name, text, file in (
         ("system-prompt", to_run.system_prompt, to_run.system_prompt_file),
         ("append-system-prompt", to_run.append_system_prompt, to_run.append_system_prompt_file),
     ):
-        text_or_file(option, text, file, directory, takes_pipe=False)
+        text_or_file(name, text, file, directory, takes_pipe=False)
     permission_mode(to_run.permission_mode)
     setting_sources(to_run.setting_sources)
     title(to_run.name)
@@ -394,12 +373,4 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     return writable
 
 
-COMMAND = LineCommand(
-    "loop",
-    loop,
-    (
-        Section(LoopLine),
-        Section(RunLine, "Options of `ralph run`, for each iteration", unlisted=REFUSED),
-    ),
-    epilog=_EPILOG,
-)
+COMMAND = SettingsCommand("loop", loop, LoopLine, RunLine, epilog=_EPILOG, unlisted=REFUSED)

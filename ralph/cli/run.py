@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from ralph.cli.commands import wrong_value
-from ralph.cli.line_command import LineCommand, Section, Typed, check_settings
 from ralph.cli.options import RunLine
+from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
@@ -66,7 +66,7 @@ def run(line: RunLine, typed: Typed) -> int:
     has_prompt = names_prompt or line.continue_ or takes_messages
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
-        check_settings(line.tools)
+        check_settings({name: value for name, value in line.settings.items() if name.startswith("tools.")})
     options = _run_options(line, writable, permissions=permissions)
     check_output_is_open(options.output.result_file)
     return run_command(options)
@@ -157,4 +157,4 @@ def _write_result(shortage: ShortageError, output_format: str) -> None:
         os.write(1, line.encode())
 
 
-COMMAND = LineCommand("run", run, (Section(RunLine),), loads_late=True)
+COMMAND = SettingsCommand("run", run, RunLine)

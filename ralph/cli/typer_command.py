@@ -1,4 +1,4 @@
-"""The small commands, whose command lines typer parses. All other commands do not need typer."""
+"""Makes typer's commands, and runs the one that a command line names. Only this command's module is imported."""
 
 from __future__ import annotations
 
@@ -7,58 +7,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph.cli.commands import LineError
 from ralph.machine.loading import begin_garbage_collection
+from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typer._click import Command
-
 _MODULES = {
+    "run": ("run", "COMMAND"),
+    "loop": ("loop", "COMMAND"),
     "loop init": ("loop_init", "COMMAND"),
     "loop ls": ("loop_history", "LIST"),
     "loop show": ("loop_history", "SHOW"),
+    "doctor": ("doctor", "COMMAND"),
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),
-    "fleet": ("fleet", "COMMAND"),
-    "report": ("report", "COMMAND"),
     "sessions": ("sessions", "COMMAND"),
+    "report": ("report", "COMMAND"),
+    "fleet": ("fleet", "COMMAND"),
+    "completion": ("completion", "COMMAND"),
 }
-"""For each small command, two names: the module in `ralph.cli`, and the command object in this module."""
+"""For each command, two names: the module in `ralph.cli`, and the command object in this module."""
 HELP_OPTIONS = ["-h", "--help"]
 _FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
 """Terminals with a width between these numbers of columns need a narrower help page than typer makes."""
 
 
-def typer_command(name: str, function: Callable[..., int]) -> Command:
-    """Makes a command whose options are the parameters of `function`. `function` returns the exit code."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name)(function)
-    return get_command(app)
-
-
-def small_commands() -> tuple[str, ...]:
-    """The names of the commands whose command lines typer parses."""
+def command_names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 
-def named_command(name: str) -> Command:
-    """The small command with this name."""
+def named_command(name: str) -> Any:
+    """The command with this name."""
     module, attribute = _MODULES[name]
-    command: Command = getattr(import_module(f"ralph.cli.{module}"), attribute)
-    return command
+    return getattr(import_module(f"ralph.cli.{module}"), attribute)
 
 
-def run_typer_command(name: str, words: list[str]) -> int:
-    """Runs the small command with this name, or shows its help. Returns the exit code. Raises LineError if the words
-    do not fit the command's parameters.
+def typer_command(
+    name: str,
+    function: Callable[..., int],
+    *,
+    epilog: str | None = None,
+    kind: type[TyperCommand] = TyperCommand,
+) -> Any:
+    """Makes a command whose options are the parameters of `function`. `function` returns the exit code."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name, epilog=epilog, cls=kind)(function)
+    return get_command(app)
+
+
+def run_command(name: str, command: Any, words: list[str], *, is_command_inserted: bool) -> int:
+    """Runs the command with this name, or shows its help. Returns the exit code. Raises UsageError if the words do not
+    fit the command's parameters.
     """
-    command = named_command(name)
-    begin_garbage_collection()
+    if name != "run":  # which still imports many modules, and begins garbage collection itself
+        begin_garbage_collection()
     columns = shutil.get_terminal_size().columns
     narrow: dict[str, Any] = (
         {"terminal_width": columns - 2} if _FEWEST_COLUMNS <= columns < _TYPER_FITS_FROM else {}
@@ -69,12 +77,26 @@ def run_typer_command(name: str, words: list[str]) -> int:
             prog_name=f"ralph {name}",
             standalone_mode=False,
             help_option_names=HELP_OPTIONS,
+            obj=is_command_inserted,
             **narrow,
         )
     except TyperException as error:
-        context = getattr(error, "ctx", None)
-        path = f"ralph {name}" if context is None else context.command_path
-        raise LineError(error.format_message(), path.removeprefix("ralph ")) from None
+        raise line_error(error, name) from None
     except SystemExit:
         return 0  # typer raises it if the reader of its help has closed the pipe
     return code if isinstance(code, int) else 0
+
+
+def line_error(error: Any, command: str) -> UsageError:
+    """The error about a command line that does not fit the parameters of `command`, made from typer's."""
+    from ralph.cli.claude_options import instead_of  # noqa: PLC0415 - only for an error
+
+    instead = instead_of(getattr(error, "option_name", ""))
+    if instead is not None:
+        return UsageError(instead)
+    context = getattr(error, "ctx", None)
+    if context is not None and getattr(error, "possibilities", None):
+        hidden = {word for one in context.command.params if one.hidden for word in one.opts}
+        error.possibilities = [word for word in error.possibilities if word not in hidden]
+    path = command if context is None else context.command_path.removeprefix("ralph ")
+    return LineError(error.format_message(), path)

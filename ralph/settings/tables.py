@@ -102,7 +102,7 @@ class ModelSettings(Struct, frozen=True):
             flag=Flag(
                 "--betas",
                 "Features of the API to ask for (the header anthropic-beta).",
-                "FEATURES",
+                "FEATURES...",
                 Takes.WORDS,
             ),
             is_in_files=False,

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.core import TyperOption
 
 from ralph.cli.claude_options import INSTEAD
 from ralph.cli.run import COMMAND
@@ -60,7 +61,9 @@ def test_a_line_of_claude_code_is_read(row: str) -> None:
 @every_row("row", rows(NO_EFFECT))
 def test_what_has_no_effect_says_why_in_the_help(row: str) -> None:
     spelling = re.split("[ =]", row)[0]
-    (option,) = [one for own in COMMAND.parameters() for one in own if spelling in one.spellings]
+    (option,) = [one for one in COMMAND.params if spelling in one.opts]
+    assert isinstance(option, TyperOption)
+    assert option.help is not None
     assert option.help.startswith("Accepted without effect: ")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from typer.core import TyperOption
+
 from ralph.cli.doctor import COMMAND as DOCTOR
-from ralph.cli.line_command import split_names
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.run import COMMAND as RUN
+from ralph.cli.settings_command import split_names
 from ralph.settings.tables import ALL_KEYS
 from tests.rows import every_row
 
@@ -31,7 +33,7 @@ def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> 
 
 @every_row("command", [RUN, LOOP, DOCTOR])
 def test_each_flag_stands_once_among_the_options_of_a_command(command) -> None:
-    spellings = [word for own in command.parameters() for one in own for word in one.spellings]
+    spellings = [word for one in command.params for word in one.opts]
     assert len(spellings) == len(set(spellings))
     # `ralph doctor --sandbox` is another option, and tries the sandbox of the settings files.
     others = () if command is not DOCTOR else ("sandbox.",)
@@ -42,6 +44,6 @@ def test_each_flag_stands_once_among_the_options_of_a_command(command) -> None:
 
 @every_row("command", [RUN, LOOP, DOCTOR])
 def test_each_spelling_is_a_word_or_a_letter(command) -> None:
-    parameters = [one for own in command.parameters() for one in own]
-    spellings = [word for one in parameters for word in (*one.spellings, *filter(None, [one.negation]))]
+    options = [one for one in command.params if isinstance(one, TyperOption)]
+    spellings = [word for one in options for word in (*one.opts, *one.secondary_opts)]
     assert [word for word in spellings if not re.fullmatch(r"--[a-zA-Z][a-zA-Z-]+|-[a-zA-Z]", word)] == []

@@ -166,7 +166,7 @@ REFUSED: list[tuple[object, str]] = [
     (changed(options=["--effort"]), "$.options: cannot be used: Option '--effort' requires"),
     (changed(options=["a task"]), "$.options: cannot be used: PROMPT is the job's field prompt"),
     (changed(options=["--"]), "$.options: cannot be used: -- ends the options"),
-    (changed(options=["--help"]), "$.options: cannot be used: --help is no option"),
+    (changed(options=["--help"]), "$.options: cannot be used: No such option: --help"),
     (changed(options=["--model=x"]), "$.options: cannot be used: --model is the job's field model"),
     (changed(options=["-qc"]), "$.options: cannot be used: --continue is not for a job"),
     (changed(options=["--until", "x"]), "$.options: cannot be used: No such option: --until"),

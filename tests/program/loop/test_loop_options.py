@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
+from typer.core import TyperOption
 
 import ralph.loop.command
 import ralph.loop.status
 from ralph.cli.app import run_cli
-from ralph.cli.commands import LineError
-from ralph.cli.line_reader import read_line
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
-from ralph.cli.loop import part_for_run
+from ralph.cli.loop import LoopLine, words_for_run
+from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
 from ralph.loop.options import LoopOptions, RequestedPrompt
 from ralph.loop.values import LoopLimits, LoopPlan
+from ralph.values.outcome import UsageError
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row
 
@@ -76,8 +77,14 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         directory=str(tmp_path / "work"),
         launch_directory=str(tmp_path),
         run_arguments=(
-            *("--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
-            *("--pass-env", "A_TOKEN", "--settings", "rules.json"),
+            *(
+                "--pass-env=A_TOKEN",
+                "--metrics-file=m.prom",
+                "--quiet",
+                "--config=my.toml",
+                "--session-dir=kept",
+            ),
+            "--settings=rules.json",
         ),
         claude_settings=str(tmp_path / "rules.json"),
         config_file=str(tmp_path / "my.toml"),
@@ -101,35 +108,36 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
 
 
 PASSED_ON = {
-    "in the order and form they were typed": (
-        ["--model=opus", "x", "--effort", "high", "--max-turns=3", "-p"],
-        ["--model=opus", "--effort", "high", "--max-turns=3", "-p"],
-    ),
     "value that looks like the loop's": (
         ["--append-system-prompt=--push", "--system-prompt", "--commit", "x"],
-        ["--append-system-prompt=--push", "--system-prompt", "--commit"],
+        ["--system-prompt=--commit", "--append-system-prompt=--push"],
     ),
-    "cluster with the prompt file": (["-pqf", "PROMPT.md"], ["-pq"]),
+    "the last of several": (["--model=opus", "x", "--model", "haiku"], ["--model=haiku"]),
+    "cluster with the prompt file": (["-pqf", "PROMPT.md"], ["--print", "--quiet"]),
     "classic line": (
         ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose", "x"],
-        ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose"],
+        ["--print", "--output-format=stream-json", "--dangerously-skip-permissions", "--verbose"],
     ),
     "paths stay as typed": (
         ["x", "--session-dir", ".", "--metrics-file=m.prom"],
-        ["--session-dir", ".", "--metrics-file=m.prom"],
+        ["--metrics-file=m.prom", "--session-dir=."],
     ),
     "lists, a word at a time": (
         ["x", "--add-dir", ".", "..", "--tools", "Read,Bash", "Grep", "-q"],
-        ["--add-dir=.", "--add-dir=..", "--tools=Read,Bash", "--tools=Grep", "-q"],
+        ["--tools=Read,Bash", "--tools=Grep", "--quiet", "--add-dir=.", "--add-dir=.."],
     ),
+    "an empty list": (["x", "--tools", ""], ["--tools="]),
+    "numbers": (["x", "--max-turns", "03", "--max-tokens=7"], ["--max-tokens=7", "--max-turns=3"]),
+    "a negation": (["x", "--strict-mcp-config", "--no-strict-mcp-config"], ["--no-strict-mcp-config"]),
+    "an optional value": (["--debug", "api", "x"], ["--debug"]),
     "prompt behind a list": (["--add-dir", ".", "--", "x"], ["--add-dir=."]),
     "prompt behind --": (["--quiet", "--", "--model"], ["--quiet"]),
-    "text is the input format anyway": (["--input-format", "text", "x"], ["--input-format", "text"]),
+    "text is the input format anyway": (["--input-format", "text", "x"], ["--input-format=text"]),
 }
 
 
 @pytest.mark.parametrize(("typed", "passed_on"), PASSED_ON.values(), ids=PASSED_ON.keys())
-def test_options_of_run_are_passed_on_as_they_were_typed(asked, typed, passed_on) -> None:
+def test_what_was_set_for_run_is_passed_on(asked, typed, passed_on) -> None:
     plan = plan_of(asked, *typed)
     assert list(plan.run_arguments) == passed_on
     assert not plan.pushes
@@ -257,9 +265,9 @@ def test_a_working_directory_that_is_gone_is_exit_74(asked, capfd, tmp_path, mon
 # --- Who gets what of one command line
 
 
-OF_LOOP, OF_RUN = LOOP.parameters()
-[ALL_OF_RUN] = RUN.parameters()
-SPELLINGS = sorted({spelling for parameter in (*OF_LOOP, *OF_RUN) for spelling in parameter.spellings})
+OF_LOOP = [one for one in LOOP.params if one.name in LoopLine.__struct_fields__]
+OF_RUN = [one for one in LOOP.params if one not in OF_LOOP]
+SPELLINGS = sorted({spelling for one in LOOP.params if isinstance(one, TyperOption) for spelling in one.opts})
 LETTERS = [spelling[1] for spelling in SPELLINGS if len(spelling) == 2]
 WORDS = st.one_of(
     st.sampled_from(SPELLINGS),
@@ -272,13 +280,14 @@ WORDS = st.one_of(
 @given(st.lists(WORDS, max_size=6))
 def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
     try:
-        read = read_line(words, [*OF_LOOP, *OF_RUN])
-    except LineError:
+        (_, of_run), typed = LOOP.read(words)
+    except UsageError:
         return
-    names = {parameter.name for parameter in OF_RUN}
-    handed_on = [word for option in read.options for word in part_for_run(option)]
-    of_run = read_line(handed_on, ALL_OF_RUN)
-    assert of_run.values == {name: value for name, value in read.values.items() if name in names}
+    ((again,), _) = RUN.read(words_for_run(typed))
+    assert isinstance(of_run, RunLine)
+    assert isinstance(again, RunLine)
+    left_to_run = {name: None for name, value in again.settings.items() if name not in of_run.settings}
+    assert again == replace(of_run, settings={**of_run.settings, **left_to_run})
 
 
 # --- As users start it
@@ -299,12 +308,14 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     ):
         assert taught in text
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
-    own, _, of_run = ran.stdout.partition("\nOptions of `ralph run`, for each iteration:\n")
-    for parameter in OF_LOOP:
-        assert (parameter.longest_spelling if parameter.spellings else parameter.name) in own
-    for parameter in OF_RUN:
-        is_shown = parameter.name not in NOT_FOR_A_LOOP and not parameter.is_hidden
-        assert bool(re.search(rf"^  .*{parameter.longest_spelling}\b", of_run, re.MULTILINE)) == is_shown
+    shown = re.findall(r"^  (-.*?)(?:  |$)", ran.stdout, re.MULTILINE)
+    at = {spelling: row for row, words in enumerate(shown) for spelling in re.findall(r"--?[\w-]+", words)}
+    own = [at[max(one.opts, key=len)] for one in OF_LOOP if isinstance(one, TyperOption)]
+    of_run = [at.get(max(one.opts, key=len)) for one in OF_RUN]
+    assert own == [*range(len(own))], "the loop's own options come first"
+    assert [one.name for one, row in zip(OF_RUN, of_run, strict=True) if row is None] == [
+        one.name for one in OF_RUN if one.name in NOT_FOR_A_LOOP or one.name == "iteration"
+    ]
 
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:

@@ -1,0 +1,198 @@
+"""Makes the commands `ralph run`, `ralph loop` and `ralph doctor`, which share most of their options.
+
+Their options are fields of Structs. The field `settings` stands for one option per flag in the tables of settings. typer
+checks only the types of values. The ranges are checked by `check_settings`, or when the run reads its settings.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+from msgspec import Struct
+from typer.core import TyperCommand, TyperOption
+from typer.exceptions import TyperException
+from typer.main import get_click_param
+from typer.models import ParamMeta
+
+from ralph.cli.typer_command import line_error
+from ralph.cli.values import absolute
+from ralph.cli.words import with_repeated_options
+from ralph.settings.tables import ALL_KEYS, BY_NAME
+from ralph.values.outcome import UsageError
+from ralph.values.setting import Takes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from ralph.values.setting import Flag, Key
+
+_SETTINGS = "settings"
+"""The field with the values of settings' flags, by the names of the settings. None means that the flag was not given."""
+
+
+def option(spellings: str, says: str, metavar: str | None = None, *, is_hidden: bool = False) -> Any:
+    """Annotates a field that is set by an option. `spellings` are separated by spaces. If `metavar`, the name of the value
+    in the help, ends with `...`, the option takes all words up to the next option.
+    """
+    return typer.Option(None, *spellings.split(), help=says, metavar=metavar, hidden=is_hidden)
+
+
+class Given(Struct, frozen=True):
+    """A parameter that the user gave a value."""
+
+    name: str
+    spelling: str
+    """The longest spelling of an option, or the name of an argument in capitals. Error messages show it."""
+    words: tuple[str, ...]
+    """The words that give an option the same value again."""
+
+
+class Typed(Struct, frozen=True):
+    """The command line as the user typed it, for commands that need more than the values."""
+
+    given: tuple[Given, ...] = ()
+    last_list: str | None = None
+    """As `with_repeated_options` returns it."""
+    is_command_inserted: bool = False
+    """True if the user named no command and ralph inserted `run`."""
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose options are the fields of Structs and the flags of settings. It passes one Struct per type in
+    `lines`, and a `Typed`, to `call`. The help does not show the parameters in `unlisted`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        call: Callable[..., int],
+        *lines: type[Struct],
+        epilog: str | None = None,
+        unlisted: Collection[str] = (),
+    ) -> None:
+        fields = {field for line in lines for field in line.__struct_fields__}
+        self._call, self.lines = call, lines
+        names = {key.spelling.removeprefix("--").replace("-", "_"): key for key in ALL_KEYS if key.flag}
+        self.flags = {parameter: key for parameter, key in names.items() if parameter not in fields}
+        declared: dict[str, ParamMeta] = {}
+        for line in lines:
+            for one in self._declared(line):
+                declared.setdefault(one.name, one)
+        parameters = [get_click_param(one)[0] for one in declared.values()]
+        for parameter in parameters:
+            parameter.hidden = parameter.hidden or parameter.name in unlisted
+        help_text = inspect.getdoc(call)
+        super().__init__(name, params=[*parameters], help=help_text, epilog=epilog, rich_markup_mode=None)
+
+    def _declared(self, line: type[Struct]) -> Iterator[ParamMeta]:
+        for field, default in zip(line.__struct_fields__, line.__struct_defaults__, strict=True):
+            if field == _SETTINGS:
+                yield from (_flag(name, key, key.flag) for name, key in self.flags.items() if key.flag)
+                continue
+            annotation = line.__annotations__[field]
+            (info,) = annotation.__metadata__
+            info.default = default
+            kind = annotation.__origin__
+            yield ParamMeta(
+                name=field, default=info, annotation=list[str] if kind == tuple[str, ...] else kind
+            )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [one for one in self.params if isinstance(one, TyperOption) and not one.is_flag]
+        valued = {word: one.metavar or "" for one in options for word in one.opts}
+        words, ctx.meta["last list"] = with_repeated_options(args, valued)
+        return super().parse_args(ctx, words)
+
+    def invoke(self, ctx: Any) -> int:
+        lines, typed = self._decoded(ctx)
+        return self._call(*lines, typed)
+
+    def read(self, words: Sequence[str]) -> tuple[list[Struct], Typed]:
+        """Decodes the words behind the command without calling it. Raises UsageError if they do not fit, and if they ask
+        for the help.
+        """
+        try:
+            return self._decoded(self.make_context(self.name, [*words], help_option_names=[]))
+        except TyperException as error:
+            raise line_error(error, self.name or "") from None
+
+    def _decoded(self, context: Any) -> tuple[list[Struct], Typed]:
+        """The command's Structs with the values of a command line. If several of them have a field, only the first one
+        gets its value.
+        """
+        values = dict(context.params)
+        values[_SETTINGS] = {key.name: _setting(key, values.pop(name)) for name, key in self.flags.items()}
+        lines = [
+            line(**{name: values.pop(name) for name in line.__struct_fields__ if name in values})
+            for line in self.lines
+        ]
+        is_given = {
+            one.name: context.get_parameter_source(one.name).name == "COMMANDLINE" for one in self.params
+        }
+        given = tuple(_given(one, context.params[one.name]) for one in self.params if is_given[one.name])
+        return lines, Typed(given, context.meta["last list"], bool(context.obj))
+
+
+def _given(parameter: Any, value: Any) -> Given:
+    spelling = max(parameter.opts, key=len)
+    if not isinstance(parameter, TyperOption):
+        return Given(parameter.opts[0], spelling.upper(), ())
+    if parameter.is_flag:
+        words = [spelling if value else parameter.secondary_opts[0]]
+    else:
+        words = [f"{spelling}={one}" for one in (value if parameter.multiple else [value])]
+    return Given(str(parameter.name), spelling, tuple(words))
+
+
+# --- The flags of settings
+
+
+def _flag(name: str, key: Key, flag: Flag) -> ParamMeta:
+    plain = key.kind.plain_type
+    if flag.takes is not Takes.ONE:
+        kind: Any = list[str]
+    elif flag.choices:
+        kind = Literal[flag.choices]
+    else:
+        kind = plain if plain in {bool, int, float} else str
+    spelling = f"{flag.spelling}/--no-{flag.spelling[2:]}" if plain is bool else flag.spelling
+    spellings = " ".join((spelling, *flag.other_spellings))
+    return ParamMeta(name=name, default=option(spellings, flag.help, flag.metavar), annotation=kind | None)
+
+
+def _setting(key: Key, value: Any) -> object:
+    """The setting's value for the value that typer has read. None if the flag was not given."""
+    if key.flag is None or key.flag.takes is Takes.ONE:
+        return value
+    if not value:
+        return None
+    match key.flag.takes:
+        case Takes.JOINED:
+            return ",".join(value)
+        case Takes.PLACES:
+            return tuple(
+                word if not word.strip() or word.lstrip().startswith("{") else absolute(word)
+                for word in value
+            )
+    return tuple(name for word in value for name in split_names(word))
+
+
+def split_names(word: str) -> list[str]:
+    """Splits a word into names at commas and white space. `Bash(git add:*)` is one name."""
+    return re.findall(r"[^\s,(]*\([^)]*\)?|[^\s,]+", word)
+
+
+def check_settings(flags: Mapping[str, object]) -> None:
+    """Raises UsageError if a run would refuse the value of a flag later. `flags` maps the names of settings to
+    values. None means that the flag was not given.
+    """
+    for name, value in flags.items():
+        if value is None:
+            continue
+        try:
+            BY_NAME[name].kind.decoded(value)
+        except ValueError as error:
+            raise UsageError(f"{BY_NAME[name].spelling} {error}") from None

@@ -1,0 +1,22 @@
+"""The help of ralph itself is made ahead, and names every command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from benchmarks.help_page import PAGE, page
+from ralph.cli.commands import HELP_LINES
+
+
+def test_the_page_is_the_one_that_the_list_of_commands_makes() -> None:
+    assert PAGE.read_text() == page(), "make generated"
+
+
+def test_it_is_shown_without_typer_and_without_msgspec() -> None:
+    code = "import sys; from ralph.cli.app import run_cli; run_cli(['--help', 'x']); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    shown, _, modules = ran.stdout.rstrip().rpartition("\n")
+    assert shown == PAGE.read_text().rstrip()
+    assert not {"typer", "msgspec"} & {*modules.split()}
+    assert all(f"\n  {name}" in shown for name in HELP_LINES)

@@ -1,0 +1,136 @@
+"""Tests what values the words of `ralph run` and `ralph loop` give, and what is said about words that do not fit."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import ralph.loop.status
+from ralph.cli.app import run_cli
+from ralph.cli.loop import COMMAND as LOOP
+from ralph.cli.loop import LoopLine
+from ralph.cli.options import RunLine
+from ralph.cli.run import COMMAND
+from ralph.machine.loading import put_off_garbage_collection
+from ralph.values.outcome import UsageError
+from tests.rows import every_row
+
+
+def values(*words: str) -> dict[str, object]:
+    """The fields and settings that the words set."""
+    (line,), _ = COMMAND.read(words)
+    assert isinstance(line, RunLine)
+    plain = RunLine()
+    fields = {name: getattr(line, name) for name in line.__struct_fields__ if name != "settings"}
+    given = {name: value for name, value in fields.items() if value != getattr(plain, name)}
+    return given | {name: value for name, value in line.settings.items() if value is not None}
+
+
+VALUES = {
+    "value that begins with a dash": (["--max-turns", "-5"], {"limits.max_turns": -5}),
+    "value that is an option": (["--name", "--quiet"], {"name": "--quiet"}),
+    "value that is --": (["--name", "--", "x"], {"name": "--", "prompt": "x"}),
+    "empty value": (["--model="], {"model.name": ""}),
+    "value with =": (["--model=a=b"], {"model.name": "a=b"}),
+    "short option with =": (["-f=x"], {"prompt_file": "=x"}),
+    "cluster that ends with a value": (["-qpn7"], {"quiet": True, "print_": True, "name": "7"}),
+    "letters of a value": (["-fqp"], {"prompt_file": "qp"}),
+    "the last of several counts": (["--max-turns=1", "--max-turns", "3"], {"limits.max_turns": 3}),
+    "a wrong value that another replaces": (["--max-turns=x", "--max-turns=2"], {"limits.max_turns": 2}),
+    "a list in two spellings": (
+        ["--allowedTools=A", "--allowed-tools", "B,C"],
+        {"tools.allowed": ("A", "B", "C")},
+    ),
+    "an empty list": (["--tools", "", "-q"], {"tools.exact": (), "quiet": True}),
+    "a list that is one text": (["--fallback-model=a", "--fallback-model=b,c"], {"model.fallback": "a,b,c"}),
+    "JSON is no path": (["--mcp-config", "/x", '{"a": "b, c"}'], {"mcp.config": ("/x", '{"a": "b, c"}')}),
+    "number": (["--max-budget-usd=1e3"], {"limits.max_budget_usd": 1000.0}),
+    "choice": (["--effort=high"], {"model.effort": "high"}),
+    "negation": (["--strict-mcp-config", "--no-strict-mcp-config"], {"mcp.strict": False}),
+    "word between options": (["-q", "x", "-p"], {"quiet": True, "prompt": "x", "print_": True}),
+    "an optional value": (["--debug", "api", "x"], {"debug": True, "prompt": "x"}),
+    "standard input": (["-"], {"prompt": "-"}),
+    "empty word": ([""], {"prompt": ""}),
+    "behind --": (["--", "--tools"], {"prompt": "--tools"}),
+}
+
+
+@every_row(("words", "expected"), VALUES.values())
+def test_values_have_the_types_of_their_options(words, expected) -> None:
+    assert values(*words) == expected
+
+
+def test_an_option_of_both_commands_is_the_loops_and_all_others_are_for_run() -> None:
+    (line, to_run), typed = LOOP.read(["-qf", "x", "--max-time", "1h", "--max-turns=3", "--tools", "Read"])
+    assert isinstance(to_run, RunLine)
+    assert line == LoopLine(prompt_file="x", max_time="1h")
+    assert (to_run.prompt_file, to_run.quiet, to_run.settings["limits.max_turns"]) == (None, True, 3)
+    assert "limits.max_time_s" not in to_run.settings
+    assert {one.name: one.spelling for one in typed.given} == {
+        "prompt_file": "--prompt-file",
+        "max_time": "--max-time",
+        "max_turns": "--max-turns",
+        "tools": "--tools",
+        "quiet": "--quiet",
+    }
+    assert typed.last_list == "--tools"
+
+
+REFUSED = {
+    "unknown": (["--restrictd"], "No such option: --restrictd (Possible options: --restricted"),
+    "unlike any": (["--zzz=1"], "No such option: --zzz ("),
+    "abbreviated": (["--permission-mod", "plan"], "No such option: --permission-mod"),
+    "unknown letter": (["-qz"], "No such option: -z"),
+    "a dash too many": (["---quiet"], "No such option: ---quiet (Possible options: "),
+    "an unknown option before the help": (["--zzz", "--help"], "No such option: --zzz"),
+    "unprintable": (["-\x1b"], r"No such option: -\x1b"),
+    "no value": (["--model"], "Option '--model' requires an argument"),
+    "no value, short": (["-qf"], "Option '-f' requires an argument"),
+    "a value too many": (["--quiet=yes"], "Option '--quiet' does not take a value"),
+    "no whole number": (["--max-turns", "1.5"], "Invalid value for '--max-turns': '1.5' is not a valid int"),
+    "no number": (
+        ["--max-budget-usd", "x"],
+        "Invalid value for '--max-budget-usd': 'x' is not a valid float",
+    ),
+    "no choice": (["--effort=huge"], "Invalid value for '--effort': 'huge' is not one of 'low', 'medium'"),
+    "the first wrong value": (["--effort=x", "--max-turns=x", "y", "z"], "Invalid value for '--effort': 'x'"),
+    "words too many": (["x", "y", "--", "-q"], "Got unexpected extra argument(s) (y -q)"),
+    "no word of a list": (["--tools"], '--tools needs a word at least; --tools "" is an empty list'),
+}
+
+
+@every_row(("words", "says"), REFUSED.values())
+def test_words_that_do_not_fit_are_one_line_with_exit_2(capfd, words, says) -> None:
+    assert run_cli(["run", *words]) == 2
+    said = capfd.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"ralph: {says}")
+    assert said.err.endswith("(see `ralph run --help`)\n")
+
+
+@every_row("words", [["--help"], ["-qh"], ["x", "--effort", "huge", "y", "-h"]])
+def test_the_help_may_be_asked_for_in_any_place(capfd, words) -> None:
+    assert run_cli(["run", *words]) == 0
+    assert capfd.readouterr().out.startswith("Usage: ralph run [OPTIONS] [PROMPT]\n")
+    with pytest.raises(UsageError):
+        COMMAND.read(words)
+
+
+def test_garbage_is_collected_from_the_beginning_of_a_command_on(monkeypatch) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def status(*_arguments: object, **_options: object) -> int:
+        seen.append(gc.get_threshold())
+        return 7
+
+    monkeypatch.setattr(ralph.loop.status, "loop_status", status)
+    usual = gc.get_threshold()
+    put_off_garbage_collection()
+    try:
+        put_off = gc.get_threshold()
+        assert run_cli(["loop", "--status"]) == 7
+        assert seen < [put_off]
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
