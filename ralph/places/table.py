@@ -58,6 +58,7 @@ _ASK_TO_CHANGE = "Whoever starts ralph can change it"
 _USE_GIT = "Use git itself, with Bash (git commit, git config, git remote, ...)"
 _FROM_ELSEWHERE = "Whoever starts ralph can start one that is installed elsewhere"
 _GIT = "is git's own: what stands there can make git run programs"
+_OBEYED = (UNWRITTEN, READ_ONLY, COMPARED)
 
 AroundWork = Literal["whole", "entries", "rest", "nothing"]
 """The protected part of a directory that contains a root: everything, only some `entries`, everything but the roots in it,
@@ -86,6 +87,7 @@ HEAD FETCH_HEAD ORIG_HEAD config config.worktree hooks info objects refs reftabl
 commondir gitdir branches remotes shallow lfs rebase-merge rebase-apply sequencer description
 """
 
+_DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts"
 # Each line is a kind of secret and its places. Places are separated by two spaces, because some names contain one.
 _SECRETS = """
 SSH keys:  ~/.ssh  /etc/ssh/ssh_host_dsa_key  /etc/ssh/ssh_host_ecdsa_key  /etc/ssh/ssh_host_ed25519_key
@@ -179,6 +181,11 @@ ROWS: tuple[PlaceRow, ...] = (
         _FROM_ELSEWHERE,
         around_work="nothing",
     ),
+    # Names. The sandbox mounts and compares them where they are files at the top of a root.
+    PlaceRow(("**/.git",), _GIT, (*_OBEYED, UNQUOTED), _USE_GIT, source="gitrepository-layout(5)"),
+    PlaceRow(("**/ralph.toml",), "is ralph's own configuration", _OBEYED, _ASK_TO_CHANGE),
+    PlaceRow(("**/.claude/settings*.json",), "says what agents may do here", _OBEYED, _ASK_TO_CHANGE),
+    PlaceRow(("**/.mcp.json",), "says which programs agents start", _OBEYED, _ASK_TO_CHANGE),
     # The work is in the home directory, or above it.
     PlaceRow(
         ("{home in a root}/.*",),
@@ -186,32 +193,6 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         "Whoever starts ralph can name a project by --cd or --add-dir",
         around_work="rest",
-    ),
-    # Names. The sandbox mounts and compares them where they are files at the top of a root.
-    PlaceRow(
-        ("**/.git",),
-        _GIT,
-        (UNWRITTEN, UNQUOTED, READ_ONLY, COMPARED),
-        _USE_GIT,
-        source="gitrepository-layout(5)",
-    ),
-    PlaceRow(
-        ("**/ralph.toml",),
-        "is ralph's own configuration",
-        (UNWRITTEN, READ_ONLY, COMPARED),
-        _ASK_TO_CHANGE,
-    ),
-    PlaceRow(
-        ("**/.claude/settings*.json",),
-        "says what agents may do here",
-        (UNWRITTEN, READ_ONLY, COMPARED),
-        _ASK_TO_CHANGE,
-    ),
-    PlaceRow(
-        ("**/.mcp.json",),
-        "says which programs agents start",
-        (UNWRITTEN, READ_ONLY, COMPARED),
-        _ASK_TO_CHANGE,
     ),
     # `commondir` names another directory from which git reads configuration and hooks.
     PlaceRow(
@@ -244,16 +225,7 @@ ROWS: tuple[PlaceRow, ...] = (
         source="shm_overview(7)",
     ),
     PlaceRow(
-        (
-            "/dev/null",
-            "/dev/zero",
-            "/dev/full",
-            "/dev/random",
-            "/dev/urandom",
-            "/dev/tty",
-            "/dev/ptmx",
-            "/dev/pts",
-        ),
+        tuple(_DEVICES.split()),
         "is a device that shells and ordinary programs use; openpty(3) opens the last two",
         (DEVICE,),
     ),

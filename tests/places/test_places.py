@@ -184,3 +184,8 @@ def test_every_file_of_a_repository_that_ralph_or_an_agent_obeys_is_a_row() -> N
         for guard in (table_of_places.UNWRITTEN, table_of_places.READ_ONLY, table_of_places.COMPARED):
             patterns = table_of_places.names_with(guard)
             assert any(is_named(f"/{name}", pattern) for pattern in patterns), (name, guard)
+
+
+def test_a_name_is_told_before_the_home_directory() -> None:
+    made = table(roots=("/home",), homes=("/home/me",))
+    assert str(made.why_not_written("/home/me/.git/config")).startswith(".git is git's own")
