@@ -35,12 +35,10 @@ class ShownCommand(NamedTuple):
     @property
     def own_parameters(self) -> list[Any]:
         """The parameters without those that a loop passes to `ralph run`."""
-        if not isinstance(self.command, SettingsCommand):
+        if not isinstance(self.command, SettingsCommand) or len(self.command.lines) == 1:
             return self.parameters
-        passed_on = {name for line in self.command.lines[1:] for name in line.__struct_fields__}
-        own = self.command.lines[0].__struct_fields__
-        passed_on |= {*self.command.flags} if passed_on else set()
-        return [one for one in self.parameters if one.name in own or one.name not in passed_on]
+        own = (*self.command.lines[0].__struct_fields__, "help")
+        return [one for one in self.parameters if one.name in own]
 
 
 def commands() -> list[ShownCommand]:

@@ -1,9 +1,26 @@
-"""Options of Claude Code that ralph refuses, and advice on what to use instead. No I/O happens here. For an unknown
-option, ralph usually suggests an option with a similar spelling. For the options here, such a suggestion would be
-misleading.
+"""Options of Claude Code that ralph accepts without effect, or refuses with advice. Also advice about options of other
+agents and of other commands, for which a suggestion of an option with a similar spelling would be misleading.
 """
 
 from __future__ import annotations
+
+from ralph.cli.commands import ROOT_HELP
+
+_MOST_OWNERS = 2
+NO_EFFECT = {
+    "--verbose": "standard error shows all.",
+    "--allow-dangerously-skip-permissions": "ralph never asks.",
+    "--no-chrome": "ralph drives no browser.",
+    "--ide": "nothing is connected to ralph.",
+    "--brief": "standard output has the final answer alone.",
+    "--ax-screen-reader": "all output is plain lines.",
+    "--forward-subagent-text": "ralph has no subagents.",
+    "--prompt-suggestions": "nobody is there to take a suggestion.",
+    "--exclude-dynamic-system-prompt-sections": "the system prompt has no such sections but the directory.",
+    "--system-prompt-snapshot on|off": "a session always keeps its system prompt.",
+    "--autocompact auto|N": "ralph compacts when the context is nearly full.",
+}
+"""The options without effect, each with the name of its value, and the reason."""
 
 _NO_SUBAGENTS = "ralph has no subagents: put the instructions into the prompt or --append-system-prompt"
 _NO_PLUGINS = (
@@ -45,9 +62,34 @@ INSTEAD = {
 """One line for each refused option. The line says what to use instead, or why there is no replacement."""
 
 
-def instead_of(spelling: str) -> str | None:
-    """The line about an option of Claude Code that ralph refuses: what to use instead. None for any other option."""
+_NOBODY_ASKS = (
+    "ralph never asks, and all tools of a run work: --tools, --permission-mode and --sandbox limit them"
+)
+_IMAGE = "name the file in the prompt: the model sees an image when it reads the file"
+_OF_PEERS = {
+    **dict.fromkeys(("--yolo", "--full-auto", "--approval-mode", "--ask-for-approval"), _NOBODY_ASKS),
+    "--dangerously-bypass-approvals-and-sandbox": f"{_NOBODY_ASKS}; --sandbox off",
+    **dict.fromkeys(("--image", "-i"), _IMAGE),
+}
+"""Options of other agents, each with what to use instead."""
+
+
+def instead_of(spelling: str, command: str) -> str | None:
+    """The line about an option that `command` does not have, but Claude Code, another agent or another command of ralph
+    has. None for any other option.
+    """
     says = INSTEAD.get(spelling)
-    return (
-        None if says is None else f"{spelling} is an option of Claude Code that ralph does not have: {says}"
+    if says is not None:
+        return f"{spelling} is an option of Claude Code that ralph does not have: {says}"
+    says = _OF_PEERS.get(spelling)
+    if says is not None:
+        return f"{spelling} is an option of other agents that ralph does not have: {says}"
+    from ralph.cli.shell.answer import table  # noqa: PLC0415 - only for an error
+
+    owners = dict.fromkeys(
+        row.command
+        for row in table()
+        if spelling in row.words and row.command not in {command, ""} and spelling not in ROOT_HELP
     )
+    named = " and ".join(f"`ralph {owner}`" for owner in [*owners][:_MOST_OWNERS])
+    return f"{spelling} is an option of {named}, not of `ralph {command}`" if owners else None

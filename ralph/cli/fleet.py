@@ -2,7 +2,6 @@
 a command runs, and only `work` imports the engine.
 """
 
-import enum
 import os
 import shutil
 import signal
@@ -11,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.main import get_command
 
 from ralph.cli.commands import CannotError
 from ralph.cli.report import OpenFlag, PageFile
-from ralph.cli.values import absolute, duration, whole
+from ralph.cli.values import absolute, parsed
 from ralph.values.outcome import Outcome, UsageError
+from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
     from ralph.fleet.command import Chosen, Console, Fleet
@@ -29,26 +29,6 @@ _LIBRARIES = ("dbos", "psycopg", "sqlalchemy")
 _NEEDS_EXTRA = (
     "ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]' (in a clone: '.[fleet]')"
 )
-_DEFAULT_DRAIN = "20s"
-
-
-class SchedulerName(enum.StrEnum):
-    """As `ralph.fleet.export.FORMATS`."""
-
-    GITHUB_MATRIX = "github-matrix"
-    KUBERNETES = "kubernetes"
-    SLURM = "slurm"
-    PARALLEL = "parallel"
-
-
-class SetLimit(enum.StrEnum):
-    """As `ralph.fleet.export.LIMITS`."""
-
-    CONCURRENCY = "concurrency"
-    PER_HOST = "per_host"
-    RATE = "rate"
-    MAX_BUDGET_USD = "max_budget_usd"
-    MAX_ATTEMPTS = "max_attempts"
 
 
 Store = Annotated[
@@ -114,12 +94,13 @@ def submit(
         ),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", metavar="N", help="Most jobs at once, over all workers.")
+        int | None,
+        typer.Option("--concurrency", metavar="N", min=1, help="Most jobs at once, over all workers."),
     ] = None,
     per_host: Annotated[
         int | None,
         typer.Option(
-            "--per-host", metavar="N", help="Most jobs at once whose repositories are on one git host."
+            "--per-host", metavar="N", min=1, help="Most jobs at once whose repositories are on one git host."
         ),
     ] = None,
     rate: Annotated[
@@ -132,7 +113,9 @@ def submit(
     ] = None,
     max_attempts: Annotated[
         int | None,
-        typer.Option("--max-attempts", metavar="N", help="Most attempts of each job.", show_default="5"),
+        typer.Option(
+            "--max-attempts", metavar="N", min=1, help="Most attempts of each job.", show_default="5"
+        ),
     ] = None,
     db: Store = None,
 ) -> int:
@@ -150,10 +133,10 @@ def submit(
 
     refuse_set_name(set_name)
     limits: dict[str, object] = {
-        "concurrency": whole("--concurrency", concurrency),
-        "per_host": whole("--per-host", per_host),
+        "concurrency": concurrency,
+        "per_host": per_host,
         "max_budget_usd": max_budget_usd,
-        "max_attempts": whole("--max-attempts", max_attempts),
+        "max_attempts": max_attempts,
     }
     if rate is not None:
         try:
@@ -175,20 +158,23 @@ def work(
     sets: SomeSets = None,
     *,
     slots: Annotated[
-        int, typer.Option("--jobs", "-j", metavar="N", help="The number of jobs at once on this machine.")
+        int,
+        typer.Option("--jobs", "-j", metavar="N", min=1, help="The number of jobs at once on this machine."),
     ] = 1,
     until_done: Annotated[
         bool,
         typer.Option("--until-done", help="End when all jobs have ended. Otherwise wait for further ones."),
     ] = False,
     drain: Annotated[
-        str,
+        float,
         typer.Option(
             "--drain",
             metavar="TIME",
+            parser=parsed("--drain", DURATION.decoded),
+            show_default="20s",
             help="After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint.",
         ),
-    ] = _DEFAULT_DRAIN,
+    ] = 20.0,
     db: Store = None,
 ) -> int:
     """Work on the jobs of the store, on as many machines as you start it.
@@ -196,8 +182,6 @@ def work(
     Jobs of a worker that is gone are taken over by the others, from their last checkpoint. SIGTERM or Ctrl-C drains;
     a second signal ends at once.
     """
-    drain_s = duration("--drain", drain) or 0.0
-    whole("--jobs", slots)
     named = tuple(sets or ())
     from ralph.git.answer import CheckoutError  # noqa: PLC0415 - not needed for --help
     from ralph.git.runner import git_program  # noqa: PLC0415 - not needed for --help
@@ -213,7 +197,7 @@ def work(
         from ralph.fleet.worker import WorkOptions  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
 
-    options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain_s)
+    options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
     try:
         return work_on(database_of(db, os.environ), options, os.environ, _console().tell)
     except StoreError as error:
@@ -312,9 +296,13 @@ def wait(
     *,
     json_: JsonFlag = False,
     timeout: Annotated[
-        str | None,
+        float | None,
         typer.Option(
-            "--timeout", metavar="TIME", help="Wait no longer than this, such as 2h.", show_default=False
+            "--timeout",
+            metavar="TIME",
+            parser=parsed("--timeout", DURATION.decoded),
+            help="Wait no longer than this, such as 2h.",
+            show_default=False,
         ),
     ] = None,
     db: Store = None,
@@ -323,9 +311,8 @@ def wait(
 
     From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0. After --timeout it is 124.
     """
-    timeout_s = duration("--timeout", timeout)
     with _opened(db) as store:
-        return store.wait(tuple(sets or ()), timeout_s=timeout_s, is_json=json_)
+        return store.wait(tuple(sets or ()), timeout_s=timeout, is_json=json_)
 
 
 @fleet.command(short_help="Write one HTML page about all jobs.")
@@ -366,14 +353,21 @@ def export(
         ),
     ] = None,
     *,
-    format_: Annotated[SchedulerName, typer.Option("--format", help="The scheduler.")],
+    format_: Annotated[
+        Literal["github-matrix", "kubernetes", "slurm", "parallel"],
+        typer.Option("--format", help="The scheduler."),
+    ],
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: standard output."),
     ] = None,
     without_limit: Annotated[
-        list[SetLimit] | None,
-        typer.Option("--without-limit", help="Give up this limit of the set. May be given several times."),
+        list[str] | None,
+        typer.Option(
+            "--without-limit",
+            metavar="concurrency|per_host|rate|max_budget_usd|max_attempts",
+            help="Give up this limit of the set. May be given several times.",
+        ),
     ] = None,
     set_name: SetName = None,
     db: Store = None,
@@ -386,8 +380,7 @@ def export(
     from ralph.fleet.export import export as text_of  # noqa: PLC0415 - not needed for --help
 
     jobs, limits, name = _jobs_to_export(file, set_name, db)
-    without = [limit.value for limit in without_limit or ()]
-    text = text_of(jobs, limits, format_.value, name, without)
+    text = text_of(jobs, limits, format_, name, without_limit or ())
     target = absolute(output)
     if target is None or target == "-":
         _print_text(text)

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_LOOPS
-from ralph.cli.loop import LoopLine
 from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
 from ralph.cli.settings_command import check_settings
-from ralph.cli.values import duration, permission_mode, setting_sources, title
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -71,8 +69,3 @@ def check_job_options(words: Sequence[str], is_loop: bool) -> None:
     for line in lines:
         if isinstance(line, RunLine):
             check_settings(line.flags)
-            permission_mode(line.permission_mode)
-            setting_sources(line.setting_sources)
-            title(line.name)
-        elif isinstance(line, LoopLine) and line.until_timeout is not None:
-            duration("--until-timeout", line.until_timeout)

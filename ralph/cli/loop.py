@@ -7,6 +7,7 @@ loop itself chooses the session and the result file of each iteration.
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.commands import IN_LOOP, wrong_value
 from ralph.cli.options import Directory, RunLine
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings, option
@@ -22,24 +24,21 @@ from ralph.cli.values import (
     check_output_is_open,
     check_partial_messages,
     directories,
-    duration,
     json_or_path,
-    permission_mode,
+    parsed,
     prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
-    setting_sources,
     text_or_file,
-    title,
-    whole,
     working_directory,
     writable_file,
 )
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.values.outcome import UsageError
+from ralph.values.setting import DURATION, POSITIVE_DOLLARS
 
 if TYPE_CHECKING:
-    from ralph.loop.values import LoopLimits, LoopPlan
+    from ralph.loop.values import LoopPlan
 
 _EPILOG = """\b
 Examples:
@@ -102,22 +101,37 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     until_timeout: Annotated[
-        str | None,
-        option("--until-timeout", "A check that takes longer has failed. Default: 30m.", metavar="TIME"),
+        float | None,
+        option(
+            "--until-timeout",
+            "A check that takes longer has failed. Default: 30m.",
+            metavar="TIME",
+            parser=parsed("--until-timeout", DURATION.decoded),
+        ),
     ] = None
     at_least_once: Annotated[
         bool, option("--at-least-once", "Run an iteration even if the check passes already.")
     ] = False
     max_iterations: Annotated[
-        int | None, option("--max-iterations", "End after N iterations.", metavar="N")
+        int | None, option("--max-iterations", "End after N iterations.", metavar="N", min=1)
     ] = None
     max_budget_usd: Annotated[
         float | None,
-        option("--max-budget-usd", "Never spend more, over all iterations.", metavar="USD"),
+        option(
+            "--max-budget-usd",
+            "Never spend more, over all iterations.",
+            metavar="USD",
+            parser=parsed("--max-budget-usd", partial(POSITIVE_DOLLARS.decoded, is_text=True)),
+        ),
     ] = None
     max_time: Annotated[
-        str | None,
-        option("--max-time", "End the loop after this time, waits included: 90s, 30m, 8h.", metavar="TIME"),
+        float | None,
+        option(
+            "--max-time",
+            "End the loop after this time, waits included: 90s, 30m, 8h.",
+            metavar="TIME",
+            parser=parsed("--max-time", DURATION.decoded),
+        ),
     ] = None
     commit: Annotated[bool, option("--commit", "Commit the changes that an iteration left uncommitted.")] = (
         False
@@ -189,7 +203,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
     from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.values import LoopPlan  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.values import LoopLimits, LoopPlan  # noqa: PLC0415 - not needed for --help
 
     if line.status:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
@@ -202,7 +216,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
         raise UsageError("--moved goes with --continue")
     if line.json_:
         raise UsageError("--json goes with --status; `ralph run` has --output-format json")
-    limits = _limits(line)
+    limits = LoopLimits(line.max_iterations, line.max_budget_usd, line.max_time)
     launch_directory, work_directory = working_directory(None), working_directory(line.directory)
     if line.continue_:
         says = "--continue takes all but limits and the server from the loop's record"
@@ -295,17 +309,6 @@ def _refuse_all_but(allowed: tuple[str, ...], typed: Typed, says: str) -> None:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
 
 
-def _limits(line: LoopLine) -> "LoopLimits":
-    from ralph.loop.values import LoopLimits  # noqa: PLC0415 - not needed for --help
-
-    check_settings({"limits.max_budget_usd": line.max_budget_usd})  # a run checks it in the same way
-    return LoopLimits(
-        whole("--max-iterations", line.max_iterations),
-        line.max_budget_usd,
-        duration("--max-time", line.max_time),
-    )
-
-
 def _check_timeout_s(line: LoopLine) -> float:
     if line.until is not None and not line.until.strip():
         raise wrong_value("--until", "is empty: give a command that exits 0 when all is done")
@@ -313,7 +316,7 @@ def _check_timeout_s(line: LoopLine) -> float:
         raise wrong_value("--until-timeout", "needs --until")
     if line.until is None and line.at_least_once:
         raise wrong_value("--at-least-once", "needs --until, whose first check it overrules")
-    return duration("--until-timeout", line.until_timeout) or DEFAULT_CHECK_TIMEOUT_S
+    return line.until_timeout or DEFAULT_CHECK_TIMEOUT_S
 
 
 def _refuse_command_word(prompt: str | None) -> None:
@@ -336,8 +339,7 @@ def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str)
     from ralph.prompt.judged_file import user_folder  # noqa: PLC0415 - few prompts call a command
 
     cwd = Path(directory)
-    sources = setting_sources("" if to_run.bare else to_run.setting_sources)
-    why = find_commands(cwd, user_folder(os.environ, cwd), sources).why_unknown(prompt)
+    why = find_commands(cwd, user_folder(os.environ, cwd), to_run.sources).why_unknown(prompt)
     if why is not None:
         raise UsageError(why)
 
@@ -363,9 +365,6 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
         ("append-system-prompt", to_run.append_system_prompt, to_run.append_system_prompt_file),
     ):
         text_or_file(name, text, file, directory, takes_pipe=False)
-    permission_mode(to_run.permission_mode)
-    setting_sources(to_run.setting_sources)
-    title(to_run.name)
     writable = directories("--add-dir", to_run.add_dir)
     writable_file("--metrics-file", to_run.metrics_file, directory)
     writable_file("--debug-file", to_run.debug_file, directory)
@@ -373,4 +372,6 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     return writable
 
 
-COMMAND = SettingsCommand("loop", loop, LoopLine, RunLine, epilog=_EPILOG, unlisted=REFUSED)
+COMMAND = SettingsCommand(
+    "loop", loop, LoopLine, RunLine, epilog=_EPILOG, unlisted=REFUSED, ignored=NO_EFFECT
+)

@@ -2,8 +2,7 @@
 
 # No `from __future__ import annotations` here: typer reads the annotations.
 
-import enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,19 +14,14 @@ Directory = Annotated[
 ]
 
 
-class LoopFormat(enum.StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
 def ls(
     *,
     all_: Annotated[
         bool, typer.Option("--all", "-a", help="List the loops of all directories, with their directories.")
     ] = False,
     format_: Annotated[
-        LoopFormat, typer.Option("--format", help="text: one line per loop. json: one list.")
-    ] = LoopFormat.TEXT,
+        Literal["text", "json"], typer.Option("--format", help="text: one line per loop. json: one list.")
+    ] = "text",
     directory: Directory = None,
 ) -> int:
     """List the loops of this directory, the newest first: id, begin, outcome, iterations, cost, task.
@@ -36,7 +30,7 @@ def ls(
     """
     from ralph.loop.history import list_loops  # noqa: PLC0415 - not needed for --help
 
-    return list_loops(working_directory(directory), of_all=all_, is_json=format_ is LoopFormat.JSON)
+    return list_loops(working_directory(directory), of_all=all_, is_json=format_ == "json")
 
 
 def show(

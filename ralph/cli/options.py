@@ -5,11 +5,37 @@ Flags of settings, such as `--model`, are not listed here. They are made from th
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
 from typing import Annotated, Literal
+from uuid import UUID
 
 import typer
 from msgspec import Struct
 
 from ralph.cli.settings_command import option
+from ralph.cli.values import parsed
+from ralph.prompt.judged_file import ALL_SOURCES
+from ralph.values.permission_mode import PermissionMode
+from ralph.values.permission_mode import permission_mode as mode_named
+
+_LONGEST_TITLE = 200
+
+
+def sources_named(text: str) -> frozenset[str]:
+    """The sources that `--setting-sources` names, separated by commas. Raises ValueError if one is unknown."""
+    names = frozenset(name.strip() for name in text.split(",")) - {""}
+    unknown = sorted(names - ALL_SOURCES)
+    if unknown:
+        known = ", ".join(sorted(ALL_SOURCES))
+        raise ValueError(f"takes {known}, separated by commas, not {unknown[0]!r}")
+    return names
+
+
+def title(text: str) -> str:
+    """The title of a session in one line. Raises ValueError if it is empty or too long."""
+    words = " ".join(text.split())
+    if not 0 < len(words) <= _LONGEST_TITLE:
+        raise ValueError(f"must have 1 to {_LONGEST_TITLE} characters")
+    return words
+
 
 Directory = Annotated[str | None, option("--cd -C", "Work in this directory.", metavar="DIR")]
 Config = Annotated[
@@ -123,30 +149,26 @@ class RunLine(Struct, frozen=True, kw_only=True):
             "With -r: resume the session here, although the directory that it belongs to still exists.",
         ),
     ] = False
-    session_id: Annotated[
-        str | None, option("--session-id", "The id of the new session.", metavar="UUID")
-    ] = None
+    session_id: Annotated[UUID | None, option("--session-id", "The id of the new session.", "UUID")] = None
     session_dir: SessionDir = None
     no_session_persistence: Annotated[
         bool,
         option("--no-session-persistence", "Keep no session: the run cannot be resumed."),
     ] = False
-    iteration: Annotated[bool, option("--iteration", "An outer loop starts this run.", is_hidden=True)] = (
-        False
-    )
+    iteration: Annotated[bool, option("--iteration", "An outer loop starts this run.", hidden=True)] = False
     loop_folder: Annotated[
-        str | None, option("--loop-folder", "The folder of the outer loop's log.", is_hidden=True)
+        str | None, option("--loop-folder", "The folder of the outer loop's log.", hidden=True)
     ] = None
     loop_number: Annotated[
-        int, option("--loop-number", "The number of the outer loop's iteration.", is_hidden=True)
+        int, option("--loop-number", "The number of the outer loop's iteration.", hidden=True)
     ] = 0
     task_chars: Annotated[
         int | None,
-        option("--task-chars", "The end of the prompt, which an outer loop did not write.", is_hidden=True),
+        option("--task-chars", "The end of the prompt, which an outer loop did not write.", hidden=True),
     ] = None
     settings_fd: Annotated[
         int | None,
-        option("--settings-fd", "An outer loop hands its settings files over there.", is_hidden=True),
+        option("--settings-fd", "An outer loop hands its settings files over there.", hidden=True),
     ] = None
     dangerously_skip_permissions: Annotated[
         bool,
@@ -164,20 +186,22 @@ class RunLine(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     setting_sources: Annotated[
-        str | None,
+        frozenset[str] | None,
         option(
             "--setting-sources",
             "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
             metavar="SOURCES",
+            parser=parsed("--setting-sources", sources_named),
         ),
     ] = None
     permission_mode: Annotated[
-        str | None,
+        PermissionMode | None,
         option(
             "--permission-mode",
             "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
             "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
             metavar="MODE",
+            parser=parsed("--permission-mode", mode_named),
         ),
     ] = None
     permission_prompt_tool: Annotated[
@@ -194,7 +218,12 @@ class RunLine(Struct, frozen=True, kw_only=True):
     ] = "host"
     name: Annotated[
         str | None,
-        option("--name -n", "A title for the session, which lists of sessions show.", metavar="TITLE"),
+        option(
+            "--name -n",
+            "A title for the session, which lists of sessions show.",
+            metavar="TITLE",
+            parser=parsed("--name", title),
+        ),
     ] = None
     debug: Annotated[
         bool,
@@ -203,9 +232,6 @@ class RunLine(Struct, frozen=True, kw_only=True):
     debug_file: Annotated[
         str | None, option("--debug-file", "Like --debug, appended to this file.", metavar="PATH")
     ] = None
-    verbose: Annotated[bool, option("--verbose", "Accepted without effect: standard error shows all.")] = (
-        False
-    )
     disable_slash_commands: Annotated[
         bool, option("--disable-slash-commands", "A prompt such as `/fix` is text, and no skills are listed.")
     ] = False
@@ -214,52 +240,13 @@ class RunLine(Struct, frozen=True, kw_only=True):
         option("--bare --safe-mode", "Like --setting-sources '': no memory, commands or skills."),
     ] = False
     restricted: Annotated[bool, option("--restricted", "Like --sandbox strict without Bash.")] = False
-    allow_dangerously_skip_permissions: Annotated[
-        bool, option("--allow-dangerously-skip-permissions", "Accepted without effect: ralph never asks.")
-    ] = False
-    no_chrome: Annotated[bool, option("--no-chrome", "Accepted without effect: ralph drives no browser.")] = (
-        False
-    )
-    ide: Annotated[bool, option("--ide", "Accepted without effect: nothing is connected to ralph.")] = False
-    brief: Annotated[
-        bool, option("--brief", "Accepted without effect: standard output has the final answer alone.")
-    ] = False
-    ax_screen_reader: Annotated[
-        bool, option("--ax-screen-reader", "Accepted without effect: all output is plain lines.")
-    ] = False
-    forward_subagent_text: Annotated[
-        bool, option("--forward-subagent-text", "Accepted without effect: ralph has no subagents.")
-    ] = False
-    prompt_suggestions: Annotated[
-        bool,
-        option(
-            "--prompt-suggestions",
-            "Accepted without effect: nobody is there to take a suggestion.",
-        ),
-    ] = False
-    exclude_dynamic_system_prompt_sections: Annotated[
-        bool,
-        option(
-            "--exclude-dynamic-system-prompt-sections",
-            "Accepted without effect: the system prompt has no such sections but the directory.",
-        ),
-    ] = False
-    system_prompt_snapshot: Annotated[
-        str | None,
-        option(
-            "--system-prompt-snapshot",
-            "Accepted without effect: a session always keeps its system prompt.",
-            metavar="on|off",
-        ),
-    ] = None
-    autocompact: Annotated[
-        str | None,
-        option(
-            "--autocompact",
-            "Accepted without effect: ralph compacts when the context is nearly full.",
-            metavar="auto|N",
-        ),
-    ] = None
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The places from which files made for Claude Code are read."""
+        if self.bare:
+            return frozenset()
+        return ALL_SOURCES if self.setting_sources is None else self.setting_sources
 
     @property
     def flags(self) -> dict[str, object]:

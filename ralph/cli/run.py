@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
+from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.commands import wrong_value
 from ralph.cli.options import RunLine
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
@@ -15,20 +16,17 @@ from ralph.cli.values import (
     check_partial_messages,
     directories,
     json_or_path,
-    permission_mode,
     prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
     run_directories,
     session_options,
-    setting_sources,
     text_or_file,
-    title,
-    uuid_text,
     who_permits,
     writable_file,
 )
 from ralph.values.outcome import Outcome
+from ralph.values.permission_mode import PermissionMode
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -86,17 +84,17 @@ def _run_options(
         config_file=absolute(line.config),
         settings_descriptor=line.settings_fd,
         claude_settings=json_or_path(line.claude_settings),
-        setting_sources=setting_sources("" if line.bare else line.setting_sources),
+        setting_sources=line.sources,
         names_sources=line.setting_sources is not None,
         takes_commands=not line.disable_slash_commands,
-        permission_mode=permission_mode(_mode(line)),
+        permission_mode=_mode(line),
         permissions=permissions,
         session=session_options(
             continues=line.continue_,
             resume=line.resume,
             forks=line.fork_session,
             has_moved=line.moved,
-            session_id=uuid_text(line.session_id),
+            session_id=None if line.session_id is None else str(line.session_id),
             directory=absolute(line.session_dir),
             is_kept=not line.no_session_persistence,
         ),
@@ -117,16 +115,16 @@ def _run_options(
         debug_file=writable_file("--debug-file", line.debug_file, line.directory),
         replays_messages=line.replay_user_messages,
         includes_hook_events=line.include_hook_events,
-        title=title(line.name),
+        title=line.name,
         output=_output_options(line),
         settings=line.flags,
         is_restricted=line.restricted,
     )
 
 
-def _mode(line: RunLine) -> str | None:
+def _mode(line: RunLine) -> PermissionMode | None:
     if line.permission_mode is None and line.dangerously_skip_permissions:
-        return "bypassPermissions"
+        return PermissionMode.BYPASS
     return line.permission_mode
 
 
@@ -157,4 +155,4 @@ def _write_result(shortage: ShortageError, output_format: str) -> None:
         os.write(1, line.encode())
 
 
-COMMAND = SettingsCommand("run", run, RunLine)
+COMMAND = SettingsCommand("run", run, RunLine, ignored=NO_EFFECT)

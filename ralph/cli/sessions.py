@@ -1,8 +1,7 @@
 """The commands of `ralph sessions`, with their options and their help."""
 
-import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.main import get_command
@@ -11,16 +10,6 @@ from ralph.cli.values import absolute
 
 if TYPE_CHECKING:
     from ralph.sessions.command import SessionsPlace
-
-
-class ListFormat(enum.StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class ExportFormat(enum.StrEnum):
-    MD = "md"
-    JSON = "json"
 
 
 SessionId = Annotated[
@@ -65,8 +54,8 @@ def list_(
     ] = False,
     session_dir: SessionDir = None,
     format_: Annotated[
-        ListFormat, typer.Option("--format", help="text: one line per session. json: one list.")
-    ] = ListFormat.TEXT,
+        Literal["text", "json"], typer.Option("--format", help="text: one line per session. json: one list.")
+    ] = "text",
 ) -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
 
@@ -77,7 +66,7 @@ def list_(
     """
     from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help
 
-    return list_sessions(_place(session_dir), of_all=all_, is_json=format_ is ListFormat.JSON)
+    return list_sessions(_place(session_dir), of_all=all_, is_json=format_ == "json")
 
 
 @sessions.command(short_help="Show the story of one session.")
@@ -96,9 +85,9 @@ def export(
     session_id: SessionId = None,
     *,
     format_: Annotated[
-        ExportFormat,
+        Literal["md", "json"],
         typer.Option("--format", help="md: a transcript to read. json: one object for programs."),
-    ] = ExportFormat.MD,
+    ] = "md",
     session_dir: SessionDir = None,
 ) -> int:
     """Write all of one session to standard output, without shortening anything.
@@ -107,7 +96,7 @@ def export(
     """
     from ralph.sessions.command import export_session  # noqa: PLC0415 - not needed for --help
 
-    return export_session(_place(session_dir), session_id, is_json=format_ is ExportFormat.JSON)
+    return export_session(_place(session_dir), session_id, is_json=format_ == "json")
 
 
 def _place(session_dir: str | None) -> "SessionsPlace":

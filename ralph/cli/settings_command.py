@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -33,11 +34,11 @@ _SETTINGS = "settings"
 """The field with the values of settings' flags, by the names of the settings. None means that the flag was not given."""
 
 
-def option(spellings: str, says: str, metavar: str | None = None, *, is_hidden: bool = False) -> Any:
+def option(spellings: str, says: str, metavar: str | None = None, **more: Any) -> Any:
     """Annotates a field that is set by an option. `spellings` are separated by spaces. If `metavar`, the name of the value
-    in the help, ends with `...`, the option takes all words up to the next option.
+    in the help, ends with `...`, the option takes all words up to the next option. `more` is as for `typer.Option`.
     """
-    return typer.Option(None, *spellings.split(), help=says, metavar=metavar, hidden=is_hidden)
+    return typer.Option(None, *spellings.split(), help=says, metavar=metavar, **more)
 
 
 class Given(Struct, frozen=True):
@@ -62,7 +63,8 @@ class Typed(Struct, frozen=True):
 
 class SettingsCommand(TyperCommand):
     """A command whose options are the fields of Structs and the flags of settings. It passes one Struct per type in
-    `lines`, and a `Typed`, to `call`. The help does not show the parameters in `unlisted`.
+    `lines`, and a `Typed`, to `call`. The help does not show the parameters in `unlisted`. Options in `ignored` have no
+    effect; each has the reason.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class SettingsCommand(TyperCommand):
         *lines: type[Struct],
         epilog: str | None = None,
         unlisted: Collection[str] = (),
+        ignored: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         fields = {field for line in lines for field in line.__struct_fields__}
         self._call, self.lines = call, lines
@@ -81,7 +84,9 @@ class SettingsCommand(TyperCommand):
         for line in lines:
             for one in self._declared(line):
                 declared.setdefault(one.name, one)
-        parameters = [get_click_param(one)[0] for one in declared.values()]
+        parameters = [
+            get_click_param(one)[0] for one in (*declared.values(), *map(_ignored, ignored.items()))
+        ]
         for parameter in parameters:
             parameter.hidden = parameter.hidden or parameter.name in unlisted
         help_text = inspect.getdoc(call)
@@ -136,6 +141,14 @@ class SettingsCommand(TyperCommand):
         return lines, Typed(given, context.meta["last list"], bool(context.obj))
 
 
+def _ignored(row: tuple[str, str]) -> ParamMeta:
+    spelling, _, metavar = row[0].partition(" ")
+    default = option(spelling, f"Accepted without effect: {row[1]}", metavar or None)
+    return ParamMeta(
+        name=spelling[2:].replace("-", "_"), default=default, annotation=str | None if metavar else bool
+    )
+
+
 def _given(parameter: Any, value: Any) -> Given:
     spelling = max(parameter.opts, key=len)
     if not isinstance(parameter, TyperOption):
@@ -143,7 +156,8 @@ def _given(parameter: Any, value: Any) -> Given:
     if parameter.is_flag:
         words = [spelling if value else parameter.secondary_opts[0]]
     else:
-        words = [f"{spelling}={one}" for one in (value if parameter.multiple else [value])]
+        one = ",".join(sorted(value)) if isinstance(value, frozenset) else value
+        words = [f"{spelling}={one}" for one in (value if parameter.multiple else [one])]
     return Given(str(parameter.name), spelling, tuple(words))
 
 

@@ -91,12 +91,12 @@ def line_error(error: Any, command: str) -> UsageError:
     """The error about a command line that does not fit the parameters of `command`, made from typer's."""
     from ralph.cli.claude_options import instead_of  # noqa: PLC0415 - only for an error
 
-    instead = instead_of(getattr(error, "option_name", ""))
-    if instead is not None:
-        return UsageError(instead)
     context = getattr(error, "ctx", None)
-    if context is not None and getattr(error, "possibilities", None):
-        hidden = {word for one in context.command.params if one.hidden for word in one.opts}
-        error.possibilities = [word for word in error.possibilities if word not in hidden]
     path = command if context is None else context.command_path.removeprefix("ralph ")
+    if hasattr(error, "possibilities"):  # an unknown option
+        instead = instead_of(error.option_name, path)
+        if instead is not None:
+            return UsageError(instead)
+        hidden = {word for one in error.ctx.command.params if one.hidden for word in one.opts}
+        error.possibilities = [word for word in error.possibilities or () if word not in hidden]
     return LineError(error.format_message(), path)

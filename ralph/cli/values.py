@@ -8,33 +8,32 @@ import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ralph.cli.commands import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.run.options import RequestedReport
     from ralph.run.session import SessionOptions
-    from ralph.values.permission_mode import PermissionMode
 
 
-_LONGEST_TITLE = 200
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
 
-def uuid_text(text: str | None) -> str | None:
-    if text is None:
-        return None
-    import uuid  # noqa: PLC0415 - few runs need it
+def parsed(option: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Typer's parser for the values of an option. `parse` raises ValueError with what is wrong with a value."""
 
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise wrong_value("--session-id", f"{text!r} is no UUID") from None
+    def parser(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise UsageError(f"{option} {error}") from None
+
+    return parser
 
 
 def text_or_file(
@@ -101,59 +100,9 @@ def working_directory(directory: str | None) -> Path:
     return (here / (directory or "")).resolve()
 
 
-def whole(option: str, number: int | None) -> int | None:
-    """Checks a number, and returns it unchanged. `number` may be None. Raises UsageError if the number is less than
-    1.
-    """
-    if number is not None and number < 1:
-        raise UsageError(f"{option} must be a whole number of at least 1, not {number}")
-    return number
-
-
-def duration(option: str, text: str | None) -> float | None:
-    """Converts a text such as `90s` to a number of seconds greater than 0. Returns None if `text` is None. Raises
-    UsageError for any other text.
-    """
-    from ralph.values.setting import DURATION  # noqa: PLC0415 - not needed for --help
-
-    try:
-        return None if text is None else DURATION.decoded(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {error}") from None
-
-
 def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
     if is_asked and output_format != "stream-json":
         raise wrong_value("--include-partial-messages", "needs --output-format stream-json")
-
-
-def permission_mode(text: str | None) -> PermissionMode | None:
-    from ralph.values import permission_mode as modes  # noqa: PLC0415 - not needed for --help
-
-    try:
-        return None if text is None else modes.permission_mode(text)
-    except ValueError as error:
-        raise UsageError(f"--permission-mode {error}") from None
-
-
-def setting_sources(text: str | None) -> frozenset[str]:
-    """The sources that `--setting-sources` names, separated by commas. If `text` is None, all sources."""
-    from ralph.prompt.judged_file import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
-
-    names = frozenset(name.strip() for name in (text or "").split(",")) - {""}
-    unknown = sorted(names - ALL_SOURCES)
-    if unknown:
-        known = ", ".join(sorted(ALL_SOURCES))
-        raise UsageError(f"--setting-sources takes {known}, separated by commas, not {unknown[0]!r}")
-    return ALL_SOURCES if text is None else names
-
-
-def title(text: str | None) -> str | None:
-    """The title of a session in one line, or None if `text` is None. Raises UsageError if it is empty or too long."""
-    words = None if text is None else " ".join(text.split())
-    if words is not None and not 0 < len(words) <= _LONGEST_TITLE:
-        raise UsageError(f"--name must have 1 to {_LONGEST_TITLE} characters")
-    return words
 
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:

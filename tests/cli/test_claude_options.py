@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperOption
 
+from ralph.cli.app import run_cli
 from ralph.cli.claude_options import INSTEAD
 from ralph.cli.run import COMMAND
 from ralph.values.outcome import UsageError
@@ -22,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs/from-claude.md"
 WORKS = """
 -p|--print|--output-format json|--input-format stream-json|--include-partial-messages|--model opus
 --fallback-model a,b|--effort high|--max-turns 3|--max-budget-usd 1|-c|--continue|-r abc|--resume abc|--resume=abc
---session-id x|--fork-session|--no-session-persistence|--system-prompt x|--system-prompt-file x
+--session-id 0a1b2c3d-0000-4000-8000-000000000000|--fork-session|--no-session-persistence|--system-prompt x|--system-prompt-file x
 --append-system-prompt x|--append-system-prompt-file x|--json-schema {}|--add-dir A B|--allowedTools Read Edit
 --allowed-tools Read|--disallowedTools Read Edit|--disallowed-tools Read|--tools Read Edit|--tools=|--tools default
 --betas A B|--permission-mode plan|--setting-sources user,project|--setting-sources=|--disable-slash-commands
@@ -75,6 +76,38 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
     assert str(refused.value) == (
         f"{spelling} is an option of Claude Code that ralph does not have: {INSTEAD[spelling]}"
     )
+
+
+@every_row(
+    ("words", "says"),
+    [
+        ("run --until x", "--until is an option of `ralph loop`, not of `ralph run`"),
+        ("doctor --max-iterations 3", "--max-iterations is an option of `ralph loop`, not of `ralph doctor`"),
+        ("loop --probe", "--probe is an option of `ralph doctor`, not of `ralph loop`"),
+        ("run --all", "--all is an option of `ralph loop ls` and `ralph sessions ls`, not of `ralph run`"),
+        (
+            "sessions ls --model x",
+            "--model is an option of `ralph run` and `ralph loop`, not of `ralph sessions ls`",
+        ),
+        (
+            "run --yolo",
+            "--yolo is an option of other agents that ralph does not have: ralph never asks, and all tools",
+        ),
+        (
+            "loop --image x.png",
+            "--image is an option of other agents that ralph does not have: name the file in",
+        ),
+        (
+            "doctor --agents {}",
+            "--agents is an option of Claude Code that ralph does not have: ralph has no subagents",
+        ),
+    ],
+)
+def test_an_option_that_stands_elsewhere_is_exit_2_with_advice(capfd, words, says) -> None:
+    assert run_cli(words.split()) == 2
+    said = capfd.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"ralph: {says}")
 
 
 def test_every_refusal_is_tried() -> None:

@@ -64,7 +64,7 @@ def test_values_have_the_types_of_their_options(words, expected) -> None:
 def test_an_option_of_both_commands_is_the_loops_and_all_others_are_for_run() -> None:
     (line, to_run), typed = LOOP.read(["-qf", "x", "--max-time", "1h", "--max-turns=3", "--tools", "Read"])
     assert isinstance(to_run, RunLine)
-    assert line == LoopLine(prompt_file="x", max_time="1h")
+    assert line == LoopLine(prompt_file="x", max_time=3600.0)
     assert (to_run.prompt_file, to_run.quiet, to_run.settings["limits.max_turns"]) == (None, True, 3)
     assert "limits.max_time_s" not in to_run.settings
     assert {one.name: one.spelling for one in typed.given} == {

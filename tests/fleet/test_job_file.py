@@ -169,11 +169,11 @@ REFUSED: list[tuple[object, str]] = [
     (changed(options=["--help"]), "$.options: cannot be used: No such option: --help"),
     (changed(options=["--model=x"]), "$.options: cannot be used: --model is the job's field model"),
     (changed(options=["-qc"]), "$.options: cannot be used: --continue is not for a job"),
-    (changed(options=["--until", "x"]), "$.options: cannot be used: No such option: --until"),
+    (changed(options=["--until", "x"]), "$.options: cannot be used: --until is an option of `ralph loop`"),
     (changed(until="x", options=["--push"]), "$.options: cannot be used: --push is not for a job"),
     (changed(until="x", options=["--until-timeout=x"]), "$.options: cannot be used: --until-timeout must be"),
     *(
-        (changed(options=[f"{option}=x"]), f"$.options: cannot be used: {option} is not for a job")
+        (changed(options=[f"{option}={ID}"]), f"$.options: cannot be used: {option} is not for a job")
         for option in ("--resume", "--session-id", "--session-dir", "--result-file", "--cd")
     ),
     (changed(options=["--settings-fd=3"]), "$.options: cannot be used: --settings-fd is not for a job"),

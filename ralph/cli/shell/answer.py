@@ -53,7 +53,7 @@ def _answer(arguments: list[str]) -> list[str]:
         current = BashLine(raw).current
     else:
         *words, current = words
-    one = wanted(_table(), words, current)
+    one = wanted(table(), words, current)
     found = [
         (word, says) for word, says in _found(one, with_titles=shell != "bash") if word.isprintable() and word
     ]
@@ -80,7 +80,7 @@ def _behind_program(words: list[str]) -> list[str]:
     return words[at + 1 :]
 
 
-def _table() -> list[TableRow]:
+def table() -> list[TableRow]:
     path = os.path.join(os.path.dirname(__file__), "table.tsv")  # noqa: PTH118, PTH120 - `pathlib` takes longer to load than all of this
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - `pathlib` takes longer to load than all of this
         return rows_of(file.read())
