@@ -55,7 +55,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.run.driven.driver_setup": ("ralph.run.driven.driver_setup:_Asked",),
     "ralph.run.driven.hooks": ("ralph.run.driven.hooks:HookMatcher",),
     "ralph.run.driven.permission_requests": ("ralph.run.driven.permission_requests",),
-    "ralph.settings.handover": (),  # a tuple
+    "ralph.settings.handover": ("ralph.settings.handover:LoopHandover",),
     "ralph.values.setting": (),  # a type for each setting: below
 }
 

@@ -127,7 +127,7 @@ def facts_of(process_id: int, parent: int, place: Path) -> list[str]:
     # A forked loop has the socket by which it asks for forks, so the number of its next descriptor is another.
     numbers = (
         r"(?<=\[)\d+|[0-9a-f]{8}-[-0-9a-f]{27}|(?<=/work-)\w+|(?<=ralph-loop-)\w+|(?<=127.0.0.1:)\d+"
-        r"|(?<=--settings-fd\n)\d+"
+        r"|(?<=--iteration\n)\d+"
     )
     limits = (proc / "limits").read_text()  # as they are: a limit may be the same number as a process id
     return [line for line in [*re.sub(numbers, "N", text).splitlines(), *limits.splitlines()] if line]

@@ -1,12 +1,9 @@
-"""Options of Claude Code that ralph accepts without effect, or refuses with advice. Also advice about options of other
-agents and of other commands, for which a suggestion of an option with a similar spelling would be misleading.
+"""Options of Claude Code that ralph accepts without effect, or refuses with advice, and options of other agents. For
+these, a suggestion of an option with a similar spelling would be misleading. No I/O happens here.
 """
 
 from __future__ import annotations
 
-from ralph.cli.commands import ROOT_HELP
-
-_MOST_OWNERS = 2
 NO_EFFECT = {
     "--verbose": "standard error shows all.",
     "--allow-dangerously-skip-permissions": "ralph never asks.",
@@ -74,22 +71,9 @@ _OF_PEERS = {
 """Options of other agents, each with what to use instead."""
 
 
-def instead_of(spelling: str, command: str) -> str | None:
-    """The line about an option that `command` does not have, but Claude Code, another agent or another command of ralph
-    has. None for any other option.
-    """
-    says = INSTEAD.get(spelling)
-    if says is not None:
-        return f"{spelling} is an option of Claude Code that ralph does not have: {says}"
-    says = _OF_PEERS.get(spelling)
-    if says is not None:
-        return f"{spelling} is an option of other agents that ralph does not have: {says}"
-    from ralph.cli.shell.answer import table  # noqa: PLC0415 - only for an error
-
-    owners = dict.fromkeys(
-        row.command
-        for row in table()
-        if spelling in row.words and row.command not in {command, ""} and spelling not in ROOT_HELP
-    )
-    named = " and ".join(f"`ralph {owner}`" for owner in [*owners][:_MOST_OWNERS])
-    return f"{spelling} is an option of {named}, not of `ralph {command}`" if owners else None
+def instead_of(spelling: str) -> str | None:
+    """The line about an option of Claude Code or another agent that ralph does not have. None for any other option."""
+    for owner, table in (("Claude Code", INSTEAD), ("other agents", _OF_PEERS)):
+        if spelling in table:
+            return f"{spelling} is an option of {owner} that ralph does not have: {table[spelling]}"
+    return None

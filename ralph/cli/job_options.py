@@ -35,18 +35,7 @@ _FLEETS = frozenset(
         *("resume", "continue_", "fork_session", "session_id", "session_dir", "no_session_persistence"),
         *("result_file", "output_format", "input_format", "include_partial_messages", "include_hook_events"),
         *("replay_user_messages", "permission_prompt_tool", "directory", "metrics_file", "debug_file"),
-        *(
-            "status",
-            "json_",
-            "watch",
-            "push",
-            "report",
-            "iteration",
-            "loop_folder",
-            "loop_number",
-            "task_chars",
-        ),
-        "settings_fd",
+        *("status", "json_", "watch", "push", "report", "iteration"),
     }
 )
 """Parameters that the worker sets, or that make no sense where nobody looks."""

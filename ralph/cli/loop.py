@@ -69,10 +69,7 @@ REFUSED = {
     "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
-    "task_chars": "the loop says itself where the task begins",
-    "settings_fd": "the loop hands its settings on itself",
-    "loop_folder": "the loop has a folder of its own",
-    "loop_number": "the loop counts its iterations itself",
+    "iteration": "the loop hands its values on itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
 """The options of `ralph run` that `ralph loop` refuses, by parameter name. Each value is the reason for the refusal."""

@@ -155,20 +155,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
         bool,
         option("--no-session-persistence", "Keep no session: the run cannot be resumed."),
     ] = False
-    iteration: Annotated[bool, option("--iteration", "An outer loop starts this run.", hidden=True)] = False
-    loop_folder: Annotated[
-        str | None, option("--loop-folder", "The folder of the outer loop's log.", hidden=True)
-    ] = None
-    loop_number: Annotated[
-        int, option("--loop-number", "The number of the outer loop's iteration.", hidden=True)
-    ] = 0
-    task_chars: Annotated[
-        int | None,
-        option("--task-chars", "The end of the prompt, which an outer loop did not write.", hidden=True),
-    ] = None
-    settings_fd: Annotated[
-        int | None,
-        option("--settings-fd", "An outer loop hands its settings files over there.", hidden=True),
+    iteration: Annotated[
+        int | None, option("--iteration", "An outer loop hands its values over there.", hidden=True)
     ] = None
     dangerously_skip_permissions: Annotated[
         bool,

@@ -32,6 +32,7 @@ from ralph.values.shortage import ShortageError, shortage_of
 if TYPE_CHECKING:
     from ralph.output.writer import OutputOptions
     from ralph.run.options import RunOptions
+    from ralph.settings.handover import LoopHandover
 
 
 def run(line: RunLine, typed: Typed) -> int:
@@ -82,7 +83,6 @@ def _run_options(
         directory=line.directory,
         writable=writable,
         config_file=absolute(line.config),
-        settings_descriptor=line.settings_fd,
         claude_settings=json_or_path(line.claude_settings),
         setting_sources=line.sources,
         names_sources=line.setting_sources is not None,
@@ -105,10 +105,7 @@ def _run_options(
             "append-system-prompt", line.append_system_prompt, line.append_system_prompt_file, line.directory
         ),
         report=requested_report(line.json_schema, line.directory, is_required=line.require_report),
-        is_iteration=line.iteration,
-        loop_folder=line.loop_folder if line.iteration else None,
-        loop_number=line.loop_number,
-        task_chars=line.task_chars,
+        of_loop=_of_loop(line.iteration),
         metrics_file=writable_file("--metrics-file", line.metrics_file, line.directory),
         exports_traces=line.otel,
         has_diagnostics=line.debug or line.debug_file is not None,
@@ -120,6 +117,18 @@ def _run_options(
         settings=line.flags,
         is_restricted=line.restricted,
     )
+
+
+def _of_loop(descriptor: int | None) -> LoopHandover | None:
+    """The values of the loop that started this run. None if no loop started it."""
+    if descriptor is None:
+        return None
+    from ralph.settings.handover import taken_over  # noqa: PLC0415 - for iterations alone
+
+    try:
+        return taken_over(descriptor)
+    except ValueError as error:
+        raise wrong_value("--iteration", str(error)) from None
 
 
 def _mode(line: RunLine) -> PermissionMode | None:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.cli.commands import LineError
+from ralph.cli.commands import ROOT_HELP, LineError
 from ralph.machine.loading import begin_garbage_collection
 from ralph.values.outcome import UsageError
 
@@ -36,6 +36,7 @@ _MODULES = {
 HELP_OPTIONS = ["-h", "--help"]
 _FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
 """Terminals with a width between these numbers of columns need a narrower help page than typer makes."""
+_MOST_OWNERS = 2
 
 
 def command_names() -> tuple[str, ...]:
@@ -90,13 +91,19 @@ def run_command(name: str, command: Any, words: list[str], *, is_command_inserte
 def line_error(error: Any, command: str) -> UsageError:
     """The error about a command line that does not fit the parameters of `command`, made from typer's."""
     from ralph.cli.claude_options import instead_of  # noqa: PLC0415 - only for an error
+    from ralph.cli.shell.answer import table  # noqa: PLC0415 - only for an error
 
     context = getattr(error, "ctx", None)
     path = command if context is None else context.command_path.removeprefix("ralph ")
     if hasattr(error, "possibilities"):  # an unknown option
-        instead = instead_of(error.option_name, path)
+        spelling = error.option_name
+        instead = instead_of(spelling)
         if instead is not None:
             return UsageError(instead)
+        owners = dict.fromkeys(row.command for row in table() if row.command and spelling in row.words)
+        if owners and spelling not in ROOT_HELP:
+            named = " and ".join(f"`ralph {owner}`" for owner in [*owners][:_MOST_OWNERS])
+            return LineError(f"{spelling} is an option of {named}, not of `ralph {path}`", path)
         hidden = {word for one in error.ctx.command.params if one.hidden for word in one.opts}
         error.possibilities = [word for word in error.possibilities or () if word not in hidden]
     return LineError(error.format_message(), path)

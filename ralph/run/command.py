@@ -43,7 +43,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
     clock, context = SystemClock(), None
     # A signal to a process group or a systemd unit reaches a run of `ralph loop` twice: directly, and through the
     # loop.
-    inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S if options.is_iteration else 0.0)
+    inbox = Inbox(clock, one_signal_for_s=0.0 if options.of_loop is None else ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
     try:
         context = make_context(options, environment, inbox, clock, *watchers)
@@ -140,8 +140,9 @@ def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
     """The range of the prompt that contains the user's own words. Piped data and the text that a loop adds are
     outside of this range. None means that the user wrote the whole prompt.
     """
-    if found.text is not None and options.task_chars is not None:
-        return slice(max(len(found.text) - options.task_chars, 0), len(found.text))
+    task_chars = None if options.of_loop is None else options.of_loop.task_chars
+    if found.text is not None and task_chars is not None:
+        return slice(max(len(found.text) - task_chars, 0), len(found.text))
     return None if found.typed is None else slice(0, len(found.typed.rstrip()))
 
 

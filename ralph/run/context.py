@@ -23,9 +23,8 @@ from ralph.output.writer import Writer
 from ralph.run.session import CannotOpenError
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
-from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.merge import load_settings
 from ralph.settings.tables import ClockSettings
-from ralph.settings.toml_file import SettingsFileError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, EventStream, Notice
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
-    from ralph.settings.handover import HandedOver
     from ralph.settings.tables import Settings
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
@@ -129,7 +127,7 @@ def make_context(
         from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
 
         status = StatusLine(
-            writer, clock, redactor.redact, wake=inbox.wake, is_iteration=options.is_iteration
+            writer, clock, redactor.redact, wake=inbox.wake, is_iteration=options.of_loop is not None
         )
     drawing: tuple[Events | None, ...] = (status, log, live)
     watchers = (*(sink for sink in drawing if sink is not None), *watchers)
@@ -198,7 +196,7 @@ def _enter_directory(directory: str | None) -> Path:
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
     """Reads and checks the settings. Raises SettingsError."""
     config_file = Path(options.config_file) if options.config_file is not None else None
-    of_loop = _files_of_loop(options.settings_descriptor)
+    of_loop = options.of_loop
     files = None if of_loop is None else of_loop.files
     settings = load_settings(options.settings, environment, cwd, config_file, files)
     if of_loop is not None:
@@ -216,21 +214,6 @@ def _origins_of_restricted(origins: Mapping[str, str], flags: Mapping[str, objec
     typed = own if flags["tools.disallowed"] == ("Bash",) else f"{lists}, {own}"
     changed = {name: origins[name].replace(lists, typed) for name in ("tools", "tools.disallowed")}
     return {**origins, **changed, "sandbox.mode": own}
-
-
-def _files_of_loop(descriptor: int | None) -> HandedOver | None:
-    """The settings files that `ralph loop` has read for all its iterations.
-
-    None if no loop started this run. The run then reads the files.
-    """
-    if descriptor is None:
-        return None
-    from ralph.settings.handover import taken_over  # noqa: PLC0415 - for iterations alone
-
-    try:
-        return taken_over(descriptor)
-    except SettingsFileError as error:
-        raise SettingsError(str(error), from_flag=True) from error
 
 
 def _run_ends_s(settings: Settings | None, started_s: float) -> float | None:
@@ -305,21 +288,22 @@ def _make_log(
     """The sinks that write to the folder of the loop that started this run. `tell` gets a sentence if the log cannot
     be written.
     """
-    if options.loop_folder is None:
+    of_loop = options.of_loop
+    if of_loop is None:
         return None, None
     from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
     from ralph.output.live import LiveRun  # noqa: PLC0415 - for iterations alone
 
     now_s, limits = clock.utc_now().timestamp(), LimitSettings() if settings is None else settings.limits
     first = files.LiveIteration(
-        *(os.getpid(), options.loop_number, new_id, now_s, LiveRun(now_s)),
+        *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
         max_turns=limits.max_turns,
         max_budget_usd=limits.max_budget_usd,
         max_time_s=limits.max_time_s,
     )
-    log_files = files.LogFiles(options.loop_folder, redactor.redact, tell)
-    log = files.IterationLog(log_files, clock, options.loop_number, new_id, ralph_version=__version__)
-    return log, files.LiveFile(options.loop_folder, first, clock, redactor.redact)
+    log_files = files.LogFiles(of_loop.folder, redactor.redact, tell)
+    log = files.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
+    return log, files.LiveFile(of_loop.folder, first, clock, redactor.redact)
 
 
 def _make_diagnostics(

@@ -13,6 +13,7 @@ from ralph.run.session import SessionOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.settings.handover import LoopHandover
     from ralph.values.permission_mode import PermissionMode
 
 
@@ -37,9 +38,6 @@ class RunOptions(Struct, frozen=True):
     writable: tuple[str, ...] = ()
     """Absolute paths of the directories in which file tools may write, in addition to the working directory."""
     config_file: str | None = None
-    settings_descriptor: int | None = None
-    """The file descriptor that delivers the contents of the settings files, which `ralph loop` has read. None if no
-    loop started this run; the run then reads the files."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
@@ -57,16 +55,9 @@ class RunOptions(Struct, frozen=True):
     that the call is denied, and None that it is permitted."""
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
-    is_iteration: bool = False
-    """True if `ralph loop` started this run. The loop has its own limits, and resumes the session by itself. So ralph
-    does not show the user a command that resumes the session."""
-    loop_folder: str | None = None
-    """The folder of the loop that started this run. The run appends to the loop's log there. None if there is no
-    loop."""
-    loop_number: int = 0
-    """The number of the loop's iteration, counted from 1."""
-    task_chars: int | None = None
-    """The number of characters at the end of the prompt that are the user's own, if a loop wrote the rest."""
+    of_loop: LoopHandover | None = None
+    """The values of the `ralph loop` that started this run. None if no loop started it. A loop has its own limits,
+    and resumes the session by itself. So ralph does not show the user a command that resumes the session."""
     metrics_file: str | None = None
     exports_traces: bool = False
     has_diagnostics: bool = False

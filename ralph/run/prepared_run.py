@@ -141,7 +141,7 @@ class PreparedRun:
                 mcp_servers=() if parts.tools.mcp is None else parts.tools.mcp.server_names,
             )
         )
-        about_limits = () if parts.options.is_iteration else no_limit_notice(settings)
+        about_limits = () if parts.options.of_loop is not None else no_limit_notice(settings)
         for text in (
             *notices,
             *parts.session.notices,
@@ -248,7 +248,8 @@ class PreparedRun:
         """The title of a session that `ralph loop` started. The title comes from the user's task, because
         the prompts of all iterations begin with the same text of the loop. None for any other session.
         """
-        if self.parts.options.task_chars is None or prompt is None or own is None:
+        of_loop = self.parts.options.of_loop
+        if of_loop is None or of_loop.task_chars is None or prompt is None or own is None:
             return None
         from ralph.sessions.naming import title_from  # noqa: PLC0415 - for iterations of a loop alone
 
@@ -308,7 +309,11 @@ class PreparedRun:
         Returns `ended` itself if nothing is left to resume, if there is no journal or no message, if `ralph loop`
         resumes the session, or if `ended` has this hint already.
         """
-        if ended.outcome not in _RESUMABLE or self.parts.options.is_iteration or not self._run.has_messages:
+        if (
+            ended.outcome not in _RESUMABLE
+            or self.parts.options.of_loop is not None
+            or not self._run.has_messages
+        ):
             return ended
         command = self._resume_command()
         hint = f"go on with: {command}"

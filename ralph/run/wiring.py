@@ -143,7 +143,7 @@ def _tool_settings(
         user_environment=around.environment,
         configuration=() if options.config_file is None else (Path(options.config_file),),
         session_directory=options.session.directory,
-        is_below_loop=options.is_iteration,
+        is_below_loop=options.of_loop is not None,
         box_plan=plan,
         sandbox=around.settings.sandbox,
     )

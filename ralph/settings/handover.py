@@ -1,4 +1,4 @@
-"""Passes the settings files of a loop to its iterations, and records the files that `--continue` needs later.
+"""Passes the settings files and other values of a loop to its iterations, and records the files that `--continue` needs later.
 
 The loop reads each file once and keeps the content. Each iteration gets the content through a new file descriptor. So
 an iteration cannot change the settings of another iteration, neither by changing a file nor by writing to the
@@ -7,16 +7,21 @@ descriptor.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, convert, to_builtins
+import msgspec
+from msgspec import Struct
 
-from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files, leads_through
+from ralph.settings.files import (
+    RecordedFile,
+    SettingsFile,
+    find_settings_files,
+    leads_through,
+)
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
@@ -57,29 +62,30 @@ def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
     return [file.path for file in recorded if _now(file.path) != file.text]
 
 
-class HandedOver(Struct, frozen=True):
-    """The settings files that a loop has read for its iterations."""
+class LoopHandover(Struct, frozen=True):
+    """The values that a loop passes to an iteration beside the options of `ralph run`."""
 
     files: tuple[SettingsFile, ...]
+    """The settings files that the loop has read."""
     claude_files: tuple[ClaudeFile, ...]
+    folder: str
+    """The folder of the loop. The run appends to the loop's log there."""
+    number: int
+    """The number of the iteration, counted from 1."""
+    task_chars: int | None = None
+    """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest. None if
+    the iteration has no prompt."""
 
 
-class _Handover(Struct, frozen=True):
-    """The files of `HandedOver`, in the form in which a loop passes them to an iteration."""
-
-    files: tuple[tuple[str, bool, str | None, bool, bool], ...]
-    claude_files: tuple[ClaudeFile, ...]
+_HANDOVER = msgspec.json.Decoder(LoopHandover, dec_hook=lambda kind, text: kind(text))
 
 
 @contextmanager
-def handed_over(files: Iterable[SettingsFile], claude_files: Iterable[ClaudeFile] = ()) -> Iterator[int]:
-    """A context manager that returns a file descriptor. A child process can read the contents of the files from this
-    descriptor, but only once. The descriptor is closed at the end. Raises OSError if the contents cannot be written.
+def handed_over(handover: LoopHandover) -> Iterator[int]:
+    """A context manager that returns a file descriptor. A child process can read the handover from this descriptor, but
+    only once. The descriptor is closed at the end. Raises OSError if the handover cannot be written.
     """
-    entries = tuple(
-        (str(file.path), file.is_trusted, _text(file.data), file.is_named, file.is_mcp) for file in files
-    )
-    data = json.dumps(to_builtins(_Handover(entries, tuple(claude_files)))).encode()
+    data = msgspec.json.encode(handover, enc_hook=str)
     with _private_file() as descriptor:
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(data)
@@ -87,20 +93,15 @@ def handed_over(files: Iterable[SettingsFile], claude_files: Iterable[ClaudeFile
         yield descriptor
 
 
-def taken_over(descriptor: int) -> HandedOver:
-    """Reads the files that `handed_over` wrote to the descriptor, and closes the descriptor. Raises SettingsFileError
-    if the descriptor contains anything else.
+def taken_over(descriptor: int) -> LoopHandover:
+    """Reads what `handed_over` wrote to the descriptor, and closes the descriptor. Raises ValueError if the descriptor
+    contains anything else.
     """
     try:
         with os.fdopen(descriptor, "rb") as file:
-            handover = convert(json.load(file), _Handover)
+            return _HANDOVER.decode(file.read())
     except (OSError, ValueError) as error:  # msgspec.ValidationError is a ValueError
-        raise SettingsFileError(f"--settings-fd {descriptor} holds no settings files of a loop") from error
-    files = tuple(
-        SettingsFile(Path(path), is_trusted, _data(text), is_named, is_mcp)
-        for path, is_trusted, text, is_named, is_mcp in handover.files
-    )
-    return HandedOver(files, handover.claude_files)
+        raise ValueError(f"descriptor {descriptor} holds nothing of a loop") from error
 
 
 @contextmanager

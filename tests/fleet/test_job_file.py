@@ -173,10 +173,13 @@ REFUSED: list[tuple[object, str]] = [
     (changed(until="x", options=["--push"]), "$.options: cannot be used: --push is not for a job"),
     (changed(until="x", options=["--until-timeout=x"]), "$.options: cannot be used: --until-timeout must be"),
     *(
-        (changed(options=[f"{option}={ID}"]), f"$.options: cannot be used: {option} is not for a job")
+        (
+            changed(options=[f"{option}=0a1b2c3d-0000-4000-8000-000000000000"]),
+            f"$.options: cannot be used: {option} is not for a job",
+        )
         for option in ("--resume", "--session-id", "--session-dir", "--result-file", "--cd")
     ),
-    (changed(options=["--settings-fd=3"]), "$.options: cannot be used: --settings-fd is not for a job"),
+    (changed(options=["--iteration=3"]), "$.options: cannot be used: --iteration is not for a job"),
     (
         changed(options=["--output-format=json"]),
         "$.options: cannot be used: --output-format is not for a job",

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ralph.settings.files import SettingsFile, leads_through
-from ralph.settings.handover import HandedOver, handed_over, taken_over
-from ralph.settings.toml_file import SettingsFileError
+from ralph.settings.handover import LoopHandover, handed_over, taken_over
 from ralph.values.claude_file import ClaudeFile
 
 
@@ -69,14 +68,15 @@ FILES = (
 
 def test_what_is_handed_over_arrives_byte_for_byte_and_nothing_of_it_has_a_name() -> None:
     claude = (ClaudeFile("/b/.claude/settings.json", "project", "/b", '{"permissions": {}}'),)
-    with handed_over(FILES, claude) as descriptor:
+    handover = LoopHandover(FILES, claude, "/loops/0007", number=3, task_chars=12)
+    with handed_over(handover) as descriptor:
         assert not Path(f"/proc/self/fd/{descriptor}").readlink().exists()
-        assert taken_over(os.dup(descriptor)) == HandedOver(FILES, claude)
+        assert taken_over(os.dup(descriptor)) == handover
 
 
-@pytest.mark.parametrize("data", [b"", b"[1]", b"[[1, true, null, false]]", b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"[1]", b'{"files": []}', b"\xff"])
 def test_a_descriptor_with_anything_else_is_refused(tmp_path, data) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
-    with pytest.raises(SettingsFileError, match="holds no settings files of a loop"):
+    with pytest.raises(ValueError, match="holds nothing of a loop"):
         taken_over(os.open(path, os.O_RDONLY))

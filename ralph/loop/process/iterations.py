@@ -20,7 +20,7 @@ from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.processes import OwnedProcess
 from ralph.machine.spill_directory import OwnDirectory
-from ralph.settings.handover import handed_over
+from ralph.settings.handover import LoopHandover, handed_over
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -93,8 +93,15 @@ class RalphIterations:
         place = OwnDirectory("ralph-loop-", (self._plan.directory, *self._plan.added_directories))
         try:
             result_file = Path(place.path, "result.json")
-            with handed_over(self._settings, self._plan.claude_files or ()) as settings:
-                ending = self._followed(order, result_file, settings)
+            handover = LoopHandover(
+                files=tuple(self._settings),
+                claude_files=self._plan.claude_files or (),
+                folder=str(self._folder),
+                number=order.number,
+                task_chars=None if order.prompt is None else order.task_chars,
+            )
+            with handed_over(handover) as descriptor:
+                ending = self._followed(order, result_file, descriptor)
             result = self._result(order, ending, result_file)
         finally:
             place.remove()
@@ -103,13 +110,13 @@ class RalphIterations:
     def seen(self, session_id: str) -> SessionSeen | None:
         return session_seen(session_id, self._environment, self._plan.session_directory)
 
-    def _followed(self, order: IterationOrder, result_file: Path, settings: int) -> IterationEnding:
-        arguments = [*self._program, *self._arguments(order, result_file), "--settings-fd", str(settings)]
+    def _followed(self, order: IterationOrder, result_file: Path, handover: int) -> IterationEnding:
+        arguments = [*self._program, *self._arguments(order, result_file), "--iteration", str(handover)]
         process = OwnedProcess(
             arguments,
             cwd=Path(self._plan.launch_directory),
             environment=self._environment,
-            kept_descriptors=(settings,) if self._lock is None else (settings, self._lock),
+            kept_descriptors=(handover,) if self._lock is None else (handover, self._lock),
         )
         running = RunningIteration(
             process,
@@ -124,8 +131,7 @@ class RalphIterations:
         """The command line of the process. The plan's arguments come first. The loop's own options follow and
         override them.
         """
-        yield from ("run", "--iteration", *self._plan.run_arguments)
-        yield from ("--loop-folder", str(self._folder), "--loop-number", str(order.number))
+        yield from ("run", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:
             yield from ("--cd", self._plan.directory)
         if order.prompt is None:
@@ -133,7 +139,6 @@ class RalphIterations:
             yield from ("--resume", order.session_id, "--moved")
         else:
             yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
-            yield from ("--task-chars", str(order.task_chars))
         yield from ("--result-file", str(result_file))
         # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:

@@ -70,7 +70,7 @@ def test_what_may_stand_at_the_cursor(line, choices, sources, before) -> None:
 
 
 def test_no_option_that_the_help_hides_is_offered() -> None:
-    assert not {"--settings-fd", "--task-chars", "--iteration"} & set(offered("run --")[0])
+    assert not {"--iteration"} & set(offered("run --")[0])
 
 
 @every_row(

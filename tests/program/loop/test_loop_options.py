@@ -162,7 +162,7 @@ REFUSED = {
     "value for a flag": (["--quiet=yes"], "--quiet"),
     "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
     "unknown mode": (["--permission-mode", "yolo"], "--permission-mode must be one of plan"),
-    "the loop's own way to hand settings on": (["--settings-fd", "0"], "--settings-fd is not for a loop"),
+    "the loop's own way to hand values on": (["--iteration", "0"], "--iteration is not for a loop"),
     "no URL": (["--base-url", "ftp://x"], "--base-url"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
     "no system prompt file": (["--append-system-prompt-file", "gone"], "cannot read gone"),
@@ -314,7 +314,7 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     of_run = [at.get(max(one.opts, key=len)) for one in OF_RUN]
     assert own == [*range(len(own))], "the loop's own options come first"
     assert [one.name for one, row in zip(OF_RUN, of_run, strict=True) if row is None] == [
-        one.name for one in OF_RUN if one.name in NOT_FOR_A_LOOP or one.name == "iteration"
+        one.name for one in OF_RUN if one.name in NOT_FOR_A_LOOP
     ]
 
 

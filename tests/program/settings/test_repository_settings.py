@@ -188,7 +188,7 @@ def test_nothing_that_happens_in_a_loop_changes_its_settings(ralph, furnished) -
     assert all("x-api-token" in request.headers for request in furnished.requests), "it is a setting too"
     assert (ralph.cwd / "second").exists()
     commands = (ralph.cwd / "commands").read_bytes()
-    assert b"--settings-fd" in commands
+    assert b"--iteration" in commands
     assert CANARY.encode() not in commands
     assert "ralph-settings" not in (ralph.cwd / "descriptors").read_text()
 
