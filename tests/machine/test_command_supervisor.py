@@ -21,7 +21,7 @@ from ralph.machine import launcher, supervisor
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import NEVER_STARTED
-from tests.patience import within_s
+from tests.patience import wait_until, within_s
 from tests.processes.children import children, is_gone
 
 if TYPE_CHECKING:
@@ -479,7 +479,7 @@ def test_a_held_lock_is_free_when_no_process_of_the_command_is_left(serving, tmp
     assert not may_lock(place)
     os.close(writing)
     finished(command)
-    assert may_lock(place)
+    wait_until(lambda: may_lock(place))
 
 
 def test_the_output_may_go_to_a_file(serving, tmp_path: Path) -> None:
