@@ -1,4 +1,4 @@
-"""Sixty deliberate mistakes in ralph. Each breaks one promise. `python -m benchmarks.mutants` tries them.
+"""Deliberate mistakes in ralph. Each breaks one promise. `python -m benchmarks.mutants` tries them.
 
 The old text of a mutant occurs exactly once in the package; its module does not matter. If the code is changed and
 the text is gone, the mutant is written again for the new code, so that its promise is still tested.
@@ -31,6 +31,13 @@ TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_rost
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_resume.py")
+# The lines that record the intents of a group of calls, and run the group.
+_ANNOUNCED = """                self._announce(ruling.call)
+                runnable.append(ruling)
+            else:
+                self._finish([(shown, ruling, 0.0)])
+        if runnable:
+"""
 FLEET_GIT = ("test_checkouts.py", "test_planted_in_checkout.py")
 FLEET = (
     "test_work.py",
@@ -241,8 +248,8 @@ MUTANTS = (
     Mutant(
         "intent-not-synced",
         "an intent with effects is on the disk before its tool runs",
-        "self.log.record(*entries, sync=has_effects)",
-        "self.log.record(*entries, sync=False)",
+        "self.log.record(intent_record(call, self.changes[call.id]), sync=has_effects)",
+        "self.log.record(intent_record(call, self.changes[call.id]), sync=False)",
         (*JOURNAL, "test_loop.py"),
     ),
     Mutant(
@@ -269,9 +276,28 @@ MUTANTS = (
     Mutant(
         "effect-before-intent",
         "answer, intent, effect, result: in this order",
-        "        self._announce(calls)\n        try:\n            outputs = self.toolbox.run(calls)",
-        "        try:\n            outputs = self.toolbox.run(calls)\n            self._announce(calls)",
+        _ANNOUNCED,
+        """                runnable.append(ruling)
+                self._run_all([ruling])
+                self._announce(runnable.pop().call)
+            else:
+                self._finish([(shown, ruling, 0.0)])
+        if runnable:
+""",
         (*JOURNAL, "test_loop.py", "test_nemesis.py"),
+    ),
+    Mutant(
+        "group-judged-before-its-intents",
+        "each call is judged immediately before its own intent is recorded",
+        _ANNOUNCED,
+        """                runnable.append(ruling)
+            else:
+                self._finish([(shown, ruling, 0.0)])
+        for each in runnable:
+            self._announce(each.call)
+        if runnable:
+""",
+        RESUME,
     ),
     Mutant(
         "forbidden-call-has-an-intent",
@@ -282,15 +308,22 @@ MUTANTS = (
     ),
     Mutant(
         "changed-input-not-judged",
-        "rules judge what somebody who was asked has changed",
-        "        return Permission(denied) if denied else replace(permission, arguments=decision.arguments)",
-        "        return replace(permission, arguments=decision.arguments)",
+        "rules and the mode judge what somebody who was asked has changed",
+        "        self._by_rules_and_mode(checked.call)\n        return checked\n",
+        "        return checked\n",
+        ("test_gate.py", "test_driver_hooks.py"),
+    ),
+    Mutant(
+        "changed-input-not-checked",
+        "what somebody changes is checked and converted before anybody else judges it",
+        "    changed = check(replace(checked.call, arguments=arguments))",
+        "    changed = replace(checked, call=replace(checked.call, arguments=arguments))",
         ("test_gate.py", "test_driver_hooks.py"),
     ),
     Mutant(
         "failed-hook-permits",
         "a hook that fails denies",
-        '                return hk.CallVerdict(f"PreToolUse:{call.name} hook error: {error}. The call was not run")',
+        '                raise _RefusedError(f"{failed}: {error}. The call was not run") from error',
         "                continue",
         ("test_gate.py", "test_driver_hooks.py", "test_command_hooks.py"),
     ),

@@ -17,9 +17,6 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from ralph.agent.guards import Guards
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import MalformedCall
@@ -28,6 +25,7 @@ from ralph.values.tool_calls import (
     FILE_TOOLS,
     FINAL_REPORT,
     FileChange,
+    Runnable,
     ToolCall,
     ToolOutput,
     type_names,
@@ -42,24 +40,12 @@ if TYPE_CHECKING:
     from ralph.agent.run_end import Finishing
     from ralph.values.ports import Events
     from ralph.values.report import ReportDesk
-    from ralph.values.tool_calls import ToolDefinition
+    from ralph.values.tool_calls import Ruling, ToolDefinition
 
 
 MOST_MALFORMED_ANSWERS = 3
 """The number of consecutive malformed answers after which the run ends. `specs/turns.md` sets this number."""
 
-
-class Runnable(Struct, frozen=True):
-    """A call that may run."""
-
-    call: ToolCall
-    """The call as it must run. A gate may have changed its arguments."""
-    notes: tuple[str, ...] = ()
-    """Texts that the model gets with the result."""
-
-
-Ruling = ToolOutput | Runnable
-"""The decision about a call. A `ToolOutput` is an error result for the model, and the call must not run."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -155,7 +141,10 @@ class CallRules:
             return refused(ENDING)
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
-            return self._received(call, self._desk)
+            output = self._desk.receive(call)
+            if self._desk.last_problem is not None:
+                self._events.emit(MalformedCallRefused(self.turn, call.name, str(output.content)))
+            return output
         if self._finishing.is_final:
             return refused(refused_in_final_turn(needs_report=self._desk is not None))
         checked = self._checked(call)
@@ -166,32 +155,13 @@ class CallRules:
             return checked
         self.has_use = True
         refusal = self._guards.before(shown)
-        return self._guarded(refusal) if refusal is not None else self._permitted(checked)
-
-    def _permitted(self, checked: Runnable) -> Ruling:
-        """The gate's decision about a valid call."""
-        permission = self.gate.judge(checked.call)
-        if permission.denied is not None:
-            return self._denied(checked.call, permission.denied)
-        if permission.arguments is not None:
-            changed = self._checked(replace(checked.call, arguments=permission.arguments))
-            if isinstance(changed, ToolOutput):
-                why = f"A hook changed the arguments of this call. {changed.content}"
-                return self._denied(checked.call, why)
-            checked = changed
-        return replace(checked, notes=(*checked.notes, *permission.context))
-
-    def _denied(self, call: ToolCall, why: str) -> ToolOutput:
-        self.denied.append(call)
-        output = refused(why)
-        self._guards.after(call, output)
-        return output
-
-    def _received(self, call: ToolCall | MalformedCall, desk: ReportDesk) -> ToolOutput:
-        output = desk.receive(call)
-        if desk.last_problem is not None:
-            self._events.emit(MalformedCallRefused(self.turn, call.name, str(output.content)))
-        return output
+        if refusal is not None:
+            return self._guarded(refusal)
+        ruling = self.gate.judge(checked, self._checked)
+        if isinstance(ruling, ToolOutput):
+            self.denied.append(checked.call)
+            self._guards.after(checked.call, ruling)
+        return ruling
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
         """Updates the guards and the list `denied` after a call that ran. `change` is the planned change of the
@@ -215,17 +185,19 @@ class CallRules:
 
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
         """Checks the form of a call. Returns an error result if the call is malformed, otherwise the call as hooks and
-        rules judge it. So this is the place where arguments would be converted.
+        rules judge it. So this is the one place where arguments would be converted, those of the model and those that
+        a hook or somebody who was asked has changed.
         """
         if call.name not in self._tools:
             offered = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
             return refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")
         if isinstance(call, MalformedCall):
             return refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
-        check = check_arguments(call.name, self._tools[call.name].input_schema, call.arguments)
-        if check.error is not None:
-            return refused(f"This call was not run. {check.error}.")
-        names = ", ".join(check.ignored)
+        schema = self._tools[call.name].input_schema
+        fault = fault_in_arguments(call.name, schema, call.arguments)
+        if fault is not None:
+            return refused(f"This call was not run. {fault}.")
+        names = ", ".join(unknown_arguments(schema, call.arguments))
         return Runnable(call, (IGNORED_ARGUMENTS.format(names=names),) if names else ())
 
 
@@ -244,24 +216,18 @@ _LONGEST_SHOWN_VALUE = 60
 _MOST_FAULTS_NAMED = 5
 
 
-class ArgumentCheck(Struct, frozen=True):
-    error: str | None
-    """One sentence per fault, with the path and the expected type. None if the call may run."""
-    ignored: tuple[str, ...] = ()
-    """Top-level arguments that the schema does not contain. The call runs without them."""
-
-
-def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
-    """Checks the arguments of a tool call. `arguments` may be any JSON value."""
+def fault_in_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> str | None:
+    """The faults in the arguments of a tool call, each with its path and the expected type. None if there are none.
+    `arguments` may be any JSON value.
+    """
     if not isinstance(arguments, dict):
-        return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
+        return f"{tool_name}: the arguments must be an object, got {_shown(arguments)}"
     faults = list(_faults(schema, arguments, path=""))
-    ignored = unknown_arguments(schema, arguments)
     if not faults:
-        return ArgumentCheck(None, ignored)
+        return None
     more = len(faults) - _MOST_FAULTS_NAMED
     named = "; ".join(faults[:_MOST_FAULTS_NAMED]) + (f"; and {more} more" if more > 0 else "")
-    return ArgumentCheck(f"{tool_name}: {named}", ignored)
+    return f"{tool_name}: {named}"
 
 
 def _faults(schema: Any, value: Any, path: str) -> Iterator[str]:

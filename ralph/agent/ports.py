@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.tool_calls import Block, FileChange, Permission, ToolCall, ToolDefinition, ToolOutput
+    from ralph.values.tool_calls import (
+        Block,
+        FileChange,
+        Ruling,
+        Runnable,
+        ToolCall,
+        ToolDefinition,
+        ToolOutput,
+    )
 
 
 class Toolbox(Protocol):
@@ -63,9 +71,10 @@ class Gate(Protocol):
         """
         ...
 
-    def judge(self, call: ToolCall) -> Permission:
+    def judge(self, checked: Runnable, check: Callable[[ToolCall], Ruling]) -> Ruling:
         """Decides whether a call with valid arguments may run. It is called once for each call, immediately before
-        the call's intent is recorded. A call that is refused has no intent.
+        the call's intent is recorded. A call that is refused has no intent. `check` checks and converts the arguments
+        of a call: whatever changes the arguments, its change passes `check` before anything else judges it.
         """
         ...
 

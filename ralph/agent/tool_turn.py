@@ -14,23 +14,23 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from ralph.agent.call_rules import Runnable, as_written, refused
+from ralph.agent.call_rules import as_written, refused
 from ralph.agent.result_room import all_fitted, output_size
 from ralph.conversation.records import intent_record, result_record
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted
 from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
-from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
+from ralph.values.tool_calls import FILE_TOOLS, Runnable, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from ralph.agent.call_rules import CallRules, Ruling
+    from ralph.agent.call_rules import CallRules
     from ralph.agent.ports import Gate, Toolbox
     from ralph.agent.transcript import SessionLog
     from ralph.values.answer import MalformedCall
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, FileChange
+    from ralph.values.tool_calls import Block, FileChange, Ruling
 
 
 # More calls at once would take memory and would hardly be faster.
@@ -61,6 +61,7 @@ class ToolTurn:
         """
         self.calls = calls
         self.toolbox = toolbox
+        self._read_only = {tool.name for tool in toolbox.definitions if tool.is_read_only}
         self.log = log
         self.events = events
         self.rules = rules
@@ -92,9 +93,7 @@ class ToolTurn:
         takes effect at most once, even if an earlier process was about to run it and then ended.
         """
         try:
-            for batch in _batches(
-                [call for call in self.calls if call.id not in self.finished], self.toolbox
-            ):
+            for batch in self._batches():
                 self._run_batch(batch)
         except WorkingDirectoryGoneError as gone:
             for call in self.calls:
@@ -104,6 +103,19 @@ class ToolTurn:
             raise
         return tuple(self.finished[call.id] for call in self.calls)
 
+    def _batches(self) -> Iterator[Sequence[ToolCall | MalformedCall]]:
+        """Divides the calls without a result into groups. The calls of one group run in parallel.
+
+        Consecutive read-only calls form groups of at most `MOST_PARALLEL_CALLS`. Every other call is a group of its
+        own, so that calls with effects run in the model's order.
+        """
+        left = [call for call in self.calls if call.id not in self.finished]
+        for is_parallel, group in groupby(left, key=lambda call: call.name in self._read_only):
+            members = list(group)
+            size = MOST_PARALLEL_CALLS if is_parallel else 1
+            for start in range(0, len(members), size):
+                yield members[start : start + size]
+
     def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:
         runnable: list[Runnable] = []
         for call in batch:
@@ -111,6 +123,7 @@ class ToolTurn:
             self.events.emit(ToolStarted(shown))
             ruling = self._settled(shown) or self.rules.ruling(call)
             if isinstance(ruling, Runnable):
+                self._announce(ruling.call)
                 runnable.append(ruling)
             else:
                 self._finish([(shown, ruling, 0.0)])
@@ -119,7 +132,6 @@ class ToolTurn:
 
     def _run_all(self, runnable: Sequence[Runnable]) -> None:
         calls = [each.call for each in runnable]
-        self._announce(calls)
         try:
             outputs = self.toolbox.run(calls)
         except Interrupted as stop:
@@ -151,23 +163,20 @@ class ToolTurn:
             raise
         return observed
 
-    def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """Records in the journal that the calls are about to run. If one of the calls has effects, the records are
-        made to survive a power failure.
+    def _announce(self, call: ToolCall) -> None:
+        """Records in the journal that the call is about to run. If the call has effects, the record is made to survive
+        a power failure.
         """
-        read_only = _read_only_names(self.toolbox)
-        has_effects = any(call.name not in read_only for call in calls)
-        for call in calls:
-            self.changes[call.id] = None if call.name in read_only else self.toolbox.plan(call)
-        entries = [intent_record(call, self.changes[call.id]) for call in calls]
-        self.log.record(*entries, sync=has_effects)
+        has_effects = call.name not in self._read_only
+        self.changes[call.id] = self.toolbox.plan(call) if has_effects else None
+        self.log.record(intent_record(call, self.changes[call.id]), sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
         """The result of a call that an earlier process has recorded as about to run. None if there is no such record,
         or if ralph knows that the call has changed nothing. The call may then run.
         """
         intents = self.log.session.intents
-        if call.id not in intents or call.name in _read_only_names(self.toolbox):
+        if call.id not in intents or call.name in self._read_only:
             return None
         if call.name not in FILE_TOOLS:
             return ToolOutput(INTERRUPTED, is_error=True)
@@ -179,17 +188,11 @@ class ToolTurn:
             self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
             raise
 
-    def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
-        """Cuts the outputs so that they fit into `room_tokens`, and returns them. Subtracts their size from
-        `room_tokens`.
-        """
-        fitted = all_fitted(outputs, self.room_tokens)
-        if self.room_tokens is not None:
-            self.room_tokens -= sum(map(output_size, fitted))
-        return fitted
-
     def _finish(self, done: Sequence[tuple[ToolCall, ToolOutput, float]]) -> None:
-        outputs = self._fitted([output for _, output, _ in done])
+        """Cuts the outputs so that they fit into `room_tokens`, and records them."""
+        outputs = all_fitted([output for _, output, _ in done], self.room_tokens)
+        if self.room_tokens is not None:
+            self.room_tokens -= sum(map(output_size, outputs))
         results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
         self.finished.update((result.tool_use_id, result) for result in results)
         is_last = all(call.id in self.finished for call in self.calls)
@@ -197,26 +200,6 @@ class ToolTurn:
         record(*map(result_record, results))
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
-
-
-def _read_only_names(toolbox: Toolbox) -> set[str]:
-    return {tool.name for tool in toolbox.definitions if tool.is_read_only}
-
-
-def _batches(
-    calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
-) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-    """Divides the calls into groups. The calls of one group run in parallel.
-
-    Consecutive read-only calls form groups of at most `MOST_PARALLEL_CALLS`. Every other call is a group of its own,
-    so that calls with effects run in the model's order.
-    """
-    read_only = _read_only_names(toolbox)
-    for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):
-        members = list(group)
-        size = MOST_PARALLEL_CALLS if is_parallel else 1
-        for start in range(0, len(members), size):
-            yield members[start : start + size]
 
 
 def _with_notes(output: ToolOutput, notes: Sequence[str]) -> ToolOutput:

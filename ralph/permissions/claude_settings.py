@@ -98,7 +98,9 @@ def read_settings(document: object, file: ClaudeFile) -> ClaudeSettings:
 
 
 def _object(parent: Mapping[str, Any], key: str, file: ClaudeFile, place: str = "") -> dict[str, Any]:
-    found = parent.get(key) or {}
+    found = parent.get(key)
+    if found is None:
+        return {}
     if not isinstance(found, dict):
         raise GuardError(f"{file.name}: {place}{key} must be an object")
     return found
@@ -185,7 +187,7 @@ def _not_kept(file: ClaudeFile, key: str) -> GuardError:
 
 def _hooks(document: Mapping[str, Any], file: ClaudeFile) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
     """Returns the hooks that ralph runs, and the names of the events whose hooks it does not run."""
-    if not file.is_trusted and not isinstance(document.get("hooks") or {}, dict):
+    if not file.is_trusted and not isinstance(document.get("hooks"), dict | None):
         return (), ("which are no object",)
     asked = {event: entries for event, entries in _object(document, "hooks", file).items() if entries}
     if not file.is_trusted:

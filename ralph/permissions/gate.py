@@ -2,8 +2,9 @@
 task may begin and end.
 
 The order for a call: PreToolUse hooks, rules that deny, rules that ask, the permission mode, somebody who is asked.
-Each of them judges the arguments that those before it have changed, and what somebody changes is judged by the rules
-that deny once more. A hook that fails and a question that nobody answers refuse the call.
+Each of them judges the arguments that those before it have changed. When somebody has answered, the rules that deny and
+the mode judge once more, because the answer may have changed the arguments and the mode. A hook that fails and a
+question that nobody answers refuse the call.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ from ralph.values.controls import ModeFixedError
 from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import GuardRefused, HookStopped
-from ralph.values.tool_calls import FILE_TOOLS, Permission, ToolOutput
+from ralph.values.tool_calls import FILE_TOOLS, ToolOutput
 from ralph.values.tool_choice import READ_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import TypeAlias
 
     from ralph.permissions.hook_answers import CallVerdict, HookAnswer
     from ralph.values.controls import RunControls
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, ToolCall
+    from ralph.values.tool_calls import Block, Ruling, Runnable, ToolCall
+
+    Check: TypeAlias = Callable[[ToolCall], Ruling]
+    """Checks and converts the arguments of a call against the schema of its tool."""
 
 
 class HookFailedError(Exception):
@@ -43,6 +48,10 @@ class Hooks(Protocol):
         tool if the event concerns one, otherwise "". Raises HookFailedError and `Interrupted`.
         """
         ...
+
+
+class _RefusedError(Exception):
+    """The call must not run. The message is the reason, written for the model."""
 
 
 class Decision(Struct, frozen=True):
@@ -129,23 +138,13 @@ class CallGate:
             added += hk.contexts(answers)
         return added
 
-    def judge(self, call: ToolCall) -> Permission:
-        hooked = self._hooked(call)
-        if hooked.denied is not None:
-            return Permission(hooked.denied)
-        judged = call if hooked.arguments is None else replace(call, arguments=hooked.arguments)
-        by_rules = self._by_rules(judged)
-        refused = by_rules.denied or self.why_refused(judged.name)
-        if refused is not None:
-            return Permission(refused)
-        permission = Permission(arguments=hooked.arguments, context=hooked.context)
-        asks = by_rules.asks or hooked.asks
-        if self._asker is None and asks is not None:
-            why = by_rules.asks or f"a hook wants somebody to be asked first: {asks}."
-            return Permission(f"This call was not run: {why} Nobody is asked in this run.")
-        if self._asker is None or (asks is None and (hooked.allows or not self._must_ask(judged.name))):
-            return permission
-        return self._answered(judged, self._asker.decide(judged, asks), permission)
+    def judge(self, checked: Runnable, check: Check) -> Ruling:
+        try:
+            checked, hooked = self._hooked(checked, check)
+            checked = self._permitted(checked, hooked, check)
+        except _RefusedError as refusal:
+            return ToolOutput(str(refusal), is_error=True)
+        return replace(checked, notes=(*checked.notes, *hooked.context))
 
     def why_refused(self, tool: str) -> str | None:
         """The reason why no call of the tool may run now, written for the model. None if calls of it may run."""
@@ -206,54 +205,69 @@ class CallGate:
         hk.stop_if_asked(answers)
         return answers
 
-    def _hooked(self, call: ToolCall) -> CallVerdict:
-        """The decision of all PreToolUse hooks. The hooks of a later origin judge what an earlier one has changed."""
+    def _hooked(self, checked: Runnable, check: Check) -> tuple[Runnable, CallVerdict]:
+        """The call as all PreToolUse hooks leave it, and their decision. The hooks of a later origin judge what an
+        earlier one has changed.
+        """
         total = hk.CallVerdict()
         for hooks in self._hooks:
+            call = checked.call
+            failed = f"PreToolUse:{call.name} hook error"
             try:
                 answers = self._answers(hooks, hk.PRE, hk.about_call(call), call.name)
             except HookFailedError as error:
-                return hk.CallVerdict(f"PreToolUse:{call.name} hook error: {error}. The call was not run")
+                raise _RefusedError(f"{failed}: {error}. The call was not run") from error
             found = hk.call_verdict(answers)
             if found.denied is not None:
-                return hk.CallVerdict(f"PreToolUse:{call.name} hook error: {found.denied}")
+                raise _RefusedError(f"{failed}: {found.denied}")
             hk.stop_if_asked(answers)
-            if found.arguments is not None:
-                call = replace(call, arguments=found.arguments)
-            total = hk.CallVerdict(
-                asks=total.asks or found.asks,
-                # Only a driver's own hooks, which come last, spare the driver a question.
-                allows=found.allows,
-                arguments=total.arguments if found.arguments is None else found.arguments,
-                context=(*total.context, *found.context),
-            )
-        return total
+            checked = _changed(checked, found.arguments, check)
+            # Only a driver's own hooks, which come last, spare the driver a question.
+            total = replace(found, asks=total.asks or found.asks, context=(*total.context, *found.context))
+        return checked, total
 
     # --- Rules, mode and questions
 
-    def _by_rules(self, call: ToolCall) -> RuleVerdict:
-        if self._rules.are_none:
-            return RuleVerdict()
-        found = self._aside("the permission rules", lambda: self._rules.judge(call))
-        return RuleVerdict(str(found.content)) if isinstance(found, ToolOutput) else found
+    def _permitted(self, checked: Runnable, hooked: CallVerdict, check: Check) -> Runnable:
+        """The call as rules, the mode and somebody who is asked leave it. Raises _RefusedError."""
+        by_rule = self._by_rules_and_mode(checked.call)
+        asks = by_rule or hooked.asks
+        if self._asker is None and asks is not None:
+            why = by_rule or f"a hook wants somebody to be asked first: {asks}."
+            raise _RefusedError(f"This call was not run: {why} Nobody is asked in this run.")
+        if self._asker is None or (asks is None and (hooked.allows or not self._must_ask(checked.call.name))):
+            return checked
+        decision = self._asker.decide(checked.call, asks)
+        self._apply(decision)
+        checked = _changed(checked, decision.arguments, check)
+        self._by_rules_and_mode(checked.call)
+        return checked
+
+    def _by_rules_and_mode(self, call: ToolCall) -> str | None:
+        """The reason why a rule wants somebody to be asked about the call. None if no rule wants that. Raises
+        _RefusedError if a rule or the mode denies the call.
+        """
+        found: RuleVerdict | ToolOutput = RuleVerdict()
+        if not self._rules.are_none:
+            found = self._aside("the permission rules", lambda: self._rules.judge(call))
+        if isinstance(found, ToolOutput):
+            raise _RefusedError(str(found.content))
+        denied = found.denied or self.why_refused(call.name)
+        if denied is not None:
+            raise _RefusedError(denied)
+        return found.asks
 
     def _must_ask(self, tool: str) -> bool:
         return must_ask(self._controls.permission_mode, tool, self._allowed)
 
-    def _answered(self, call: ToolCall, decision: Decision, permission: Permission) -> Permission:
-        """The permission after somebody has decided about `call`, for which `permission` was the permission so far."""
+    def _apply(self, decision: Decision) -> None:
+        """Applies the changes of permissions. Raises _RefusedError if the call is denied, HookStopped if that ends the
+        run, and GuardRefused for a restriction that ralph cannot keep.
+        """
         if decision.denied is not None:
             if decision.ends_run:
                 raise HookStopped(f"the driver denied a call and ended the run: {decision.denied}")
-            return Permission(decision.denied)
-        self._apply(decision)
-        if decision.arguments is None:
-            return permission
-        denied = self._by_rules(replace(call, arguments=decision.arguments)).denied
-        return Permission(denied) if denied else replace(permission, arguments=decision.arguments)
-
-    def _apply(self, decision: Decision) -> None:
-        """Applies the changes of permissions. Raises GuardRefused for a restriction that ralph cannot keep."""
+            raise _RefusedError(decision.denied)
         if decision.refused is not None:
             raise GuardRefused(
                 f"the driver asked for the permission update {decision.refused}, which ralph cannot honour: nothing "
@@ -273,6 +287,18 @@ class CallGate:
         except ValueError as error:
             raise GuardRefused(f"the driver asked for a permission mode: it {error}") from error
         self._events.emit(PermissionModeChanged(mode))
+
+
+def _changed(checked: Runnable, arguments: dict[str, Any] | None, check: Check) -> Runnable:
+    """The call with the arguments that replace its own, checked as those of the model are. None replaces nothing.
+    Raises _RefusedError if they do not fit the tool's schema.
+    """
+    if arguments is None:
+        return checked
+    changed = check(replace(checked.call, arguments=arguments))
+    if isinstance(changed, ToolOutput):
+        raise _RefusedError(f"A hook changed the arguments of this call. {changed.content}")
+    return changed
 
 
 def is_permitted(mode: PermissionMode, tool: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.agent.call_rules import Runnable
 from ralph.agent.tool_turn import PromptRefusedError
 from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
@@ -21,6 +20,7 @@ from ralph.prompt.judged_file import path_of_file
 from ralph.run.command_rules import rules_of_command
 from ralph.run.permission_rules import LocalDisk
 from ralph.values.events import Notice
+from ralph.values.tool_calls import Runnable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

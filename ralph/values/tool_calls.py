@@ -81,15 +81,17 @@ class ToolOutput(Struct, frozen=True):
     """Notices for people about the call. They are neither written to the journal nor sent to the API."""
 
 
-class Permission(Struct, frozen=True):
-    """The decision about one tool call."""
+class Runnable(Struct, frozen=True):
+    """A call that may run."""
 
-    denied: str | None = None
-    """The reason why the call must not run, written for the model. None if the call may run."""
-    arguments: dict[str, Any] | None = None
-    """The arguments that replace those of the model. None if the call must run with the model's own arguments."""
-    context: tuple[str, ...] = ()
-    """Texts that the model gets with the result of the call."""
+    call: ToolCall
+    """The call as it must run. A hook or somebody who was asked may have changed its arguments."""
+    notes: tuple[str, ...] = ()
+    """Texts that the model gets with the result."""
+
+
+Ruling = ToolOutput | Runnable
+"""The decision about a call. A `ToolOutput` is an error result for the model, and the call must not run."""
 
 
 class FileChange(Struct, frozen=True):

@@ -27,7 +27,7 @@ from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.ports import HookStopped, SignalReceived
-from ralph.values.tool_calls import FileChange, Permission, ToolCall, ToolDefinition, ToolOutput
+from ralph.values.tool_calls import FileChange, Runnable, ToolCall, ToolDefinition, ToolOutput
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -47,10 +47,12 @@ from tests.fakes.played import Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ralph.conversation.messages import Conversation
+    from ralph.conversation.records import Record
     from ralph.values.answer import Answer
+    from ralph.values.tool_calls import Ruling
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
 CHANGE = FileChange("/work/a", None, "after")
@@ -174,43 +176,85 @@ class TouchForbidden(CallGate):
 
     def __init__(self, stop: BaseException | None = None) -> None:
         super().__init__(RunControls(), RecordingEvents())
-        self.judged: list[str] = []
         self._stop = stop
 
-    def judge(self, call: ToolCall) -> Permission:
-        self.judged.append(call.id)
+    def judge(self, checked: Runnable, check: Callable[[ToolCall], Ruling]) -> Ruling:
         if self._stop is not None:
             raise self._stop
-        return Permission("forbidden" if call.name == "Touch" else None)
+        return ToolOutput("forbidden", is_error=True) if checked.call.name == "Touch" else checked
 
 
 FORBIDDEN = Life(FIRST, SECOND, DONE, prompt="the task", gate=TouchForbidden())
 
 
-def test_a_forbidden_call_leaves_its_refusal_alone_and_each_call_is_judged_just_before_its_intent() -> None:
+def test_a_forbidden_call_leaves_its_refusal_alone() -> None:
     records = FORBIDDEN.journal.records
     assert [record.id for record in records if record.kind == "tool_intent"] == ["e", "w"]
     assert FORBIDDEN.toolbox.ran == [["e"], ["w"]]
+
+
+def test_each_call_is_judged_immediately_before_its_own_intent() -> None:
     order: list[str] = []
-    journal, gate = FakeJournal.of_run(SHAPE), TouchForbidden()
 
-    def look(calls: Sequence[ToolCall]) -> None:
-        order.extend(f"{one.id} runs, judged: {' '.join(gate.judged)}" for one in calls)
+    class Gate(TouchForbidden):
+        def judge(self, checked: Runnable, check: Callable[[ToolCall], Ruling]) -> Ruling:
+            order.append(f"judge {checked.call.id}")
+            return super().judge(checked, check)
 
-    toolbox = FakeToolbox(look)
+    class Journal(FakeJournal):
+        def append(self, *records: Record, sync: bool = True) -> None:
+            super().append(*records, sync=sync)
+            added = self.records[len(self.records) - len(records) :]
+            order.extend(f"{one.kind} {one.id}" for one in added if one.kind == "tool_intent")
+            order.extend(f"{one.kind} {one.tool_use_id}" for one in added if one.kind == "tool_result")
+            order.extend(["sync"] if sync else [])
+
+    journal = Journal.of_run(SHAPE)
+    order.clear()
+    toolbox = FakeToolbox(lambda calls: order.append(f"run {' '.join(one.id for one in calls)}"))
     toolbox.definitions = SHAPE.tools
-    rules = CallRules(SHAPE.tools, Finishing(), None, RecordingEvents(), gate)
-    names = {"e": "Echo", "e2": "Echo", "w": "Write", "e3": "Echo"}
+    rules = CallRules(SHAPE.tools, Finishing(), None, RecordingEvents(), Gate())
+    names = {"e": "Echo", "e2": "Echo", "w": "Write", "t": "Touch", "e3": "Echo"}
     calls = [ToolCall(one, name, {"text": one} if name == "Echo" else {}) for one, name in names.items()]
     opened = OpenAnswer(answer(*(call(one.id, one.name) for one in calls)))
     log = SessionLog(journal, Session(pending=opened))
     ToolTurn(calls, toolbox, log, RecordingEvents(), rules).run()
     assert order == [
-        "e runs, judged: e e2",
-        "e2 runs, judged: e e2",
-        "w runs, judged: e e2 w",
-        "e3 runs, judged: e e2 w e3",
+        *("judge e", "tool_intent e", "judge e2", "tool_intent e2"),
+        *("run e e2", "tool_result e", "tool_result e2", "sync"),
+        *("judge w", "tool_intent w", "sync", "run w", "tool_result w", "sync"),
+        *("judge t", "tool_result t", "sync"),
+        *("judge e3", "tool_intent e3", "run e3", "tool_result e3", "sync"),
     ]
+
+
+PARALLEL = Life(answer(call("e"), call("e2"), call("x", "None"), call("e3")), DONE, prompt="the task")
+
+
+@every_row("length", range(4, len(PARALLEL.journal.records)))
+def test_p2_a_run_killed_between_the_intents_of_parallel_calls_runs_each_of_them(length) -> None:
+    journal = FakeJournal()
+    journal.records = PARALLEL.journal.records[:length]
+    results = [record.tool_use_id for record in journal.records if record.kind == "tool_result"]
+    again = Life(DONE, journal=journal)
+    assert again.results == PARALLEL.results
+    ran = [call_id for batch in again.toolbox.ran for call_id in batch]
+    assert ran == [call_id for call_id in ("e", "e2", "e3") if call_id not in results]
+
+
+@every_row("stop", [SignalReceived(15), HookStopped("enough")])
+def test_a_stop_at_the_judgement_of_a_parallel_call_leaves_those_before_it_not_run(stop) -> None:
+    class Stops(CallGate):
+        def judge(self, checked: Runnable, check: Callable[[ToolCall], Ruling]) -> Ruling:
+            if checked.call.id == "e2":
+                raise stop
+            return checked
+
+    gate = Stops(RunControls(), RecordingEvents())
+    stopped = Life(answer(call("e"), call("e2")), prompt="the task", gate=gate)
+    assert [record.id for record in stopped.journal.records if record.kind == "tool_intent"] == ["e"]
+    assert stopped.toolbox.ran == []
+    assert set(stopped.results.values()) == {NOT_RUN}
 
 
 @every_row("length", range(3, len(FORBIDDEN.journal.records)))

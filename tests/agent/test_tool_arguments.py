@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.call_rules import check_arguments
+from ralph.agent.call_rules import fault_in_arguments
+from ralph.values.tool_calls import unknown_arguments
 from tests.rows import every_row
 
 SCHEMA = {
@@ -28,7 +29,7 @@ SCHEMA = {
 
 
 def error(**arguments: Any) -> str | None:
-    return check_arguments("Read", SCHEMA, {"file_path": "x", **arguments}).error
+    return fault_in_arguments("Read", SCHEMA, {"file_path": "x", **arguments})
 
 
 @every_row(
@@ -73,20 +74,19 @@ def test_a_fault_is_named_with_path_and_expected_type(arguments: dict[str, Any],
 
 
 def test_a_missing_argument_is_named_with_its_type() -> None:
-    assert check_arguments("Read", SCHEMA, {}).error == 'Read: "file_path" is required (a string)'
+    assert fault_in_arguments("Read", SCHEMA, {}) == 'Read: "file_path" is required (a string)'
 
 
 @every_row("arguments", [None, [], "x", 1, [{"file_path": "x"}]])
 def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
-    sentence = check_arguments("Read", SCHEMA, arguments).error
+    sentence = fault_in_arguments("Read", SCHEMA, arguments)
     assert sentence is not None
     assert sentence.startswith("Read: the arguments must be an object, got ")
 
 
 def test_keys_the_schema_does_not_know_are_returned_and_do_no_harm() -> None:
-    check = check_arguments("Read", SCHEMA, {"file_path": "x", "encoding": "utf-8", "x": 1})
-    assert check.error is None
-    assert check.ignored == ("encoding", "x")
+    assert error(encoding="utf-8", x=1) is None
+    assert unknown_arguments(SCHEMA, {"file_path": "x", "encoding": "utf-8", "x": 1}) == ("encoding", "x")
 
 
 def test_several_faults_come_together_and_a_flood_is_counted() -> None:
@@ -114,17 +114,17 @@ likely_keys = st.sampled_from([*SCHEMA["properties"], "other"])
 
 @given(st.dictionaries(likely_keys, json_values) | json_values)
 def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments: Any) -> None:
-    check = check_arguments("Read", SCHEMA, arguments)
-    if check.error is not None:
-        assert check.error.startswith("Read: ")
-        json.dumps(check.error)
+    fault = fault_in_arguments("Read", SCHEMA, arguments)
+    if fault is not None:
+        assert fault.startswith("Read: ")
+        json.dumps(fault)
         return
     assert type(arguments["file_path"]) is str
     assert type(arguments.get("limit", 1)) is int
     assert arguments.get("limit", 1) >= 1
     assert type(arguments.get("all", True)) is bool
     assert arguments.get("mode", "count") in ("content", "count")
-    assert set(check.ignored) == set(arguments) - set(SCHEMA["properties"])
+    assert set(unknown_arguments(SCHEMA, arguments)) == set(arguments) - set(SCHEMA["properties"])
 
 
 @every_row(
@@ -137,11 +137,11 @@ def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments: Any)
     ],
 )
 def test_a_senseless_schema_of_a_server_refuses_nothing(schema) -> None:
-    assert check_arguments("t", schema, {"a": [1]}).error is None
+    assert fault_in_arguments("t", schema, {"a": [1]}) is None
 
 
 def test_arguments_beyond_an_open_schema_are_not_ignored() -> None:
-    assert check_arguments("t", {"type": "object"}, {"a": 1}).ignored == ()
+    assert unknown_arguments({"type": "object"}, {"a": 1}) == ()
     opened = {"properties": {"b": {}}, "additionalProperties": {"type": "string"}}
-    assert check_arguments("t", opened, {"a": "x"}).ignored == ()
-    assert check_arguments("t", {"properties": {"b": {}}}, {"a": 1, "b": 2}).ignored == ("a",)
+    assert unknown_arguments(opened, {"a": "x"}) == ()
+    assert unknown_arguments({"properties": {"b": {}}}, {"a": 1, "b": 2}) == ("a",)

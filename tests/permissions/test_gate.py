@@ -5,23 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.permissions.gate import CallGate, Decision, HookFailedError, must_ask
 from ralph.permissions.hook_answers import hook_answer
 from ralph.permissions.in_force import CommandRules, RulesInForce
+from ralph.permissions.judge import Permissions, RulePlaces
+from ralph.permissions.rule import Effect, parse_rule
 from ralph.values.controls import RunControls
 from ralph.values.events import Notice
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import GuardRefused, HookStopped
-from ralph.values.tool_calls import Permission, ToolCall, ToolOutput
+from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from tests.fakes import RecordingEvents
-from tests.permissions.worlds import permissions
+from tests.permissions.worlds import FakeDisk, permissions
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.permissions.hook_answers import HookAnswer
+    from ralph.values.tool_calls import Ruling
 
 
 class Steps:
@@ -81,15 +85,24 @@ def gate(
     return CallGate(controls, RecordingEvents(), in_force, hooks=hooks, asker=asker, refuses_unasked=nobody)
 
 
-def judge(made: CallGate, command: str = "old", tool: str = "Bash") -> Permission:
-    return made.judge(ToolCall("t", tool, {"command": command}))
+def called(command: str, *notes: str, tool: str = "Bash") -> Runnable:
+    return Runnable(ToolCall("t", tool, {"command": command}), notes)
+
+
+def judge(made: CallGate, command: str = "old", tool: str = "Bash") -> Ruling:
+    return made.judge(called(command, tool=tool), Runnable)
+
+
+def why_denied(made: CallGate, command: str = "old", tool: str = "Bash") -> str | None:
+    ruling = judge(made, command, tool)
+    return str(ruling.content) if isinstance(ruling, ToolOutput) else None
 
 
 def test_hooks_come_first_and_each_later_step_judges_what_an_earlier_one_has_changed() -> None:
     steps = Steps()
     hooks = [steps.hooks("files", **changes_to("second")), steps.hooks("driver", **changes_to("third"))]
     made = gate(hooks, steps.asker(Decision(arguments={"command": "last"})), ask=["Bash(third)"])
-    assert judge(made, "first") == Permission(arguments={"command": "last"})
+    assert judge(made, "first") == called("last")
     reason = "the rule Bash(third) (the file) wants somebody to be asked first."
     assert steps.asked == [("files", "first"), ("driver", "second"), (f"somebody because {reason}", "third")]
 
@@ -97,12 +110,97 @@ def test_hooks_come_first_and_each_later_step_judges_what_an_earlier_one_has_cha
 def test_rules_judge_the_changes_of_a_hook_and_of_somebody_who_was_asked() -> None:
     steps = Steps()
     by_hook = judge(gate([steps.hooks("driver", **changes_to("rm x"))], deny=["Bash(rm:*)"]))
-    assert by_hook.denied is not None
-    assert "the rule Bash(rm:*)" in by_hook.denied
+    assert isinstance(by_hook, ToolOutput)
+    assert "the rule Bash(rm:*)" in by_hook.content
     by_somebody = judge(gate([], steps.asker(Decision(arguments={"command": "rm x"})), deny=["Bash(rm:*)"]))
-    assert by_somebody.denied == by_hook.denied
+    assert by_somebody == by_hook
     allowed = judge(gate([steps.hooks("driver", **changes_to("ls"))], deny=["Bash(rm:*)"]), "rm x")
-    assert allowed.arguments == {"command": "ls"}
+    assert allowed == called("ls")
+
+
+def test_rules_do_not_judge_what_one_hook_hands_to_the_next() -> None:
+    steps = Steps()
+    hooks = [steps.hooks("files", **changes_to("rm x")), steps.hooks("driver", **changes_to("ls"))]
+    assert judge(gate(hooks, deny=["Bash(rm:*)"]), "rm x") == called("ls")
+    assert steps.asked == [("files", "rm x"), ("driver", "rm x")]
+
+
+def check_number(call: ToolCall) -> Ruling:
+    """A check that converts a text to a number, and refuses a text that is none."""
+    text = call.arguments["command"]
+    if not text.isdecimal():
+        return ToolOutput(f"{text} is no number", is_error=True)
+    return Runnable(replace(call, arguments={"command": int(text)}), (f"from {text!r}",))
+
+
+def test_what_somebody_changes_is_converted_before_anybody_else_judges_it() -> None:
+    steps = Steps()
+    adds = decided(updatedInput={"command": "2"}, additionalContext="by a hook")
+    hooks = [steps.hooks("files", **adds), steps.hooks("driver")]
+    asker = steps.asker(Decision(arguments={"command": "3"}))
+    ruling = gate(hooks, asker, ask=["Bash"]).judge(called("1"), check_number)
+    reason = "the rule Bash (the file) wants somebody to be asked first."
+    assert steps.asked == [("files", "1"), ("driver", "2"), (f"somebody because {reason}", "2")]
+    assert ruling == Runnable(ToolCall("t", "Bash", {"command": 3}), ("from '3'", "by a hook"))
+    assert gate(hooks).judge(called("1"), check_number) == Runnable(
+        ToolCall("t", "Bash", {"command": 2}), ("from '2'", "by a hook")
+    )
+
+
+def lower(call: ToolCall) -> Ruling:
+    return Runnable(replace(call, arguments={"command": call.arguments["command"].lower()}))
+
+
+def test_rules_judge_a_change_as_it_was_converted() -> None:
+    steps = Steps()
+    by_hook = gate([steps.hooks("driver", **changes_to("RM x"))], deny=["Bash(rm:*)"])
+    by_somebody = gate([], steps.asker(Decision(arguments={"command": "RM x"})), deny=["Bash(rm:*)"])
+    for made in (by_hook, by_somebody):
+        ruling = made.judge(called("ls"), lower)
+        assert isinstance(ruling, ToolOutput)
+        assert "the rule Bash(rm:*)" in ruling.content
+
+
+def test_a_change_that_does_not_fit_the_schema_is_refused_before_anybody_else_judges_it() -> None:
+    steps = Steps()
+    hooks = [steps.hooks("files", **changes_to("x")), steps.hooks("driver")]
+    refusal = ToolOutput("A hook changed the arguments of this call. x is no number", is_error=True)
+    assert gate(hooks, deny=["Bash(x)"]).judge(called("1"), check_number) == refusal
+    assert steps.asked == [("files", "1")]
+    asker = steps.asker(Decision(arguments={"command": "x"}))
+    assert gate([], asker, deny=["Bash(x)"]).judge(called("1"), check_number) == refusal
+
+
+@every_row(
+    ("mode", "allow", "denied_by"),
+    [
+        ("plan", ["Bash"], "the permission mode is plan"),
+        ("dontAsk", [], "only calls that a rule allows may run"),
+        ("dontAsk", ["Bash(old)"], None),
+        ("acceptEdits", [], None),
+    ],
+)
+@every_row("is_in_answer", [True, False])
+def test_a_mode_that_is_set_while_somebody_is_asked_holds_for_the_call_itself(
+    mode, allow, denied_by, is_in_answer
+) -> None:
+    controls = RunControls(permissions_are_asked=True, permission_mode=PermissionMode.DEFAULT)
+
+    class Sets:
+        def decide(self, call: ToolCall, reason: str | None) -> Decision:
+            if not is_in_answer:  # by another control request, before the answer comes
+                controls.choose_mode(mode)
+            return Decision(mode=mode if is_in_answer else None)
+
+    rules = Permissions(
+        (),
+        None,
+        RulePlaces("/w", "/h", FakeDisk()),
+        narrow=[parse_rule(text, Effect.ALLOW, "the file") for text in allow],
+        is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
+    )
+    denied = why_denied(CallGate(controls, RecordingEvents(), RulesInForce(rules), asker=Sets()))
+    assert denied is None if denied_by is None else denied_by in str(denied)
 
 
 @every_row(
@@ -118,7 +216,7 @@ def test_rules_judge_the_changes_of_a_hook_and_of_somebody_who_was_asked() -> No
 def test_the_first_that_refuses_is_the_last_that_is_asked(deny, mode, hook, denied_by) -> None:
     steps = Steps()
     made = gate([steps.hooks("driver", **hook)], steps.asker(Decision("not today")), mode, deny=deny)
-    denied = judge(made).denied
+    denied = why_denied(made)
     assert denied is not None
     assert denied_by in denied
     assert len(steps.asked) == (2 if denied == "not today" else 1)
@@ -136,64 +234,61 @@ def test_the_first_that_refuses_is_the_last_that_is_asked(deny, mode, hook, deni
 def test_somebody_is_asked_where_the_mode_a_rule_or_a_hook_wants_it(mode, hook, is_asked) -> None:
     steps = Steps()
     made = gate([steps.hooks("driver", **hook)], steps.asker(Decision("no")), mode)
-    assert (judge(made).denied == "no") is is_asked
+    assert (why_denied(made) == "no") is is_asked
     ruled = gate([steps.hooks("driver", **hook)], steps.asker(Decision("no")), mode, ask=["Bash(old)"])
-    assert judge(ruled).denied == "no", "a rule asks in every mode, whatever a hook allows"
+    assert why_denied(ruled) == "no", "a rule asks in every mode, whatever a hook allows"
 
 
 def test_a_hook_of_a_file_that_allows_spares_a_driver_no_question() -> None:
     steps = Steps()
     hooks = [steps.hooks("files", **decided(permissionDecision="allow")), steps.hooks("driver")]
-    assert judge(gate(hooks, steps.asker(Decision("no")))).denied == "no"
+    assert why_denied(gate(hooks, steps.asker(Decision("no")))) == "no"
 
 
 def test_what_asks_is_denied_where_nobody_is_asked() -> None:
     steps = Steps()
-    by_rule = judge(gate(ask=["Bash(old)"])).denied
+    by_rule = why_denied(gate(ask=["Bash(old)"]))
     assert by_rule == (
         "This call was not run: the rule Bash(old) (the file) wants somebody to be asked first. Nobody is asked in "
         "this run."
     )
     asking = decided(permissionDecision="ask", permissionDecisionReason="odd")
-    by_hook = judge(gate([steps.hooks("files", **asking)])).denied
+    by_hook = why_denied(gate([steps.hooks("files", **asking)]))
     assert by_hook == (
         "This call was not run: a hook wants somebody to be asked first: odd. Nobody is asked in this run."
     )
-    by_mode = judge(gate(nobody=True)).denied
+    by_mode = why_denied(gate(nobody=True))
     assert by_mode is not None
     assert "in permission mode default it needs a permission, and nobody is asked here" in by_mode
-    assert judge(gate()) == Permission()
+    assert judge(gate()) == called("old")
 
 
 def test_a_command_file_narrows_tools_and_adds_rules_for_its_task() -> None:
     of_command = CommandRules("/fix", frozenset({"Read", "Bash"}), permissions(allow=["Bash(ls *)"]))
     made = gate(command=of_command, deny=["Bash(ls -l)"])
-    assert judge(made, "ls x").denied is None
-    assert "the rule Bash(ls -l)" in str(judge(made, "ls -l").denied)
-    assert "only calls that a rule allows may run" in str(judge(made, "old").denied)
-    assert judge(made, tool="Write").denied is not None
+    assert why_denied(made, "ls x") is None
+    assert "the rule Bash(ls -l)" in str(why_denied(made, "ls -l"))
+    assert "only calls that a rule allows may run" in str(why_denied(made, "old"))
+    assert why_denied(made, tool="Write") is not None
     assert "the command /fix allows Bash, Read alone" in str(made.why_refused("Write"))
 
 
 def test_a_permission_may_widen_the_next_ones_and_a_limit_that_is_not_kept_ends_the_run() -> None:
     steps = Steps()
     made = gate([], steps.asker(Decision(allowed=("Bash",))))
-    assert [judge(made), judge(made)] == [Permission(), Permission()]
+    assert [judge(made), judge(made)] == [called("old"), called("old")]
     assert len(steps.asked) == 1
     with pytest.raises(GuardRefused, match="which ralph cannot honour"):
         judge(gate([], steps.asker(Decision(refused="addRules (deny)"))))
     with pytest.raises(HookStopped, match="ended the run: enough"):
         judge(gate([], steps.asker(Decision("enough", ends_run=True))))
-    into_plan = gate([], steps.asker(Decision(mode="plan")))
-    assert judge(into_plan).denied is None
-    assert "the permission mode is plan" in str(judge(into_plan).denied)
 
 
 def test_a_judge_of_rules_that_fails_refuses() -> None:
     in_force = RulesInForce(permissions(deny=["Bash(rm:*)"]))
     error = ToolOutput("the permission rules failed inside ralph", is_error=True)
     made = CallGate(RunControls(), RecordingEvents(), in_force, aside=lambda _name, _work: error)
-    assert judge(made).denied == error.content
+    assert judge(made) == error
 
 
 def test_hooks_after_a_call_are_asked_in_reverse_and_a_failed_one_is_a_vital_notice() -> None:

@@ -92,6 +92,19 @@ def test_other_keys_pass_and_unknown_ones_of_permissions_are_named() -> None:
     assert found.unused_hooks == ("PostToolBatch",)
 
 
+@every_row("key", ["permissions", "hooks", "sandbox"])
+@every_row("value", [[], "", 0, False, ["x"]])
+def test_what_holds_guards_must_be_an_object(key, value) -> None:
+    with pytest.raises(GuardError, match=f"{key} must be an object"):
+        read_settings({key: value}, USER)
+    assert read_settings({key: None}, USER) == read_settings({}, USER)
+
+
+def test_hooks_of_a_repository_that_are_no_object_are_named() -> None:
+    for hooks in ([], ["x"], False):
+        assert read_settings({"hooks": hooks}, PROJECT).unused_hooks == ("which are no object",)
+
+
 def test_any_request_not_to_bypass_counts() -> None:
     for requested in ("disable", "disabled", True):
         assert read_settings(

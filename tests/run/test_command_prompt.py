@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ralph.agent.call_rules import Runnable
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
 from ralph.permissions.gate import CallGate
 from ralph.permissions.in_force import RulesInForce
@@ -14,7 +13,7 @@ from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
 from ralph.values.controls import RunControls
 from ralph.values.events import Notice, PromptCalled
-from ralph.values.tool_calls import ToolCall, ToolOutput
+from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from tests.fakes import RecordingEvents
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}

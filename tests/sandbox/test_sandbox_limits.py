@@ -93,6 +93,9 @@ def test_a_restriction_that_this_run_cannot_keep_is_an_error(block, users, says)
         ({"network": "off"}, "sandbox.network must be an object"),
         ({"network": {"allowedDomains": "x"}}, "allowedDomains must be a list of texts"),
         (True, "sandbox must be an object"),
+        ([], "sandbox must be an object"),
+        ({"network": []}, "sandbox.network must be an object"),
+        ({"filesystem": False}, "sandbox.filesystem must be an object"),
     ],
 )  # fmt: skip
 def test_a_restriction_that_ralph_never_keeps_is_an_error(block, says) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.call_rules import check_arguments
+from ralph.agent.call_rules import fault_in_arguments
 from ralph.tools import read
 from ralph.tools.tool_room import ALL_TOOLS
 from ralph.values.tool_calls import ToolCall, ToolOutput
@@ -35,7 +35,7 @@ def test_only_tools_without_effects_are_read_only(tools: Any) -> None:
 
 def test_every_definition_refuses_calls_without_arguments(tools: Any) -> None:
     for known in tools.box.definitions:
-        assert check_arguments(known.name, known.input_schema, {}).error is not None
+        assert fault_in_arguments(known.name, known.input_schema, {}) is not None
 
 
 def test_a_tool_that_is_not_enabled_is_not_offered(make_tools: Callable[..., Any]) -> None:
