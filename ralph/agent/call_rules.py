@@ -304,8 +304,5 @@ def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     if len(text) > _LONGEST_SHOWN_VALUE:
         text = text[:_LONGEST_SHOWN_VALUE] + "..."
-    return text if value is None else f"{text} ({_type_name(value)})"
-
-
-def _type_name(value: Any) -> str:
-    return next((name for name, is_of_type in _TYPES.items() if is_of_type(value)), "not JSON")
+    kind = next((name for name, is_of_type in _TYPES.items() if is_of_type(value)), "not JSON")
+    return text if value is None else f"{text} ({kind})"

@@ -114,7 +114,8 @@ class CallGate:
         self._facts = facts or {}
         self._refuses_unasked = refuses_unasked
         self._allowed = set(allowed)
-        """The tools that need no question. Answers may add to them."""
+        """The tools that need no question: those that the user allowed by name, without a pattern. Answers may add to
+        them."""
         self._aside = aside
 
     # --- The port
@@ -258,7 +259,16 @@ class CallGate:
         return found.asks
 
     def _must_ask(self, tool: str) -> bool:
-        return must_ask(self._controls.permission_mode, tool, self._allowed)
+        """Whether the mode requires that somebody is asked before a call of this tool runs."""
+        mode = self._controls.permission_mode
+        # In dontAsk, rules have denied what nobody allowed before.
+        if (
+            mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK)
+            or tool in READ_ONLY
+            or tool in self._allowed
+        ):
+            return False
+        return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)
 
     def _apply(self, decision: Decision) -> None:
         """Applies the changes of permissions. Raises _RefusedError if the call is denied, HookStopped if that ends the
@@ -303,13 +313,3 @@ def _changed(checked: Runnable, arguments: dict[str, Any] | None, check: Check) 
 
 def is_permitted(mode: PermissionMode, tool: str) -> bool:
     return mode is not PermissionMode.PLAN or tool in READ_ONLY
-
-
-def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
-    """Whether the mode requires that somebody is asked before a call of this tool runs. `allowed` holds the tools
-    that the user allowed by name, without a pattern.
-    """
-    # In dontAsk, rules have denied what nobody allowed before.
-    if mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK) or tool in READ_ONLY or tool in allowed:
-        return False
-    return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)

@@ -41,7 +41,9 @@ class PathPattern:
         # Some file systems do not tell upper from lower case. A name that is denied stays denied in both.
         flags = re.DOTALL | re.IGNORECASE if is_wide else re.DOTALL
         self._wholes = [re.compile(f"{_regex(glob)}(?:/.*)?", flags) for glob in self._globs]
-        self._names = [Wildcard(_elements(_last_name(glob), below=0)) for glob in self._globs]
+        # Of each glob the last of its parts that do not consist of wildcards only. `*` if there is no such part.
+        parts = ([part for part in glob.split("/") if part.strip("*")] or ["*"] for glob in self._globs)
+        self._names = [Wildcard(_elements(named[-1], below=0)) for named in parts]
         self._wildcards = [Wildcard(_elements(glob, below=below)) for glob in self._globs for below in (0, 1)]
 
     def matches(self, path: str) -> bool:
@@ -115,12 +117,6 @@ def _placed(pattern: str, rule: PermissionRule, places: RulePlaces, *, is_wide: 
 def _normal(glob: str) -> str:
     """The glob without the parts `.` and `..`, without doubled slashes, and without a slash at the end."""
     return posixpath.normpath(glob).replace("//", "/") if glob.strip("/") else "/**"
-
-
-def _last_name(glob: str) -> str:
-    """The last of the parts between slashes that do not consist of wildcards only. `*` if there is no such part."""
-    parts = [part for part in glob.split("/") if part.strip("*")]
-    return parts[-1] if parts else "*"
 
 
 def _escaped(path: str) -> str:

@@ -74,19 +74,15 @@ def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> Per
     if form is None:
         raise RuleError(f"{stripped!r} is no rule: write Tool or Tool(pattern)")
     tool, pattern = form["tool"], form["pattern"]
-    _check_name(tool, stripped)
+    is_known = tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool)
+    if not is_known and not (re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool)):
+        raise RuleError(f"{stripped!r}: no tool is called {tool!r}{suggestion(tool)}")
     if pattern is not None:
         pattern = pattern.strip()
         if not pattern:
             raise RuleError(f"{stripped!r}: the pattern is empty; write {tool} for every call")
         pattern = _checked_pattern(tool, pattern, stripped)
     return PermissionRule(effect, tool, pattern, source, root)
-
-
-def _check_name(tool: str, text: str) -> None:
-    is_known = tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool)
-    if not is_known and not (re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool)):
-        raise RuleError(f"{text!r}: no tool is called {tool!r}{suggestion(tool)}")
 
 
 def _checked_pattern(tool: str, pattern: str, text: str) -> str | None:

@@ -234,7 +234,9 @@ class ParsedLine:
 
     def _read_heredoc(self, node: Any) -> None:
         self._heredocs.append(self._whole(node))
-        if not self._is_quoted_heredoc(node) and re.search(rb"\$\(|`", self._bytes(node)):
+        starts = [one for one in node.parent.children if one.type == "heredoc_start"]
+        is_quoted = bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
+        if not is_quoted and re.search(rb"\$\(|`", self._bytes(node)):
             self.not_understood.append("a substitution")
 
     def _read_assignment(self, node: Any) -> None:
@@ -266,10 +268,6 @@ class ParsedLine:
         if word:
             self.other_words.append(plain(re.sub(r"[\"'\\]", "", word[1])))
 
-    def _is_quoted_heredoc(self, body: Any) -> bool:
-        starts = [one for one in body.parent.children if one.type == "heredoc_start"]
-        return bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
-
     def _find_words_behind(self, node: Any) -> None:
         """Finds words that belong to a command although they come after a redirection, such as `push` in `git >x
         push`. The parser takes such words for more redirection targets. They belong to the last command before the
@@ -300,15 +298,10 @@ class ParsedLine:
             elif child.type not in ("file_redirect", "herestring_redirect", "heredoc_redirect", "comment"):
                 words.append(UNKNOWN)
         words += self._behind.get((node.start_byte, node.end_byte), [])
-        has_heredoc = self._has_heredoc(node)
+        beside = node.parent.children if node.parent.type == "redirected_statement" else ()
+        kinds = {one.type for one in (*node.children, *beside)}
+        has_heredoc = not kinds.isdisjoint(("heredoc_redirect", "herestring_redirect"))
         self._found.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc))
-
-    def _has_heredoc(self, node: Any) -> bool:
-        beside = [
-            *node.children,
-            *(node.parent.children if node.parent.type == "redirected_statement" else ()),
-        ]
-        return any(one.type in ("heredoc_redirect", "herestring_redirect") for one in beside)
 
     def _read_declaration(self, node: Any) -> None:
         first = node.children[0]

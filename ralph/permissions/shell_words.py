@@ -76,8 +76,9 @@ def word_of(node: Any, source: bytes) -> Word:
     if _has_braces(node, source):
         done, rest = expanded(re.sub(r"[\"'\\]", "", raw), _MOST_CHOICES)
         return Word((ANY,), choices=(*done, *rest))
-    parts = tuple(_parts(node, source))
-    return Word(tuple(_joined(parts)), is_glob=_is_glob(node, source))
+    is_known = not any("expansion" in one.type or "substitution" in one.type for one in _below(node))
+    is_glob = is_known and re.search(r"[*?\[]", "".join(_bare_texts(node, source))) is not None
+    return Word(tuple(_joined(_parts(node, source))), is_glob=is_glob)
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:
@@ -170,12 +171,6 @@ def _decoded(raw: str) -> str:
         return _ESCAPES.get(letter, "\\" + letter)
 
     return _ANSI.sub(char, raw).split("\0")[0]
-
-
-def _is_glob(node: Any, source: bytes) -> bool:
-    if any("expansion" in one.type or "substitution" in one.type for one in _below(node)):
-        return False
-    return re.search(r"[*?\[]", "".join(_bare_texts(node, source))) is not None
 
 
 def _below(node: Any) -> Iterator[Any]:

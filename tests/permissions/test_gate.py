@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.permissions.gate import CallGate, Decision, HookFailedError, must_ask
+from ralph.permissions.gate import CallGate, Decision, HookFailedError
 from ralph.permissions.hook_answers import hook_answer
 from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
@@ -326,5 +326,8 @@ def test_a_hook_that_fails_at_the_beginning_or_the_end_of_a_task_ends_it() -> No
 )
 def test_the_mode_decides_about_which_tools_somebody_is_asked(mode, asked) -> None:
     tools = ["Read", "Glob", "Grep", "Write", "Edit", "Bash", "mcp__a__b"]
-    assert {tool for tool in tools if must_ask(PermissionMode(mode), tool, ())} == asked
-    assert not must_ask(PermissionMode(mode), "Bash", {"Bash"}), "allowed by name"
+    nobody = Steps().asker(Decision("no"))
+    assert {tool for tool in tools if why_denied(gate([], nobody, mode), tool=tool) == "no"} == asked
+    controls = RunControls(permission_mode=PermissionMode(mode))
+    named = CallGate(controls, RecordingEvents(), asker=nobody, allowed={"Bash"})
+    assert why_denied(named, tool="Bash") is None, "allowed by name"
