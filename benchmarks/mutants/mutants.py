@@ -543,7 +543,7 @@ MUTANTS = (
     Mutant(
         "pages-show-secrets",
         "a page leaves out the diff of a file that must not be read",
-        'if places.why_not_read(f"{top}/{file[0]}") is None else b""',
+        'if places.why_not_read(f"{top}/{path}") is None else b""',
         "",
         PLACES,
     ),

@@ -36,7 +36,7 @@ from ralph.machine.repository import common_directory, git_directory
 from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ralph.git.look import GitStatus, StatusEntry
     from ralph.git.runner import GitSeams
@@ -128,7 +128,7 @@ class GitCheckout:
         if before.head != after.head:
             git = self.git()
             ids = {head for head in (before.head, after.head) if head}
-            if kept_commits(git, ids) == ids:
+            if kept_commits(git.read, ids) == ids:
                 committed = _committed_differences(git, before.head, after.head)
                 files |= {path for path in committed if not self._own.hold(path)}
                 until = [f"^{before.head}"] if before.head else []
@@ -306,15 +306,16 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
     return b"".join(os.fsencode(entry.path) + b"\0" for entry in entries)
 
 
-def kept_commits(git: CheckoutGit, identifiers: Iterable[str]) -> set[str]:
+def kept_commits(read: Callable[..., bytes], identifiers: Iterable[str]) -> set[str]:
     """Those of the ids whose commits the repository has. The form of an id is checked, because it may come from a
-    damaged record, and git could take other text for an option or an expression.
+    damaged record, and git could take other text for an option or an expression. `read` is `Git.read`, or does the same
+    with other limits.
     """
     asked = sorted(one for one in identifiers if COMMIT_ID.fullmatch(one))
     if not asked:
         return set()
     given = "".join(f"{one}\n" for one in asked).encode()
-    listed = git.read("cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
+    listed = read("cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
     return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
 
 

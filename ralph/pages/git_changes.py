@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ _SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
 _CALL_LIMIT_S = 20.0
 
 _ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_DIFF = b"diff --git "
 _TIME = re.compile(rb"^committer .*> (-?\d{1,12}) [+-]\d{4}$", re.MULTILINE)
 # The first four options keep git from running programs of the repository. The others undo settings that change the
 # form of a diff.
@@ -122,23 +124,23 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
-            return self._asked(CheckoutGit(top, self._seams, _FOR_ALL), top, question)
+            return self._asked(CheckoutGit(top, self._seams, _FOR_ALL), question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
 
-    def _asked(self, git: CheckoutGit, top: Path, question: GitQuestion) -> GitFacts:
+    def _asked(self, git: CheckoutGit, question: GitQuestion) -> GitFacts:
         notes: list[str] = []
         made = self._by_ranges(git, question, notes) if question.ranges else self._by_times(git, question)
         more_commits = max(len(made) - self._most_commits, 0)
         if more_commits:
             notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
             made = made[-self._most_commits :]
-        commits = self._commits(git, top, made)
-        ends = _ends_of(git, question, [one for one, _ in made])
+        commits = self._commits(git, made)
+        ends = self._ends_of(git, question, [one for one, _ in made])
         files: list[ChangedFile] = []
         try:
             files += [] if ends is None else self._between(git, *ends)
-            files += self._uncommitted(git, top, question) if question.has_uncommitted else []
+            files += self._uncommitted(git, question) if question.has_uncommitted else []
         except CheckoutError as error:  # the commits are known all the same
             notes.append(self._excerpts.plain(f"git did not tell all changed files: {error}"))
         more_files = max(len(files) - self._most_files, 0)
@@ -156,7 +158,8 @@ class GitReader:
         head = git.resolved("HEAD") or "" if any(one.after is None for one in question.ranges) else ""
         ends = [(one, head if one.after is None else one.after) for one in question.ranges]
         ends = [(one, after) for one, after in ends if after and one.before != after]
-        kept = kept_commits(git, {each for one, after in ends for each in (one.before, after) if each})
+        asked = {each for one, after in ends for each in (one.before, after) if each}
+        kept = kept_commits(partial(self._read, git), asked)
         ranges = []
         for one, after in ends:
             if after in kept and (not one.before or one.before in kept):
@@ -193,41 +196,43 @@ class GitReader:
         listed = self._read(git, "rev-list", "--reverse", "--topo-order", *times, "HEAD")
         return [(each, None) for each in listed.decode().split()]
 
-    def _read(self, git: CheckoutGit, *arguments: str, given: bytes | None = None) -> bytes:
-        return git.beginning(*arguments, most_bytes=_MOST_OUTPUT_BYTES, limit_s=_CALL_LIMIT_S, given=given)
+    def _read(
+        self,
+        git: CheckoutGit,
+        *arguments: str,
+        given: bytes | None = None,
+        most_bytes: int = _MOST_OUTPUT_BYTES,
+    ) -> bytes:
+        return git.beginning(*arguments, most_bytes=most_bytes, limit_s=_CALL_LIMIT_S, given=given)
 
-    def _commits(self, git: CheckoutGit, top: Path, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
+    def _commits(self, git: CheckoutGit, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
         if not made:
             return []
         listed = b"".join(f"{one}\n".encode() for one, _ in made)
         told = _objects_in(self._read(git, "cat-file", "--batch", given=listed))
         files = _files_in(self._read(git, *_DIFF_OF_EACH, "--numstat", "-z", given=listed))
-        diffs = _diffs_in(
-            git.beginning(
-                *_DIFF_OF_EACH, "-p", most_bytes=_MOST_DIFF_BYTES, limit_s=_CALL_LIMIT_S, given=listed
-            )
-        )
-        diffs = self._without_secrets(top, files, diffs)
+        output = self._read(git, *_DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
+        diffs = self._without_secrets(git.top, _diffs_in(output))
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
         most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
         return [
             replace(
-                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one), most_bytes),
+                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one, {}), most_bytes),
                 iteration=number,
             )
             for one, number in made
         ]
 
     def _without_secrets(
-        self, top: Path, files: Mapping[str, Sequence[NumberedFile]], diffs: Mapping[str, Sequence[bytes]]
-    ) -> dict[str, list[bytes]]:
+        self, top: Path, diffs: Mapping[str, Mapping[str, bytes]]
+    ) -> dict[str, dict[str, bytes]]:
         """The diffs of each commit. The diff of a file that the table of places hides is empty."""
         places = gather_places((str(top),), self._environment)
         return {
-            commit: [
-                diff if places.why_not_read(f"{top}/{file[0]}") is None else b""
-                for file, diff in zip(files.get(commit, ()), its, strict=False)
-            ]
+            commit: {
+                path: diff if places.why_not_read(f"{top}/{path}") is None else b""
+                for path, diff in its.items()
+            }
             for commit, its in diffs.items()
         }
 
@@ -236,19 +241,19 @@ class GitReader:
         identifier: str,
         content: bytes,
         files: Sequence[NumberedFile],
-        diffs: Sequence[bytes] | None,
+        diffs: Mapping[str, bytes],
         most_bytes: int,
     ) -> Commit:
         head, _, message = content.partition(b"\n\n")
         found = _TIME.search(head)
         subject, _, body = message.decode("utf-8", "replace").strip().partition("\n")
-        shown = []
-        for at, (path, added, removed) in enumerate(files[:_MOST_FILES_OF_COMMIT]):
-            diff = diffs[at] if diffs is not None and at < len(diffs) else b""
-            shown.append(self._file(path, added, removed, diff, most_bytes))
+        shown = [
+            self._file(path, added, removed, diffs.get(path, b""), most_bytes)
+            for path, added, removed in files[:_MOST_FILES_OF_COMMIT]
+        ]
         excerpt = self._excerpts.of(body.strip(), _BODY_CHARS)
         is_cut = len(shown) < len(files) or any(file.cut_lines for file in shown) or bool(excerpt.cut_chars)
-        is_lost = bool(files) and (diffs is None or len(diffs) < len(files))
+        is_lost = len(diffs) < len(files)
         rest = files[len(shown) :]
         return Commit(
             identifier,
@@ -268,9 +273,7 @@ class GitReader:
         name = self._excerpts.plain(path)
         if added is None or removed is None:
             return FileDiff(name, 0, 0, "")
-        lines = diff.decode("utf-8", "replace").split("\n")
-        hunks = next((at for at, line in enumerate(lines) if line.startswith("@@")), len(lines))
-        lines = lines[hunks:]
+        lines = diff.decode("utf-8", "replace").split("\n") if diff else []
         kept, size = 0, 0
         for line in lines[:_MOST_LINES]:
             size += size_in_html(line) + _MARKUP_OF_LINE_BYTES
@@ -283,6 +286,16 @@ class GitReader:
             left_out = added + removed
         return FileDiff(name, added, removed, text, left_out)
 
+    def _ends_of(
+        self, git: CheckoutGit, question: GitQuestion, made: Sequence[str]
+    ) -> tuple[str, str] | None:
+        """The commit before the work and the last commit of the work. None if the work made no commit."""
+        if not made:
+            return None
+        before = question.ranges[0].before if question.ranges else git.resolved(f"{made[0]}^") or ""
+        is_known = not before or kept_commits(partial(self._read, git), [before])
+        return (before, made[-1]) if is_known else None
+
     def _between(self, git: CheckoutGit, before: str, after: str) -> list[ChangedFile]:
         """The files that differ between two commits."""
         base = before or self._read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
@@ -292,9 +305,9 @@ class GitReader:
             for path, added, removed in _numbers_in(output)
         ]
 
-    def _uncommitted(self, git: CheckoutGit, top: Path, question: GitQuestion) -> list[ChangedFile]:
+    def _uncommitted(self, git: CheckoutGit, question: GitQuestion) -> list[ChangedFile]:
         """The files of the working directory that differ from the current commit, without ralph's own files."""
-        own = {os.path.relpath(os.path.realpath(path), top) for path in question.left_out}
+        own = {os.path.relpath(os.path.realpath(path), git.top) for path in question.left_out}
         found: list[NumberedFile] = []
         if git.resolved("HEAD") is not None:
             found += _numbers_in(self._read(git, "diff", *_PLAINLY, "--numstat", "-z", "HEAD"))
@@ -332,15 +345,6 @@ def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: 
             found.append(one)
             waiting += parents[one]
     return found
-
-
-def _ends_of(git: CheckoutGit, question: GitQuestion, made: Sequence[str]) -> tuple[str, str] | None:
-    """The commit before the work and the last commit of the work. None if the work made no commit."""
-    if not made:
-        return None
-    after = made[-1]
-    before = question.ranges[0].before if question.ranges else git.resolved(f"{made[0]}^") or ""
-    return (before, after) if not before or kept_commits(git, [before]) else None
 
 
 def _objects_in(output: bytes) -> dict[str, bytes]:
@@ -387,21 +391,34 @@ def _number(text: bytes) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _diffs_in(output: bytes) -> dict[str, list[bytes]]:
-    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, in git's order. A line of a
-    file cannot be mistaken for a header, because in a diff it begins with a space, a sign or a backslash. A name
-    cannot either, because git quotes names with line breaks.
+def _diffs_in(output: bytes) -> dict[str, dict[str, bytes]]:
+    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, without headers. If the type of a
+    file has changed, git prints two diffs for it, which are joined. A line of a file cannot be mistaken for a header,
+    because in a diff it begins with a space, a sign or a backslash. A name cannot either, because git quotes names with
+    line breaks.
     """
-    found: dict[str, list[bytes]] = {}
-    current: list[list[bytes]] = []
-    diffs: dict[str, list[list[bytes]]] = {}
+    found: dict[str, dict[str, list[bytes]]] = {}
+    files: dict[str, list[bytes]] = {}
+    lines: list[bytes] = []
+    is_header = True
     for line in output.split(b"\n"):
         if _ID_LINE.fullmatch(line):
-            current = diffs.setdefault(line.decode(), [])
-        elif line.startswith(b"diff --git "):
-            current.append([line])
-        elif current:
-            current[-1].append(line)
-    for identifier, files in diffs.items():
-        found[identifier] = [b"\n".join(lines) for lines in files]
-    return found
+            files, lines = found.setdefault(line.decode(), {}), []
+        elif line.startswith(_DIFF):
+            lines, is_header = files.setdefault(_path_in(line), []), True
+        elif not is_header or line.startswith(b"@@"):
+            is_header = False
+            lines.append(line)
+    return {
+        identifier: {path: b"\n".join(its) for path, its in each.items()}
+        for identifier, each in found.items()
+    }
+
+
+def _path_in(header: bytes) -> str:
+    """The path in a line `diff --git a/PATH b/PATH`. Both are the same, because nothing is taken for a renamed file."""
+    both = header.removeprefix(_DIFF)
+    name = both[: len(both) // 2]
+    if name.startswith(b'"'):
+        name = name[1:-1].decode("unicode_escape", "replace").encode("latin-1", "replace")
+    return os.fsdecode(name.removeprefix(b"a/"))

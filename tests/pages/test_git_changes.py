@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
+from ralph.machine.waiter import InboxWaiter
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.values.redaction import Redactor
 from tests.git.repositories import committed
+from tests.git.test_runner import Leap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,3 +195,43 @@ def test_without_recorded_commits_those_in_the_time_of_the_work_are_told(reposit
     assert told(repository, began_s=1.0, ended_s=2.0).commits == ()
     files = told(repository, began_s=1.0, ended_s=2.0, has_uncommitted=True).files
     assert files == ()
+
+
+def test_a_file_that_becomes_a_link_has_its_own_diff_and_so_have_all_after_it(repository) -> None:
+    """Git shows it as two diffs, but counts it in one line. The file in KUBECONFIG must not be read."""
+    names = ('"quoted"', "kubeconfig", "two b/ words", "z\tä\n")
+    before = repository.git("rev-parse", "HEAD")
+    (repository.top / "a.txt").unlink()
+    (repository.top / "a.txt").symlink_to("dir/b.txt")
+    for name in names:
+        repository.write(name, f"words of {name!r}\n")
+    after = repository.commit_all()
+    environment = {
+        "HOME": repository.environment["HOME"],
+        "KUBECONFIG": str(repository.top / "kubeconfig"),
+    }
+    reader = GitReader(repository.seams(), Excerpts(Redactor()), environment=environment)
+    (commit,) = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),))).commits
+    lines = {file.path: [line for line in file.diff.splitlines() if line[0] in "+-"] for file in commit.files}
+    shown = {name: [f"+words of {name!r}"] if name != "kubeconfig" else [] for name in names}
+    assert lines == {"a.txt": ["-text", "+dir/b.txt"], **shown}
+
+
+def test_a_page_does_not_wait_for_minutes_for_the_recorded_commits(repository, tmp_path) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    after = (repository.write("new"), repository.commit_all())[1]
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *batch-check*) : > {tmp_path}/began; sleep 5;; esac\n'
+        f'exec {shutil.which("git")} "$@"\n'
+    )
+    program.chmod(0o755)
+    clock = Leap(tmp_path, 25, ends=False)
+    seams = repository.seams(PATH=f"{program.parent}:{repository.environment['PATH']}")
+    seams = replace(seams, clock=clock, waiter=InboxWaiter(clock, on_look=clock.look))  # type: ignore[arg-type]
+    reader = GitReader(seams, Excerpts(Redactor()))
+    facts = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),)))
+    assert facts.notes == (
+        "git told nothing of the commits: git cat-file took longer than 20 s and was stopped",
+    )
