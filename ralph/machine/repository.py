@@ -6,13 +6,13 @@ a directory is held open.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
@@ -21,16 +21,29 @@ directory."""
 _MOST_BYTES = 1 << 16
 
 
+def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
+    """Yields each directory in which git may look for a repository: `directory` and those above it, the nearest first.
+    The nearest checkout is the last one, with True: it contains `.git`. The others contain only a `HEAD`, as a bare
+    repository does.
+    """
+    for above in (directory, *map(str, Path(directory).parents)):
+        # A link that leads nowhere counts too: git will report what is wrong with it.
+        if os.path.lexists(f"{above}/.git"):
+            yield above, True
+            return
+        if os.path.lexists(f"{above}/HEAD"):
+            yield above, False
+
+
 def repository_top(directory: Path) -> Path | None:
     """The nearest directory that contains `.git`: `directory` with links resolved, or a directory above it. None
     outside of a repository.
     """
-    directory = directory.resolve()
-    for above in (directory, *directory.parents):
-        # A link that leads nowhere counts too: git will report what is wrong with it.
-        if os.path.lexists(above / ".git"):
-            return above
-    return None
+    return _nearest_checkout(str(directory.resolve()))
+
+
+def _nearest_checkout(directory: str) -> Path | None:
+    return next((Path(above) for above, is_checkout in repositories_above(directory) if is_checkout), None)
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
@@ -38,10 +51,8 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
     only the working directory, because the directories above do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
-    for index, directory in enumerate(directories):
-        if os.path.exists(directory / ".git"):  # noqa: PTH110 - Path.exists raises where it may not look
-            return directories[: index + 1]
-    return [cwd]
+    top = _nearest_checkout(str(cwd))
+    return [cwd] if top is None else directories[: directories.index(top) + 1]
 
 
 def git_directory(top: str) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ from ralph.machine.repository import (
     is_within,
     is_within_any,
     led_to,
+    repositories_above,
 )
 
 if TYPE_CHECKING:
@@ -132,28 +132,31 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]
     """Yields each git directory that the checkout of a root names, together with the reason to refuse this directory.
     The reason is empty if the directory is accepted, and None if the reason for another one says enough.
     """
-    for above in (root, *map(str, Path(root).parents)):
-        place = f"{above}/{_GIT}"
-        if os.path.islink(place):
-            yield place, f"{place} is a link"
-            yield from ((one, None) for one in (git_directory(above), common_directory(place)) if one)
-            return
-        if os.path.isdir(place):
-            yield place, ""
-            common = _common_of(place)  # git makes none there, but uses one that somebody made
-            if common is not None and common != place:
-                yield common, "" if is_within_any(common, roots) else f"{place}/commondir names it"
-            return
-        if os.path.isfile(place):
-            yield from _claimed_by_file(place, above, roots)
-            return
-        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):
+    for above, is_checkout in repositories_above(root):
+        if is_checkout:
+            yield from _claimed_by_checkout(above, roots)
+        elif all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):
             # Any tree can contain what looks like a bare repository. Inside a real one, no work needs its files.
             if above != root:
                 yield above, "it only looks like a bare repository around the working directory"
                 continue
             yield above, ""
             return
+
+
+def _claimed_by_checkout(top: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yields each git directory that `.git` in the directory `top` names, as `_claimed` does."""
+    place = f"{top}/{_GIT}"
+    if os.path.islink(place):
+        yield place, f"{place} is a link"
+        yield from ((one, None) for one in (git_directory(top), common_directory(place)) if one)
+    elif os.path.isdir(place):
+        yield place, ""
+        common = _common_of(place)  # git makes none there, but uses one that somebody made
+        if common is not None and common != place:
+            yield common, "" if is_within_any(common, roots) else f"{place}/commondir names it"
+    elif os.path.isfile(place):
+        yield from _claimed_by_file(place, top, roots)
 
 
 def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:

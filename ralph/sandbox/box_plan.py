@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, repository_top
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -256,14 +255,14 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
 
 
 def _may_be_refused(root: str) -> bool:
-    """Whether there may be a git directory that commands cannot use. False if the root has a git directory of the user,
-    or if neither the root nor a directory above it has one or looks like one.
+    """Whether there may be a git directory that commands cannot use. False if `.git` is a directory of the user, or if
+    there is none.
     """
-    with suppress(OSError):
-        status = os.lstat(f"{root}/.git")
-        return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
-    directories = (root, *map(str, Path(root).parents))
-    return any(os.path.lexists(f"{one}/.git") or os.path.lexists(f"{one}/HEAD") for one in directories)
+    top = repository_top(Path(root))
+    if top is None:
+        return False
+    status = (top / ".git").lstat()
+    return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
 
 
 def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
