@@ -27,11 +27,11 @@ from msgspec import Struct
 from ralph.git.answer import CheckoutError, GitAnswer, without_user
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
-from ralph.git.settings import settings_before_any
+from ralph.git.settings import ALWAYS
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
-from ralph.values.shortage import ShortageError
+from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ _TRAILER = "Ralph-Job"
 _REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
 # No git call of a worker needs these features, whoever has set them.
 _OPTIONS = (
-    *settings_before_any().arguments,
+    *ALWAYS,
     *("-c", "core.splitIndex=false", "-c", "core.untrackedCache=false", "-c", "core.sparseCheckout=false"),
     *("-c", "user.useConfigOnly=true"),  # never a name that git makes up from the machine's
 )
@@ -655,8 +655,9 @@ def _refuse_links(objects: Path) -> None:
 
 @contextmanager
 def _disk() -> Iterator[None]:
-    """Makes an OSError a CheckoutError with the outcome of a failed disk."""
+    """Makes an OSError a CheckoutError with the outcome of a failed disk, or of a machine that lacks a resource."""
     try:
         yield
     except OSError as error:
-        raise CheckoutError(f"{error.filename or error}: {error.strerror}", Outcome.IO_ERROR) from None
+        outcome = Outcome.IO_ERROR if shortage_of(error) is None else Outcome.API_UNAVAILABLE
+        raise CheckoutError(f"{error.filename or error}: {error.strerror}", outcome) from None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ralph.git.settings import ALWAYS
+
 ONE_JOB = r"""
 # ralph_job FILE does one job: a clone, a run or a loop of ralph, a branch. FILE defines the job.
 # Exit code 75 means: again later. Another attempt finds the checkout and the session in $RALPH_JOBS_DIR and resumes.
 # If RALPH_GIT_TOKEN is set, git uses it for https://$RALPH_GIT_HOST (github.com).
 umask 077
 ralph_git() {
-  git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c commit.gpgSign=false \
+  git GIT_OPTIONS \
     ${RALPH_GIT_TOKEN:+-c "credential.https://${RALPH_GIT_HOST:-github.com}.helper=$ralph_git_helper"} "$@"
 }
 ralph_git_helper='!f() { echo username=x-access-token; echo "password=$RALPH_GIT_TOKEN"; }; f'
@@ -89,7 +91,7 @@ ralph_job() (
   fi
   exit "$code"
 )
-"""
+""".replace("GIT_OPTIONS", " ".join(ALWAYS))
 """The function `ralph_job`. The file that it reads is what `export.definition` makes."""
 
 AGAIN = r"""

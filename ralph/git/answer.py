@@ -20,38 +20,21 @@ _USER_IN_URL = re.compile(r"://[^\s/@'\"]+@")
 # The user of SSH is no credential, and a message of git is not clear without it.
 _USER_OF_HTTP = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
-# Parts of git's messages in the C locale, in lower case. The first row that has one decides.
-_REASONS = (
-    (
-        Outcome.IO_ERROR,
-        (
-            *("no space left on device", "disk quota exceeded", "read-only file system"),
-            *("failed to write new configuration file", "unable to write new index file"),
-        ),
-    ),
-    (
-        Outcome.AUTH,
-        (
-            *("authentication failed", "could not read username", "could not read password"),
-            *("permission denied (", "terminal prompts disabled", "returned error: 401"),
-            *("returned error: 403", "invalid username or", "access denied"),
-            "host key verification failed",
-        ),
-    ),
-    (
-        Outcome.API_UNAVAILABLE,
-        (
-            *("could not resolve host", "couldn't resolve host", "name resolution", "network is unreachable"),
-            *("no route to host", "connection refused", "connection timed out", "connection reset"),
-            *("failed to connect to", "couldn't connect to", "operation timed out", "connection closed by"),
-            *("early eof", "rpc failed", "unexpected disconnect", "the remote end hung up unexpectedly"),
-            *("returned error: 429", "returned error: 5", "operation too slow", "ssl_error_syscall"),
-            *("empty reply from server", "broken pipe", "kex_exchange_identification"),
-            ".lock': file exists",  # another call changes the same refs
-            *("resource temporarily unavailable", "cannot allocate memory", "too many open files"),
-        ),
-    ),
-)
+# Parts of git's messages in the C locale, in lower case. The first one that a message has decides.
+_REASONS = """
+IO_ERROR: no space left on device | disk quota exceeded | read-only file system
+IO_ERROR: failed to write new configuration file | unable to write new index file
+AUTH: authentication failed | could not read username | could not read password | permission denied (
+AUTH: terminal prompts disabled | returned error: 401 | returned error: 403 | invalid username or | access denied
+AUTH: host key verification failed
+API_UNAVAILABLE: could not resolve host | couldn't resolve host | name resolution | network is unreachable
+API_UNAVAILABLE: no route to host | connection refused | connection timed out | connection reset | failed to connect to
+API_UNAVAILABLE: couldn't connect to | operation timed out | connection closed by | early eof | rpc failed
+API_UNAVAILABLE: unexpected disconnect | the remote end hung up unexpectedly | returned error: 429 | returned error: 5
+API_UNAVAILABLE: operation too slow | ssl_error_syscall | empty reply from server | broken pipe
+API_UNAVAILABLE: kex_exchange_identification | .lock': file exists
+API_UNAVAILABLE: resource temporarily unavailable | cannot allocate memory | too many open files
+"""
 _MISSING = ("does not appear to be a git repository", "repository not found", "' not found")
 
 
@@ -114,9 +97,9 @@ def failure(repository: str, command: str, answer: GitAnswer, *, is_named: bool 
         return CheckoutError(
             f"{subject}there is no such repository, or it may not be read (git {command}: {complaint})"
         )
-    outcome = next(
-        (outcome for outcome, parts in _REASONS if any(part in said for part in parts)), Outcome.CONFIG
-    )
+    rows = (line.partition(": ") for line in _REASONS.split("\n")[1:-1])
+    reasons = (Outcome[name] for name, _, parts in rows if any(part in said for part in parts.split(" | ")))
+    outcome = next(reasons, Outcome.CONFIG)
     return CheckoutError(f"{subject}git {command}: {complaint}", outcome)
 
 

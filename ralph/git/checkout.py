@@ -30,9 +30,9 @@ from ralph.git.pins import (
 )
 from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
-from ralph.git.runner import CheckoutGit
+from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
-from ralph.machine.repository import common_directory, git_directory
+from ralph.machine.repository import common_directory
 from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
@@ -81,14 +81,12 @@ class GitCheckout:
 
     @cached_property
     def git_directory(self) -> Path:
-        """The git directory of this working tree. Each linked working tree (git-worktree(1)) has a separate git
-        directory. Raises CheckoutError and Interrupted.
-        """
-        found = os.path.realpath(git_directory(str(self.top)) or "")
-        if not os.path.isdir(found):  # noqa: PTH112 - strings throughout
+        """As `git_directory_of`. Raises CheckoutError and Interrupted."""
+        try:
+            return git_directory_of(self.top)
+        except CheckoutError:
             self.git()  # git says what is wrong
-            raise CheckoutError(f"{self.top / '.git'} leads to no git directory")
-        return Path(found)
+            raise
 
     def git(self) -> CheckoutGit:
         """Makes a `CheckoutGit` for one operation. It reads the current git settings. Raises CheckoutError and

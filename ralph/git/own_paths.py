@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.machine.repository import is_within
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -29,7 +31,7 @@ class OwnPaths:
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
-        counted_out = {name for name in names if _is_within(name, inside) and not _is_within(work, name)}
+        counted_out = {name for name in names if is_within(name, inside) and not is_within(work, name)}
         self.paths = tuple(sorted(os.path.relpath(name, inside) for name in counted_out))
         """The paths that ralph writes to, relative to `top`."""
         self._below = tuple(f"{path}/" for path in self.paths)
@@ -67,7 +69,3 @@ def _names_of(place: Path) -> Iterator[str]:
     """
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118 - the names are strings
     yield os.path.realpath(place)
-
-
-def _is_within(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from ralph.git.answer import CheckoutError
 from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old
-from ralph.git.runner import Git, environment_for_git
-from ralph.machine.repository import common_directory, git_directory
+from ralph.git.runner import Git, environment_for_git, git_directory_of
+from ralph.machine.repository import common_directory
 from ralph.machine.spill_directory import OwnDirectory
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ class Push:
                 for name, value in self._asking.environment.items()
                 if not _PASSED_BY_ENVIRONMENT.fullmatch(name)
             }
-            theirs = os.path.realpath(git_directory(str(self._git.top)) or "")
-            shared = common_directory(theirs) or theirs
+            theirs = git_directory_of(self._git.top)
+            shared = common_directory(str(theirs)) or theirs
             yield (
                 kept
                 | _by_environment(settings)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import Git
-from ralph.git.settings import settings_before_any, settings_from
+from ralph.git.settings import ALWAYS, settings_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ def _for_theirs(asking: Git, path: str, *, refuses_checked_out: bool) -> list[st
     ours = [word for pair in pairs for word in ("-c", pair)]
     place = _git_directory_of(asking, path)
     if place is None:  # git will report it
-        return [*settings_before_any().arguments, *ours]
+        return [*ALWAYS, *ours]
     # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
     there = Git(asking.seams, asking.directory / place, {**asking.environment, "GIT_DIR": "."})
     settings = settings_from(there.read("config", "--list", "--show-scope", "-z"))

@@ -9,22 +9,23 @@ import os
 import re
 import tempfile
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
-from ralph.git.settings import GitSettings, settings_before_any, settings_from
+from ralph.git.settings import ALWAYS, GitSettings, settings_from
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
+from ralph.machine.repository import git_directory
 from ralph.machine.running_command import CommandEnding, Ended, MemoryCapture, RunningCommand
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.values.ports import Clock, Waiter
@@ -39,16 +40,12 @@ _MOST_ERROR_BYTES = 64 * 1024
 # These would make git use another checkout or index, or read paths in another way: `git rev-parse
 # --local-env-vars` lists most of them.
 _NOT_OURS = frozenset(
-    {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
-    | {
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_NAMESPACE",
-        "GIT_SHALLOW_FILE",
-        "GIT_GRAFT_FILE",
-        "GIT_CONFIG",
-    }
-    | {"GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"}
-    | {"GIT_EXTERNAL_DIFF", "GIT_IMPLICIT_WORK_TREE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NO_REPLACE_OBJECTS"}
+    """
+    GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_PREFIX
+    GIT_NAMESPACE GIT_SHALLOW_FILE GIT_GRAFT_FILE GIT_CONFIG GIT_IMPLICIT_WORK_TREE GIT_INTERNAL_SUPER_PREFIX
+    GIT_LITERAL_PATHSPECS GIT_GLOB_PATHSPECS GIT_NOGLOB_PATHSPECS GIT_ICASE_PATHSPECS GIT_EXTERNAL_DIFF
+    GIT_NO_REPLACE_OBJECTS
+    """.split()
 )
 _OF_READING = {"GIT_OPTIONAL_LOCKS": "0"}
 # Git's message ends with strerror(3) in the C locale. Nothing else shows a shortage.
@@ -76,7 +73,7 @@ class Git:
         seams: GitSeams,
         directory: Path,
         environment: Mapping[str, str],
-        options: Sequence[str] = settings_before_any().arguments,
+        options: Sequence[str] = ALWAYS,
         *,
         repository: str | None = None,
     ) -> None:
@@ -163,62 +160,43 @@ class Git:
         Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself. Raises
         ShortageError if this machine lacks a resource that the command needs, such as memory.
         """
-        name = arguments[0]
-        with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
-            source.write(given or b"")
-            source.seek(0)
-            output = _Output(most_bytes or _MOST_OUTPUT_BYTES)
-            follow = partial(
-                self._followed,
-                arguments,
-                dict(self.environment) | dict(variables or {}),
-                output,
-                limit_s,
-                input_from=input_from if given is None else source.fileno(),
-                output_to=output_to,
-                errors_to=errors.fileno(),
-                held=held,
-            )
-            ending = follow()
-            if ending.how is Ended.NEVER_STARTED:  # an iteration has killed the supervisor
-                ending = follow()
-            errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
-            said = errors.read()
+        name, seams = arguments[0], self.seams
+        environment = {**self.environment, **(variables or {})}
+        output = _Output(most_bytes or _MOST_OUTPUT_BYTES)
+        try:
+            with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
+                source.write(given or b"")
+                source.seek(0)
+                for _ in range(2):  # an iteration may have killed the supervisor
+                    process = seams.supervisor.start(
+                        [git_program(environment["PATH"]), "--no-pager", *self.options, *arguments],
+                        cwd=self.directory,
+                        environment=environment,
+                        grace_s=_GRACE_S,
+                        is_confined=False,
+                        input_from=input_from if given is None else source.fileno(),
+                        output_to=output_to,
+                        errors_to=errors.fileno(),
+                        held=held,
+                    )
+                    running = RunningCommand(
+                        process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
+                    )
+                    ending = running.run(limit_s, f"git {name}")
+                    if ending.how is not Ended.NEVER_STARTED:
+                        break
+                errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
+                said = errors.read()
+        except OSError as error:
+            if (shortage := shortage_of(error)) is not None:
+                raise shortage from None
+            problem = f"git {name} could not be run in {self.directory}: {error}"
+            raise CheckoutError(problem, Outcome.IO_ERROR) from None
         if most_bytes is not None and ending.how is Ended.TOO_MUCH_OUTPUT and ending.is_all_gone:
             return GitAnswer(0, output.data(), said)
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_remote else said)
         return GitAnswer(ending.status, output.data(), output.data() + said if is_remote else said)
-
-    def _followed(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        output: _Output,
-        limit_s: float,
-        **descriptors: int | None,
-    ) -> CommandEnding:
-        """Runs the command and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
-        program = git_program(environment["PATH"])
-        seams = self.seams
-        try:
-            process = seams.supervisor.start(
-                [program, "--no-pager", *self.options, *arguments],
-                cwd=self.directory,
-                environment=environment,
-                grace_s=_GRACE_S,
-                is_confined=False,
-                **descriptors,
-            )
-            running = RunningCommand(
-                process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
-            )
-            return running.run(limit_s, f"git {arguments[0]}")
-        except OSError as error:
-            if shortage_of(error) is not None:
-                raise
-            problem = f"git {arguments[0]} could not be run in {self.directory}: {error}"
-            raise CheckoutError(problem) from None
 
 
 class CheckoutGit(Git):
@@ -279,6 +257,16 @@ def environment_for_git(base: Mapping[str, str], work: Path) -> dict[str, str]:
         # Git's messages are parsed in this package.
         "LC_ALL": "C",
     }
+
+
+def git_directory_of(top: Path) -> Path:
+    """The git directory of the working tree at `top`, with links resolved. Each linked working tree (git-worktree(1)) has
+    a separate one. Runs no git. Raises CheckoutError if `.git` leads to no directory.
+    """
+    found = git_directory(str(top))
+    if found is None or not os.path.isdir(found):  # noqa: PTH112 - strings throughout
+        raise CheckoutError(f"{top / '.git'} leads to no git directory")
+    return Path(os.path.realpath(found))
 
 
 def _checkout_environment(base: Mapping[str, str], top: Path) -> dict[str, str]:

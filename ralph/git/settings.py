@@ -23,20 +23,15 @@ from ralph.git.answer import CheckoutError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-# Always in force, whoever set them: ralph's calls need none of these features.
-_ALWAYS = (
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "core.pager=cat",
-    "commit.gpgSign=false",
-    "log.showSignature=false",
-    "submodule.recurse=false",
+ALWAYS = (
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.pager=cat"),
+    *("-c", "commit.gpgSign=false", "-c", "log.showSignature=false", "-c", "submodule.recurse=false"),
     # If this is true, git fetches first, with the program in `remote.*.uploadpack`.
-    "push.negotiate=false",
+    *("-c", "push.negotiate=false"),
     # If these are on, git leaves a maintenance process behind.
-    "gc.auto=0",
-    "maintenance.auto=false",
+    *("-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )
+"""Arguments of every git call. ralph's calls need none of these features, whoever has set them."""
 # Each names a program. If the user names none, the value here replaces the repository's.
 _PROGRAMS = {
     "core.sshcommand": "ssh",
@@ -88,11 +83,6 @@ class GitSettings(Struct, frozen=True):
         return told[-1].lower() if told else "sha1"
 
 
-def settings_before_any() -> GitSettings:
-    """The settings for the first git call, which asks git for its configuration."""
-    return GitSettings({}, tuple(_options(_ALWAYS)))
-
-
 def settings_from(listing: bytes) -> GitSettings:
     """Makes the settings from `listing`, the output of `git config --list --show-scope -z`. Raises CheckoutError."""
     settings = list(_read(listing))
@@ -102,14 +92,14 @@ def settings_from(listing: bytes) -> GitSettings:
     filters = _filters_to_replace(theirs)
     dropped = frozenset(name for name, keys in filters.items() if not _is_defined(name, keys, known))
     pairs = [
-        *(_pair("protocol.ext.allow", known.get("protocol.ext.allow", "never")),),
+        _pair("protocol.ext.allow", known.get("protocol.ext.allow", "never")),
         *_replaced_programs(theirs, known),
         *_replaced_helpers(theirs, trusted),
         *_replaced_filters(filters, dropped, known),
     ]
     return GitSettings(
         {setting.name: setting.value for setting in settings},
-        tuple(_options([*_ALWAYS, *pairs])),
+        (*ALWAYS, *(word for pair in pairs for word in ("-c", pair))),
         tuple(dict.fromkeys(_missed(theirs, filters))),
         dropped,
         tuple(settings),
@@ -197,8 +187,3 @@ def _pair(name: str, value: str) -> str:
             f"git's configuration names a program by {name!r}, which ralph cannot set aside; rename it"
         )
     return f"{name}={value}"
-
-
-def _options(pairs: Sequence[str]) -> Iterator[str]:
-    for pair in pairs:
-        yield from ("-c", pair)

@@ -15,6 +15,7 @@ from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALL
 from ralph.fleet.job_content import session_id
 from ralph.fleet.job_rules import words_of
 from ralph.fleet.jobs import Rate, SetLimits
+from ralph.git.settings import ALWAYS
 from ralph.values.outcome import UsageError
 from tests.fleet.hostile import job
 from tests.rows import every_row
@@ -259,3 +260,8 @@ exit 75
     )
     assert said == [*first, *second]
     assert codes == [75, 3 if words is None else 75]
+
+
+def test_the_git_of_a_script_has_the_options_of_every_call_of_ralph() -> None:
+    assert f"git {' '.join(ALWAYS)} " in ONE_JOB
+    assert "core.hooksPath=/dev/null" in ALWAYS

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.machine.repository import common_directory, git_directory
+from ralph.git.runner import git_directory_of
+from ralph.loop.directory.lock import CheckoutLock, holder_of
+from ralph.machine.repository import common_directory, repository_top, up_to_repository_root
 from ralph.places.git_places import git_places
+from ralph.sandbox.box_plan import about_git
 from tests.git.repositories import Repository
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ def test_it_is_the_one_that_git_uses(repository: Repository, make: Callable[[Rep
     git = Path(told.git("rev-parse", "--absolute-git-dir"))
     common = (top / told.git("rev-parse", "--git-common-dir")).resolve()
     assert told.checkout().git_directory == git.resolve()
-    own = os.path.realpath(git_directory(str(top)) or "")
+    own = str(git_directory_of(top))
     assert Path(os.path.realpath(common_directory(own) or own)) == common
     assert set(map(Path, git_places([str(top)], {}, os.getuid()).claimed)) == {git.resolve(), common}
 
@@ -55,3 +59,51 @@ def test_git_says_what_is_wrong_with_a_file_that_leads_nowhere(repository: Repos
     (repository.top / ".git").write_text("gitdir: ../gone\n")
     with pytest.raises(CheckoutError, match=r"not a git repository: .*/gone"):
         _ = repository.checkout().git_directory
+
+
+NOWHERE = {
+    "a file that names nothing": lambda place: place.write_text("nothing that git knows\n"),
+    "a file that names what is gone": lambda place: place.write_text("gitdir: ../gone\n"),
+    "a file that names a file": lambda place: place.write_text("gitdir: a.txt\n"),
+    "a link that leads nowhere": lambda place: place.symlink_to("../gone"),
+    "a named pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("make", NOWHERE.values(), ids=NOWHERE)
+def test_without_a_git_directory_nothing_is_written_into_the_current_one(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object]
+) -> None:
+    (repository.top / ".git").rename(repository.top.parent / "elsewhere")
+    make(repository.top / ".git")
+    monkeypatch.chdir(repository.top)
+    before = sorted(repository.top.iterdir())
+    with pytest.raises(CheckoutError, match="leads to no git directory"):
+        git_directory_of(repository.top)
+    with pytest.raises(CheckoutError):
+        CheckoutLock(repository.checkout(), repository.top, datetime.now(UTC), place=tmp_path)
+    assert holder_of(repository.top, tmp_path) is None
+    assert sorted(repository.top.iterdir()) == before
+
+
+def test_all_look_for_it_in_one_way(repository: Repository) -> None:
+    """The nearest `.git` counts, whatever it is: for what git does, for the sandbox, and for the files of a project."""
+    inner, below = repository.top / "inner", repository.top / "inner/below"
+    below.mkdir(parents=True)
+    outer = (str(repository.top / ".git"),)
+
+    def seen() -> tuple[Path | None, Path, tuple[str, ...], list[str]]:
+        notices = about_git([str(below)], {})
+        claimed = git_places([str(below)], {}, os.getuid()).claimed
+        return repository_top(below), up_to_repository_root(below)[-1], claimed, [n.text for n in notices]
+
+    assert seen() == (repository.top, repository.top, outer, [])
+    for name in ("objects", "refs"):
+        (inner / name).mkdir()
+    (inner / "HEAD").write_text("ref: refs/heads/main\n")
+    assert seen() == (repository.top, repository.top, (str(inner), *outer), [])
+    (inner / ".git").symlink_to("gone")
+    assert seen() == (inner, inner, (str(inner / "gone"),), [])
+    (inner / "gone").mkdir()
+    notice = f"commands may not write the git directory {inner}/gone ({inner}/.git is a link), so that git commit fails"
+    assert seen() == (inner, inner, (str(inner / "gone"),), [notice])

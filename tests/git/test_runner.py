@@ -1,20 +1,28 @@
-"""The time limits of git calls."""
+"""The time limits of git calls, and the outcomes of calls that could not be run."""
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.fleet.checkouts import GitCalls, WorkerGit
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.waiter import InboxWaiter
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError
 from tests.git.repositories import CLOCK, Repository
 from tests.processes.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from ralph.git.runner import Git
 
 
 class Leap:
@@ -55,3 +63,62 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
             CheckoutGit(repository.top, seams)
     else:
         assert CheckoutGit(repository.top, seams).settings.values["user.name"] == "Tester"
+
+
+def of_loop(repository: Repository) -> Git:
+    return CheckoutGit(repository.top, repository.seams())
+
+
+def of_worker(repository: Repository) -> Git:
+    return WorkerGit(
+        GitCalls(repository.environment, SUPERVISOR), "https://host/x", repository.top.parent / "m/m.git"
+    )
+
+
+@pytest.mark.parametrize("make", [of_loop, of_worker])
+def test_a_directory_that_is_gone_is_a_failed_disk(
+    repository: Repository, make: Callable[[Repository], Git]
+) -> None:
+    """Another machine then does the job of a fleet, which a fault of the configuration would end for good."""
+    git = make(repository)
+    shutil.rmtree(repository.top)
+    with pytest.raises(CheckoutError, match=r"git rev-parse could not be run in .* No such file") as caught:
+        git.answer("rev-parse", "HEAD")
+    assert caught.value.outcome is Outcome.IO_ERROR
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[Callable[[int], None]]:
+    """Uses all file descriptors but some."""
+    before, used = resource.getrlimit(resource.RLIMIT_NOFILE), []
+
+    def use(left: int) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+        while True:
+            try:
+                used.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        for _ in range(left):
+            os.close(used.pop())
+
+    yield use
+    for descriptor in used:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_a_call_without_file_descriptors_is_a_shortage(
+    repository: Repository, few_descriptors: Callable[[int], None], left: int
+) -> None:
+    """A loop repeats such a step, and a worker of a fleet repeats a push."""
+    git, worker = of_loop(repository), of_worker(repository)
+    worker.directory.mkdir(parents=True)
+    git.read("version")  # the process that starts commands runs
+    few_descriptors(left)
+    with pytest.raises(ShortageError, match="no file descriptor left"):
+        git.read("version")
+    with pytest.raises(CheckoutError, match="no file descriptor left") as caught:
+        worker.read("version")
+    assert caught.value.outcome is Outcome.API_UNAVAILABLE

@@ -14,18 +14,20 @@ import struct
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, convert, to_builtins
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
-from ralph.machine.repository import git_directory, repository_top
+from ralph.git.runner import git_directory_of
+from ralph.machine.repository import repository_top
 from ralph.values.outcome import Outcome
+from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from ralph.loop.directory.plain_directory import PlainDirectory
 
@@ -124,12 +126,14 @@ def holder_of(directory: Path, place: Path) -> int | None:
     """
     top = repository_top(directory)
     path = place / _NAME_OF_OURS
-    if top is not None:
-        path = Path(git_directory(str(top)) or top / ".git", _NAME_IN_GIT)
     try:
+        if top is not None:
+            path = git_directory_of(top) / _NAME_IN_GIT
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # there was never a loop
-        return None
+    except (CheckoutError, OSError) as error:
+        if shortage_of(error) is not None:
+            raise
+        return None  # there was never a loop
     try:
         holder = _holder(descriptor) if _has_record_lock(descriptor) else None
     finally:

@@ -22,6 +22,7 @@ from ralph.git.own_paths import OwnPaths
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.loop.directory.listing import Listing, ListingEndedError
 from ralph.machine.starting import start_process
+from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ class PlainDirectory:
         """Reads the state of the directory. Raises CheckoutError, Interrupted and ShortageError."""
         while True:
             try:
-                return self._look(self._digests())
+                return self._look()
             except TooMuchToReadError:
                 self._is_by_time = True  # stays so, because two snapshots must be comparable
                 self._warn_once(
@@ -84,11 +85,6 @@ class PlainDirectory:
                     f"the files of {self.top} cannot be listed by its .gitignore files (they are too big, or no files): "
                     "what they name counts as progress too"
                 )
-
-    def _digests(self) -> FileDigests:
-        if self._is_by_time:
-            return FileDigests(self._waiter, self._clock, is_by_time=True)
-        return FileDigests(self._waiter, self._clock, most_bytes=MOST_READ_OF_ALL_BYTES)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return Changes(files=tuple(sorted(differing(before.files, after.files))))
@@ -105,12 +101,15 @@ class PlainDirectory:
     def tracks(self, path: Path) -> bool:  # noqa: ARG002 - `GitCheckout.tracks` has this parameter
         return False
 
-    def _look(self, digests: FileDigests) -> Snapshot:
+    def _look(self) -> Snapshot:
         """Reads the state of the directory by listing its files once. Raises CheckoutError, Interrupted,
         ShortageError, ListingEndedError and TooMuchToReadError.
         """
         self._refuse_unreadable()
         seen = _Seen()
+        digests = FileDigests(
+            self._waiter, self._clock, is_by_time=self._is_by_time, most_bytes=MOST_READ_OF_ALL_BYTES
+        )
         listing = Listing(
             self._waiter,
             self._clock,
@@ -135,9 +134,8 @@ class PlainDirectory:
             os.getcwd()  # noqa: PTH109 - its error is what is asked for
             os.scandir().close()
         except OSError as error:
-            raise CheckoutError(
-                f"the loop's directory {self.top} cannot be listed: {error.strerror}"
-            ) from None
+            problem = f"the loop's directory {self.top} cannot be listed: {error.strerror}"
+            raise CheckoutError(problem, Outcome.IO_ERROR) from None
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:

@@ -112,6 +112,5 @@ def _refuse_useless_remote(push: Push) -> None:
         push.try_out()
     except CheckoutError as error:
         target = push.target
-        raise CheckoutError(
-            f"remote {target.remote} does not take branch {target.branch}: {error}; {target.advice}"
-        ) from None
+        problem = f"remote {target.remote} does not take branch {target.branch}: {error}; {target.advice}"
+        raise CheckoutError(problem, error.outcome) from None

@@ -14,6 +14,7 @@ from ralph.git.answer import CheckoutError
 from ralph.loop.directory import listing, plain_directory
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.machine import ripgrep
+from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from tests.git.repositories import CLOCK, Repository
 
@@ -75,8 +76,9 @@ def test_a_directory_that_is_gone_is_told(here: Path) -> None:
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
-    with pytest.raises(CheckoutError, match="No such file"):
+    with pytest.raises(CheckoutError, match="No such file") as caught:
         plain(here).snapshot()
+    assert caught.value.outcome is Outcome.IO_ERROR
 
 
 def test_a_signal_ends_the_look(here: Path) -> None:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from ralph.git import push
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.loop.directory.preflight import check_checkout, open_checkout
+from ralph.values.outcome import Outcome
 from tests.git.repositories import Repository, cloned
 from tests.git.test_snapshot import conflict
 
@@ -128,3 +130,13 @@ def test_outside_of_git_nothing_is_committed_or_pushed(tmp_path: Path, commits, 
     assert check_checkout(checkout, commits=False, pushes=False) == []
     with pytest.raises(CheckoutError, match=f"in no git checkout; run git init there, or leave out {option}"):
         check_checkout(checkout, commits=commits, pushes=pushes)
+
+
+def test_a_push_that_takes_too_long_is_no_fault_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "REMOTE_LIMIT_S", 0.0)
+    repository = cloned(tmp_path / "work", tmp_path / "home")
+    with pytest.raises(CheckoutError, match=r"origin does not take branch main: .* took longer") as caught:
+        check_checkout(repository.checkout(), commits=False, pushes=True)
+    assert caught.value.outcome is Outcome.API_UNAVAILABLE
