@@ -527,10 +527,17 @@ MUTANTS = (
         PLACES,
     ),
     Mutant(
+        "a-closed-root-leaves-the-rest-open",
+        "where the root of the file system is hidden, commands read nothing of it",
+        'pending = [] if "/" in closed else ["/"]',
+        'pending = ["/"]',
+        ("test_policy.py",),
+    ),
+    Mutant(
         "comparison-leaves-names-out",
         "protected names at the top of a root are compared after a command",
-        "for root in roots for name in names_with(guard)]",
-        "for root in () for name in names_with(guard)]",
+        "for root in roots for name in names_with(guard)",
+        "for root in () for name in names_with(guard)",
         PLACES,
     ),
     Mutant(

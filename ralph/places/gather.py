@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH114, PTH208
+# ruff: noqa: PTH114, PTH118, PTH208
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -70,7 +70,9 @@ class _Resolver:
         self._known = {"/": "/"}
 
     def __call__(self, path: str) -> str:
-        return self._resolved(os.path.normpath(path))
+        return self._resolved(
+            os.path.normpath(f"/{path.lstrip('/')}")
+        )  # `normpath` keeps a double slash in front
 
     def _resolved(self, path: str) -> str:
         if path not in self._known:
@@ -133,9 +135,13 @@ class GuardedFiles:
 
     def __init__(self, guard: str, roots: Sequence[str], git_directories: Sequence[str]) -> None:
         """`git_directories` are those that commands may write. `.git` at the top of each root counts as one too."""
-        self.git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
+        self.git_directories = tuple(
+            dict.fromkeys((*(os.path.join(root, ".git") for root in roots), *git_directories))
+        )
         self._entries = git_entries_with(guard)
-        self._names = [f"{root}/{name}".rpartition("/")[::2] for root in roots for name in names_with(guard)]
+        self._names = [
+            os.path.split(os.path.join(root, name)) for root in roots for name in names_with(guard)
+        ]
         self._roots = roots
 
     def found(self) -> Iterator[tuple[str, Kind]]:
@@ -149,13 +155,13 @@ class GuardedFiles:
             if above not in self._roots:
                 yield above, "around"
             if "*" not in name:
-                yield f"{above}/{name}", "file"
+                yield os.path.join(above, name), "file"
             elif _is_directory(above):
                 start, _, end = name.partition("*")
                 with suppress(OSError):  # it is gone
                     for one in os.listdir(above):
                         if one.startswith(start) and one.endswith(end):
-                            yield f"{above}/{one}", "file"
+                            yield os.path.join(above, one), "file"
 
 
 def files_in(place: str, depth: int = sys.maxsize) -> Iterator[str]:

@@ -296,4 +296,4 @@ def expanded(template: str, bases: Bases, variables: Mapping[str, str] = {}) -> 
         found: Sequence[str] = value.split(":") if first == "$KUBECONFIG" else [value]
     else:
         found = bases.get(first.strip("{}"), ())
-    yield from (f"{base.rstrip('/')}{slash}{rest}" for base in found if base.startswith("/"))
+    yield from (f"{base.rstrip('/')}{slash}{rest}" or "/" for base in found if base.startswith("/"))

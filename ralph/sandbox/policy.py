@@ -93,7 +93,7 @@ def _open_places(closed: Collection[str], entries: Callable[[str], Iterable[str]
     path. An entry that is made there later is not covered, so commands cannot use it.
     """
     above = {directory for place in closed for directory in _directories_above(place)}
-    pending = ["/"]
+    pending = [] if "/" in closed else ["/"]
     for directory in pending:
         for name in entries(directory):
             path = f"{directory.rstrip('/')}/{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +22,7 @@ from tests.git.repositories import committed
 from tests.tools.conftest import Tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.git.repositories import Repository
 
@@ -61,7 +61,10 @@ def with_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 def tools_of(repository: Repository, level: str | None) -> Iterator[Tools]:
-    work, environment = repository.top, repository.environment
+    yield from tools_in(repository.top, repository.environment, level)
+
+
+def tools_in(work: Path, environment: Mapping[str, str], level: str | None) -> Iterator[Tools]:
     settings: dict[str, Any] = {"cwd": work, "environment": environment}
     if level is not None:
         plan = plan_box(SandboxSettings(), environment, (work,), work)
@@ -109,6 +112,14 @@ def test_commands_follow_the_table(with_rows, repository, home, level, is_change
             assert ("undone" in said) == (is_changed and not is_mounted)
         said = tools.call("Bash", {"command": f"cat {home}/secret/key"}).content
         assert ("canary" in said) != is_changed
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_command_runs_and_writes_where_the_working_directory_is_the_root(level, tmp_path) -> None:
+    work, environment = Path("/"), {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    for tools in tools_in(work, environment, level):
+        said = tools.call("Bash", {"command": f"echo hi > {tmp_path}/file && cat {tmp_path}/file"})
+        assert said.content == "hi"
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

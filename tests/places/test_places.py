@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from ralph.places import table as table_of_places
+from ralph.places.gather import gather_places
 from ralph.places.places import is_named, places_of
 from ralph.places.table import GUARDS, ROWS, UNREAD, expanded
 from tests.rows import every_row
@@ -122,6 +123,27 @@ def test_places_are_moved_by_their_variables_and_stay_where_they_were() -> None:
     ):
         assert made.why_not_read(path) is not None, path
     assert made.why_not_read("/work/relative") is None
+
+
+def test_the_root_of_the_file_system_is_a_place() -> None:
+    for template, variables in (("{root}", {}), ("$NAME", {"NAME": "/"}), ("$NAME", {"NAME": "//"})):
+        assert [*expanded(template, {"root": ("/",)}, variables)] == ["/"]
+    assert [*expanded("{root}/x", {"root": ("/",)})] == ["/x"]
+
+
+@every_row(
+    ("environment", "denied", "path"),
+    [
+        ({"RALPH_SANDBOX_HIDE": "/"}, (), "/etc/passwd"),
+        ({}, ("/",), "/etc/passwd"),
+        ({"XDG_STATE_HOME": "/"}, (), "/ralph/sessions"),
+        ({"RALPH_STATE_DIR": "//state"}, (), "/state/sessions"),
+    ],
+)
+def test_a_place_may_be_the_root_or_begin_with_two_slashes(environment, denied, path) -> None:
+    assert (
+        gather_places(["/w/x"], {"HOME": "/h", **environment}, denied=denied).why_not_read(path) is not None
+    )
 
 
 def test_a_variable_that_names_the_work_does_not_close_it() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ralph.places.table import WRITABLE, paths_with
+from ralph.places.table import DEVICE, WRITABLE, paths_with
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.policy import BoxPolicy, landlock_rules, outermost
 from tests.rows import every_row
@@ -37,6 +37,14 @@ def test_everything_but_the_deny_list_is_readable() -> None:
     above = ("/", "/home", "/home/me", "/home/me/.config", "/etc")
     assert not readable & {*above, *SECRETS, "/home/me/.local", "/home/me/.local/share"}
     assert held["/"] == landlock.READ_DIR
+
+
+def test_where_the_root_is_closed_nothing_is_readable_but_what_is_given() -> None:
+    held = rights(policy(unreadable=("/",), readable=("/usr",)))
+    assert {path for path, right in held.items() if right & landlock.READ_FILE} == {
+        *("/usr", "/work", "/tmp/ralph-x", "/repo/.git", "/dev/shm"),
+        *paths_with(DEVICE, {}),
+    }
 
 
 def test_only_the_listed_devices_can_be_opened() -> None:
