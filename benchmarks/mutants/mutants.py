@@ -70,6 +70,7 @@ COMMANDS = (
 )
 GIT = ("git/test_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
 SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py", "test_trusted_files.py")
+LINE = ("test_words.py", "test_settings_command.py", "test_loop_options.py", "test_tool_options.py")
 TURNS = (
     "test_next_step.py",
     "test_stop_reasons.py",
@@ -738,5 +739,33 @@ MUTANTS = (
         "                if holder is None or _is_there(holder.pid) or time.monotonic() > until_s:\n",
         "                if holder is None or holder.pid:\n",
         ("test_lock.py",),
+    ),
+    Mutant(
+        "line-list-takes-options",
+        "a list option ends at the next option",
+        '            while coming and not coming[-1].startswith("-"):\n                listed',
+        "            while coming:\n                listed",
+        LINE,
+    ),
+    Mutant(
+        "line-optional-value-becomes-the-prompt",
+        "in `--debug api TASK`, the task is the prompt",
+        "        if others > 1:\n            del read[at]",
+        "        if others > 2:\n            del read[at]",
+        LINE,
+    ),
+    Mutant(
+        "line-prompt-is-lost-in-a-list",
+        "a list that reaches the end of the line is exit 2 where nothing gives a prompt",
+        "    if not _is_piped():\n        raise UsageError",
+        "    if _is_piped():\n        raise UsageError",
+        LINE,
+    ),
+    Mutant(
+        "line-loop-hands-one-word-on",
+        "an iteration has the options that the loop was given for it",
+        "if one.name not in _OWN for word in one.words)",
+        "if one.name not in _OWN for word in one.words[:1])",
+        LINE,
     ),
 )

@@ -17,12 +17,11 @@ from msgspec.structs import replace
 
 from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.commands import IN_LOOP, wrong_value
-from ralph.cli.options import Directory, RunLine
+from ralph.cli.options import Directory, RunLine, refuse_contradictions
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings, option
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
-    check_partial_messages,
     directories,
     json_or_path,
     parsed,
@@ -85,8 +84,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     prompt_file: Annotated[
-        str | None,
-        option("--prompt-file -f", "Read the task from a file, again for each iteration.", metavar="PATH"),
+        str | None, option("--prompt-file -f", "Read the task from a file, again for each iteration.", "PATH")
     ] = None
     until: Annotated[
         str | None,
@@ -94,7 +92,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             "--until",
             "The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
             "after each; if it fails, its output begins the next prompt.",
-            metavar="CMD",
+            "CMD",
         ),
     ] = None
     until_timeout: Annotated[
@@ -102,7 +100,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         option(
             "--until-timeout",
             "A check that takes longer has failed. Default: 30m.",
-            metavar="TIME",
+            "TIME",
             parser=parsed("--until-timeout", DURATION.decoded),
         ),
     ] = None
@@ -110,14 +108,14 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         bool, option("--at-least-once", "Run an iteration even if the check passes already.")
     ] = False
     max_iterations: Annotated[
-        int | None, option("--max-iterations", "End after N iterations.", metavar="N", min=1)
+        int | None, option("--max-iterations", "End after N iterations.", "N", min=1)
     ] = None
     max_budget_usd: Annotated[
         float | None,
         option(
             "--max-budget-usd",
             "Never spend more, over all iterations.",
-            metavar="USD",
+            "USD",
             parser=parsed("--max-budget-usd", partial(POSITIVE_DOLLARS.decoded, is_text=True)),
         ),
     ] = None
@@ -126,7 +124,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         option(
             "--max-time",
             "End the loop after this time, waits included: 90s, 30m, 8h.",
-            metavar="TIME",
+            "TIME",
             parser=parsed("--max-time", DURATION.decoded),
         ),
     ] = None
@@ -134,15 +132,14 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         False
     )
     push: Annotated[
-        bool,
-        option("--push", "Push after each iteration; a failed push is reported and tried again."),
+        bool, option("--push", "Push after each iteration; a failed push is reported and tried again.")
     ] = False
     plan_file: Annotated[
         str | None,
         option(
             "--plan-file",
             f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.",
-            metavar="PATH",
+            "PATH",
         ),
     ] = None
     report: Annotated[
@@ -150,7 +147,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         option(
             "--report",
             "Rewrite an HTML page about the loop after each iteration, as `ralph report` makes it.",
-            metavar="FILE",
+            "FILE",
         ),
     ] = None
     no_outage_waits: Annotated[
@@ -181,8 +178,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         bool, option("--json", "With --status: the loop's whole record, as one JSON object.")
     ] = False
     watch: Annotated[
-        bool,
-        option("--watch", "With --status: show it again and again until the loop has ended."),
+        bool, option("--watch", "With --status: show it again and again until the loop has ended.")
     ] = False
 
 
@@ -356,7 +352,7 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     `directory` is the value of `--cd`. Returns the directories of `--add-dir`, in which an iteration may write.
     """
     check_settings(to_run.flags)
-    check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)
+    refuse_contradictions(to_run)
     for name, text, file in (
         ("system-prompt", to_run.system_prompt, to_run.system_prompt_file),
         ("append-system-prompt", to_run.append_system_prompt, to_run.append_system_prompt_file),

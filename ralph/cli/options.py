@@ -10,6 +10,7 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
+from ralph.cli.commands import wrong_value
 from ralph.cli.settings_command import option
 from ralph.cli.values import parsed
 from ralph.prompt.judged_file import ALL_SOURCES
@@ -37,12 +38,12 @@ def title(text: str) -> str:
     return words
 
 
-Directory = Annotated[str | None, option("--cd -C", "Work in this directory.", metavar="DIR")]
+Directory = Annotated[str | None, option("--cd -C", "Work in this directory.", "DIR")]
 Config = Annotated[
     str | None,
-    option("--config", "Read this settings file too, trusted like flags.", metavar="FILE"),
+    option("--config", "Read this settings file too, trusted like flags.", "FILE"),
 ]
-SessionDir = Annotated[str | None, option("--session-dir", "Keep sessions in this directory.", metavar="DIR")]
+SessionDir = Annotated[str | None, option("--session-dir", "Keep sessions in this directory.", "DIR")]
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -50,12 +51,11 @@ class RunLine(Struct, frozen=True, kw_only=True):
         str | None,
         typer.Argument(None, metavar="PROMPT", help="The task; `-` or none: read it from standard input."),
     ] = None
-    prompt_file: Annotated[
-        str | None, option("--prompt-file -f", "Read the task from a file.", metavar="PATH")
-    ] = None
+    prompt_file: Annotated[str | None, option("--prompt-file -f", "Read the task from a file.", "PATH")] = (
+        None
+    )
     print_: Annotated[
-        bool,
-        option("--print -p", "Accepted without effect: ralph always prints the result and exits."),
+        bool, option("--print -p", "Accepted without effect: ralph always prints the result and exits.")
     ] = False
     settings: dict[str, object] = {}
     input_format: Annotated[
@@ -65,8 +65,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         ),
     ] = "text"
     output_format: Annotated[
-        Literal["text", "json", "stream-json"],
-        option("--output-format", "Format of standard output."),
+        Literal["text", "json", "stream-json"], option("--output-format", "Format of standard output.")
     ] = "text"
     include_partial_messages: Annotated[
         bool, option("--include-partial-messages", "With stream-json: also the raw stream events.")
@@ -86,57 +85,45 @@ class RunLine(Struct, frozen=True, kw_only=True):
         ),
     ] = False
     result_file: Annotated[
-        str | None,
-        option("--result-file", "Also write the result object to this file.", metavar="PATH"),
+        str | None, option("--result-file", "Also write the result object to this file.", "PATH")
     ] = None
     metrics_file: Annotated[
         str | None,
         option(
-            "--metrics-file",
-            "Write metrics to this file every minute, in Prometheus' text format.",
-            metavar="PATH",
+            "--metrics-file", "Write metrics to this file every minute, in Prometheus' text format.", "PATH"
         ),
     ] = None
     otel: Annotated[bool, option("--otel", "Export a trace over OTLP. Needs the extra otel.")] = False
     quiet: Annotated[bool, option("--quiet -q", "Only errors and the outcome on standard error.")] = False
     system_prompt: Annotated[
-        str | None, option("--system-prompt", "Replace ralph's own system prompt.", metavar="TEXT")
+        str | None, option("--system-prompt", "Replace ralph's own system prompt.", "TEXT")
     ] = None
     system_prompt_file: Annotated[
-        str | None,
-        option("--system-prompt-file", "Like --system-prompt, from a file.", metavar="PATH"),
+        str | None, option("--system-prompt-file", "Like --system-prompt, from a file.", "PATH")
     ] = None
     append_system_prompt: Annotated[
-        str | None, option("--append-system-prompt", "Add to the system prompt.", metavar="TEXT")
+        str | None, option("--append-system-prompt", "Add to the system prompt.", "TEXT")
     ] = None
     append_system_prompt_file: Annotated[
-        str | None,
-        option("--append-system-prompt-file", "Like --append-system-prompt, from a file.", metavar="PATH"),
+        str | None, option("--append-system-prompt-file", "Like --append-system-prompt, from a file.", "PATH")
     ] = None
     json_schema: Annotated[
         str | None,
-        option(
-            "--json-schema",
-            "Require a final report whose payload fits this JSON Schema.",
-            metavar="JSON|FILE",
-        ),
+        option("--json-schema", "Require a final report whose payload fits this JSON Schema.", "JSON|FILE"),
     ] = None
     require_report: Annotated[
-        bool,
-        option("--require-report", "Require a final report: success or failure, and a summary."),
+        bool, option("--require-report", "Require a final report: success or failure, and a summary.")
     ] = False
     directory: Directory = None
     add_dir: Annotated[
         tuple[str, ...],
-        option("--add-dir", "Also let Write and Edit change files in these directories.", metavar="DIR..."),
+        option("--add-dir", "Also let Write and Edit change files in these directories.", "DIR..."),
     ] = ()
     config: Config = None
     continue_: Annotated[bool, option("--continue -c", "Resume the last session of this directory.")] = False
     resume: Annotated[
         str | None,
-        option(
-            "--resume -r", "Resume this session; the first characters of its id are enough.", metavar="ID"
-        ),
+        option("--resume -r", "Resume this session; the first characters of its id are enough.", "ID"),
     ] = None
     fork_session: Annotated[
         bool,
@@ -152,8 +139,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     session_id: Annotated[UUID | None, option("--session-id", "The id of the new session.", "UUID")] = None
     session_dir: SessionDir = None
     no_session_persistence: Annotated[
-        bool,
-        option("--no-session-persistence", "Keep no session: the run cannot be resumed."),
+        bool, option("--no-session-persistence", "Keep no session: the run cannot be resumed.")
     ] = False
     iteration: Annotated[
         int | None, option("--iteration", "An outer loop hands its values over there.", hidden=True)
@@ -170,7 +156,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         option(
             "--settings",
             "Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
-            metavar="FILE|JSON",
+            "FILE|JSON",
         ),
     ] = None
     setting_sources: Annotated[
@@ -178,7 +164,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         option(
             "--setting-sources",
             "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
-            metavar="SOURCES",
+            "SOURCES",
             parser=parsed("--setting-sources", sources_named),
         ),
     ] = None
@@ -188,7 +174,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
             "--permission-mode",
             "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
             "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
-            metavar="MODE",
+            "MODE",
             parser=parsed("--permission-mode", mode_named),
         ),
     ] = None
@@ -197,7 +183,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         option(
             "--permission-prompt-tool",
             "With --input-format stream-json: ask the driver about tool calls (can_use_tool).",
-            metavar="stdio",
+            "stdio",
         ),
     ] = None
     permission_prompts: Annotated[
@@ -209,23 +195,19 @@ class RunLine(Struct, frozen=True, kw_only=True):
         option(
             "--name -n",
             "A title for the session, which lists of sessions show.",
-            metavar="TITLE",
+            "TITLE",
             parser=parsed("--name", title),
         ),
     ] = None
-    debug: Annotated[
-        bool,
-        option("--debug -d", "Write a line for each event to standard error."),
-    ] = False
+    debug: Annotated[bool, option("--debug -d", "Write a line for each event to standard error.")] = False
     debug_file: Annotated[
-        str | None, option("--debug-file", "Like --debug, appended to this file.", metavar="PATH")
+        str | None, option("--debug-file", "Like --debug, appended to this file.", "PATH")
     ] = None
     disable_slash_commands: Annotated[
         bool, option("--disable-slash-commands", "A prompt such as `/fix` is text, and no skills are listed.")
     ] = False
     bare: Annotated[
-        bool,
-        option("--bare --safe-mode", "Like --setting-sources '': no memory, commands or skills."),
+        bool, option("--bare --safe-mode", "Like --setting-sources '': no memory, commands or skills.")
     ] = False
     restricted: Annotated[bool, option("--restricted", "Like --sandbox strict without Bash.")] = False
 
@@ -260,6 +242,53 @@ def _restricted(flags: dict[str, object]) -> dict[str, object]:
     forbidden = flags.get("tools.disallowed")
     names = forbidden if isinstance(forbidden, tuple) else ()
     return {**flags, "sandbox.mode": "strict", "tools.disallowed": (*names, "Bash")}
+
+
+def refuse_contradictions(line: RunLine) -> None:
+    """Raises LineError if options contradict each other, or if one has no effect without another one."""
+    is_stream, takes_messages = line.output_format == "stream-json", line.input_format == "stream-json"
+    is_old = line.continue_ or line.resume is not None
+    driver, stream = line.permission_prompt_tool, "needs --output-format stream-json"
+    for is_wrong, option_name, problem in (
+        (line.include_partial_messages and not is_stream, "--include-partial-messages", stream),
+        (takes_messages and not is_stream, "--input-format", f"stream-json {stream}"),
+        (line.include_hook_events and not is_stream, "--include-hook-events", stream),
+        (
+            line.replay_user_messages and not takes_messages,
+            "--replay-user-messages",
+            "needs --input-format stream-json",
+        ),
+        (
+            driver not in {None, "stdio"},
+            "--permission-prompt-tool",
+            f"ralph asks only the driver: use stdio, not {driver}",
+        ),
+        (
+            driver is not None and not takes_messages,
+            "--permission-prompt-tool",
+            "nobody can be asked without --input-format stream-json",
+        ),
+        (line.continue_ and line.resume is not None, "--continue, --resume", "give one of them"),
+        (
+            line.resume is not None and not line.resume.strip(),
+            "--resume",
+            "needs the beginning of a session's id",
+        ),
+        (line.fork_session and not is_old, "--fork-session", "needs --continue or --resume"),
+        (line.moved and line.resume is None, "--moved", "needs --resume"),
+        (
+            line.session_id is not None and is_old and not line.fork_session,
+            "--session-id",
+            "an old session has its id; with --fork-session it is the copy's",
+        ),
+        (
+            is_old and line.no_session_persistence,
+            "--no-session-persistence",
+            "a session that goes on is kept",
+        ),
+    ):
+        if is_wrong:
+            raise wrong_value(option_name, problem)
 
 
 class DoctorLine(Struct, frozen=True, kw_only=True):

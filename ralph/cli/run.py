@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.commands import wrong_value
-from ralph.cli.options import RunLine
+from ralph.cli.options import RunLine, refuse_contradictions
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
-    check_partial_messages,
     directories,
     json_or_path,
     prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
     run_directories,
-    session_options,
     text_or_file,
-    who_permits,
     writable_file,
 )
 from ralph.values.outcome import Outcome
@@ -30,7 +28,6 @@ from ralph.values.permission_mode import PermissionMode
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from ralph.output.writer import OutputOptions
     from ralph.run.options import RunOptions
     from ralph.settings.handover import LoopHandover
 
@@ -50,32 +47,24 @@ def run(line: RunLine, typed: Typed) -> int:
         if shortage is not None:
             _write_result(shortage, line.output_format)
         raise
-    check_partial_messages(is_asked=line.include_partial_messages, output_format=line.output_format)
-    takes_messages = line.input_format == "stream-json"
-    if takes_messages and line.output_format != "stream-json":
-        raise wrong_value("--input-format", "stream-json needs --output-format stream-json")
-    if line.include_hook_events and line.output_format != "stream-json":
-        raise wrong_value("--include-hook-events", "needs --output-format stream-json")
-    if line.replay_user_messages and not takes_messages:
-        raise wrong_value("--replay-user-messages", "needs --input-format stream-json")
-    permissions = who_permits(
-        line.permission_prompt_tool, line.permission_prompts, takes_messages=takes_messages
-    )
+    refuse_contradictions(line)
     names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
-    has_prompt = names_prompt or line.continue_ or takes_messages
+    has_prompt = names_prompt or line.continue_ or line.input_format == "stream-json"
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings({name: value for name, value in line.settings.items() if name.startswith("tools.")})
-    options = _run_options(line, writable, permissions=permissions)
+    options = _run_options(line, writable)
     check_output_is_open(options.output.result_file)
     return run_command(options)
 
 
-def _run_options(
-    line: RunLine, writable: tuple[str, ...], *, permissions: Literal["driver", "nobody"] | None
-) -> RunOptions:
+def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
+    from ralph.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
     from ralph.run.options import RunOptions  # noqa: PLC0415 - not needed for --help
+    from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
+    bypasses = line.permission_mode is None and line.dangerously_skip_permissions
+    session_dir = absolute(line.session_dir)
     return RunOptions(
         prompt=line.prompt,
         prompt_file=absolute(line.prompt_file),
@@ -87,15 +76,19 @@ def _run_options(
         setting_sources=line.sources,
         names_sources=line.setting_sources is not None,
         takes_commands=not line.disable_slash_commands,
-        permission_mode=_mode(line),
-        permissions=permissions,
-        session=session_options(
+        permission_mode=PermissionMode.BYPASS if bypasses else line.permission_mode,
+        permissions="nobody"
+        if line.permission_prompts == "none"
+        else None
+        if line.permission_prompt_tool is None
+        else "driver",
+        session=SessionOptions(
+            session_id=None if line.session_id is None else str(line.session_id),
             continues=line.continue_,
             resume=line.resume,
             forks=line.fork_session,
             has_moved=line.moved,
-            session_id=None if line.session_id is None else str(line.session_id),
-            directory=absolute(line.session_dir),
+            directory=Path(session_dir) if session_dir else None,
             is_kept=not line.no_session_persistence,
         ),
         system_prompt=text_or_file(
@@ -113,7 +106,13 @@ def _run_options(
         replays_messages=line.replay_user_messages,
         includes_hook_events=line.include_hook_events,
         title=line.name,
-        output=_output_options(line),
+        output=OutputOptions(
+            output_format=line.output_format,
+            include_partial=line.include_partial_messages,
+            is_quiet=line.quiet,
+            result_file=writable_file("--result-file", line.result_file, line.directory),
+            directories=run_directories(line.directory),
+        ),
         settings=line.flags,
         is_restricted=line.restricted,
     )
@@ -129,24 +128,6 @@ def _of_loop(descriptor: int | None) -> LoopHandover | None:
         return taken_over(descriptor)
     except ValueError as error:
         raise wrong_value("--iteration", str(error)) from None
-
-
-def _mode(line: RunLine) -> PermissionMode | None:
-    if line.permission_mode is None and line.dangerously_skip_permissions:
-        return PermissionMode.BYPASS
-    return line.permission_mode
-
-
-def _output_options(line: RunLine) -> OutputOptions:
-    from ralph.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
-
-    return OutputOptions(
-        output_format=line.output_format,
-        include_partial=line.include_partial_messages,
-        is_quiet=line.quiet,
-        result_file=writable_file("--result-file", line.result_file, line.directory),
-        directories=run_directories(line.directory),
-    )
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:

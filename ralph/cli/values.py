@@ -8,7 +8,7 @@ import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ralph.cli.commands import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ralph.run.options import RequestedReport
-    from ralph.run.session import SessionOptions
 
 
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
@@ -100,11 +99,6 @@ def working_directory(directory: str | None) -> Path:
     return (here / (directory or "")).resolve()
 
 
-def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
-    if is_asked and output_format != "stream-json":
-        raise wrong_value("--include-partial-messages", "needs --output-format stream-json")
-
-
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The directories that the words name, as absolute paths. A word may contain several names, separated by commas
     or spaces. Raises LineError if a named directory does not exist.
@@ -181,23 +175,6 @@ def check_output_is_open(result_file: str | None = None) -> None:
         )
 
 
-def who_permits(
-    tool: str | None, prompts: str, *, takes_messages: bool
-) -> Literal["driver", "nobody"] | None:
-    """Says who is asked for permission when the model calls a tool. The result is a value of
-    `RunOptions.permissions`. `tool` is the value of --permission-prompt-tool. Raises LineError if ralph does not
-    support this value.
-    """
-    option = "--permission-prompt-tool"
-    if tool is not None and tool != "stdio":
-        raise wrong_value(option, f"ralph asks only the driver: use stdio, not {tool}")
-    if tool is not None and not takes_messages:
-        raise wrong_value(option, "nobody can be asked without --input-format stream-json")
-    if prompts == "none":
-        return "nobody"
-    return None if tool is None else "driver"
-
-
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
@@ -218,38 +195,6 @@ def requested_report(
         raise wrong_value("--json-schema", "the working directory is gone") from None
     except ValueError as error:
         raise wrong_value("--json-schema", str(error)) from None
-
-
-def session_options(
-    *,
-    continues: bool,
-    resume: str | None,
-    forks: bool,
-    session_id: str | None,
-    has_moved: bool,
-    directory: str | None,
-    is_kept: bool,
-) -> SessionOptions:
-    """The options that choose a session. Raises LineError if two options contradict each other."""
-    from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
-
-    is_old = continues or resume is not None
-    if continues and resume is not None:
-        raise wrong_value("--continue, --resume", "give one of them")
-    if resume is not None and not resume.strip():
-        raise wrong_value("--resume", "needs the beginning of a session's id")
-    if forks and not is_old:
-        raise wrong_value("--fork-session", "needs --continue or --resume")
-    if has_moved and resume is None:
-        raise wrong_value("--moved", "needs --resume")
-    if session_id is not None and is_old and not forks:
-        raise wrong_value("--session-id", "an old session has its id; with --fork-session it is the copy's")
-    if is_old and not is_kept:
-        raise wrong_value("--no-session-persistence", "a session that goes on is kept")
-    return SessionOptions(
-        *(session_id, continues, resume, forks, has_moved),
-        *(Path(directory) if directory else None, is_kept),
-    )
 
 
 @contextmanager

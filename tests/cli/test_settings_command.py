@@ -10,7 +10,7 @@ import ralph.loop.status
 from ralph.cli.app import run_cli
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import LoopLine
-from ralph.cli.options import RunLine
+from ralph.cli.options import RunLine, refuse_contradictions
 from ralph.cli.run import COMMAND
 from ralph.machine.loading import put_off_garbage_collection
 from ralph.values.outcome import UsageError
@@ -134,3 +134,42 @@ def test_garbage_is_collected_from_the_beginning_of_a_command_on(monkeypatch) ->
     finally:
         gc.set_threshold(*usual)
         gc.unfreeze()
+
+
+STREAM = "--input-format stream-json --output-format stream-json"
+CONTRADICTIONS = {
+    "partial messages": ("--include-partial-messages", "--include-partial-messages: needs --output-format"),
+    "messages": (
+        "--input-format stream-json",
+        "--input-format: stream-json needs --output-format stream-json",
+    ),
+    "hook events": ("--include-hook-events", "--include-hook-events: needs --output-format stream-json"),
+    "replayed": ("--replay-user-messages", "--replay-user-messages: needs --input-format stream-json"),
+    "another asker": (f"{STREAM} --permission-prompt-tool x", "ralph asks only the driver: use stdio, not x"),
+    "nobody asks": (
+        "--permission-prompt-tool stdio",
+        "nobody can be asked without --input-format stream-json",
+    ),
+    "two sessions": ("-c --resume 0a", "--continue, --resume: give one of them"),
+    "no id": ("--resume=", "--resume: needs the beginning of a session's id"),
+    "no original": ("--fork-session", "--fork-session: needs --continue or --resume"),
+    "not there": ("--moved -c", "--moved: needs --resume"),
+    "a second id": (f"-c --session-id {'0' * 32}", "--session-id: an old session has its id"),
+    "not kept": ("-c --no-session-persistence", "--no-session-persistence: a session that goes on is kept"),
+}
+
+
+@every_row(("words", "says"), CONTRADICTIONS.values())
+def test_options_that_contradict_each_other_are_exit_2(capfd, words, says) -> None:
+    assert run_cli(["run", "go", *words.split()]) == 2
+    said = capfd.readouterr()
+    assert (said.out, said.err.count("\n"), says in said.err) == ("", 1, True), said.err
+
+
+@every_row(
+    "words", ["-c --fork-session", f"-c --fork-session --session-id {'0' * 32}", "--resume x --moved", STREAM]
+)
+def test_options_that_need_each_other_are_taken_together(words) -> None:
+    (line,), _ = COMMAND.read(words.split())
+    assert isinstance(line, RunLine)
+    refuse_contradictions(line)

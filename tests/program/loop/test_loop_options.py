@@ -168,6 +168,8 @@ REFUSED = {
     "no system prompt file": (["--append-system-prompt-file", "gone"], "cannot read gone"),
     "no schema": (["--json-schema", "gone.json"], "gone.json"),
     "partial without stream": (["--include-partial-messages"], "needs --output-format stream-json"),
+    "hook events without stream": (["--include-hook-events"], "--include-hook-events: needs --output-format str"),
+    "nobody to ask": (["--permission-prompt-tool", "stdio"], "nobody can be asked without --input-format"),
     "nothing to add": (["--add-dir=gone"], "gone does not exist"),
     "page nowhere": (["--report", "gone/x"], "--report"),
     "page on standard output": (["--report", "-"], "--report"),
