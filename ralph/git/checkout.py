@@ -143,7 +143,7 @@ class GitCheckout:
         status = status_of(git)
         self.refuse_unfinished(status)
         self.refuse_detached(status)
-        entries = [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
+        entries = self.uncommitted(status)
         unstaged = [entry for entry in entries if entry.is_unstaged]
         if not entries:
             return False
@@ -241,9 +241,9 @@ class GitCheckout:
                 "git switch -c NAME makes one of what is here, git switch BRANCH goes back to another"
             )
 
-    def uncommitted(self, status: GitStatus) -> list[str]:
-        """Paths of the files that `commit` would commit."""
-        return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
+    def uncommitted(self, status: GitStatus) -> list[StatusEntry]:
+        """The files that `commit` would commit."""
+        return [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
 
     def _is_anything_staged(self, git: CheckoutGit, head: str) -> bool:
         but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")

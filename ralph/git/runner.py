@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -86,38 +85,24 @@ class Git:
         self.seams = seams
         self._repository = repository
 
-    def read(self, *arguments: str, given: bytes | None = None) -> bytes:
-        """Runs a git command that changes nothing, and returns its output. Raises Interrupted, and CheckoutError if
-        the command fails.
+    def read(self, *arguments: str, **options: Any) -> bytes:
+        """Runs a git command that changes nothing, and returns its output. The parameters are those of `call`. Raises
+        Interrupted, and CheckoutError if the command fails.
         """
-        return self._refuse_failure(arguments[0], self.answer(*arguments, given=given))
+        return self.change(*arguments, variables=_OF_READING, **options)
 
-    def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
+    def answer(self, *arguments: str) -> GitAnswer:
         """Runs a git command that changes nothing and is allowed to fail. Raises as `call` does."""
-        return self.call(*arguments, variables=_OF_READING, given=given)
+        return self.call(*arguments, variables=_OF_READING)
 
-    def beginning(
-        self, *arguments: str, most_bytes: int, limit_s: float, given: bytes | None = None
-    ) -> bytes:
-        """Runs a git command that changes nothing, and returns about the first `most_bytes` bytes of its output.
-        Raises as `read` does, also if the command takes longer than `limit_s` seconds.
-        """
-        call = partial(self.call, variables=_OF_READING, given=given)
-        return self._refuse_failure(arguments[0], call(*arguments, limit_s=limit_s, most_bytes=most_bytes))
-
-    def change(
-        self,
-        *arguments: str,
-        given: bytes | None = None,
-        variables: Mapping[str, str] | None = None,
-        input_from: int | None = None,
-        output_to: int | None = None,
-    ) -> bytes:
+    def change(self, *arguments: str, **options: Any) -> bytes:
         """Runs a git command that changes this repository, and returns its output. The parameters are those of `call`.
         Raises Interrupted, and CheckoutError if the command fails.
         """
-        call = partial(self.call, variables=variables, given=given, input_from=input_from)
-        return self._refuse_failure(arguments[0], call(*arguments, output_to=output_to))
+        answer = self.call(*arguments, **options)
+        if answer.status:
+            raise self.failure(arguments[0], answer)
+        return answer.output
 
     def resolved(self, name: str) -> str | None:
         """The id of the commit that a name means, or None if the repository has none of that name. Raises CheckoutError
@@ -130,11 +115,6 @@ class Git:
         """Makes the error for a command that failed."""
         name = self._repository
         return failure(name or str(self.directory), command, answer, is_named=name is not None)
-
-    def _refuse_failure(self, command: str, answer: GitAnswer) -> bytes:
-        if answer.status:
-            raise self.failure(command, answer)
-        return answer.output
 
     def call(
         self,
@@ -162,7 +142,7 @@ class Git:
         """
         name, seams = arguments[0], self.seams
         environment = {**self.environment, **(variables or {})}
-        output = _Output(most_bytes or _MOST_OUTPUT_BYTES)
+        capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
         try:
             with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
                 source.write(given or b"")
@@ -180,7 +160,7 @@ class Git:
                         held=held,
                     )
                     running = RunningCommand(
-                        process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
+                        process, capture, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
                     )
                     ending = running.run(limit_s, f"git {name}")
                     if ending.how is not Ended.NEVER_STARTED:
@@ -192,11 +172,12 @@ class Git:
                 raise shortage from None
             problem = f"git {name} could not be run in {self.directory}: {error}"
             raise CheckoutError(problem, Outcome.IO_ERROR) from None
+        output = bytes(capture.data)
         if most_bytes is not None and ending.how is Ended.TOO_MUCH_OUTPUT and ending.is_all_gone:
-            return GitAnswer(0, output.data(), said)
+            return GitAnswer(0, output, said)
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_remote else said)
-        return GitAnswer(ending.status, output.data(), output.data() + said if is_remote else said)
+        return GitAnswer(ending.status, output, output + said if is_remote else said)
 
 
 class CheckoutGit(Git):
@@ -210,27 +191,17 @@ class CheckoutGit(Git):
         """Reads the git settings of the checkout. `options` are further options of each later call. Raises
         CheckoutError and Interrupted.
         """
-        super().__init__(seams, top, _checkout_environment(seams.environment, top))
+        ours = {
+            # So that git uses neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
+            "GIT_WORK_TREE": str(top),
+            "GIT_CEILING_DIRECTORIES": str(top.parent),
+            # Git uses the first `core.gitProxy`: a later one does not replace it.
+            "GIT_PROXY_COMMAND": seams.environment.get("GIT_PROXY_COMMAND", ""),
+        }
+        super().__init__(seams, top, environment_for_git(seams.environment, top) | ours)
         self.top = top
         self.settings: GitSettings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
         self.options = (*options, *self.settings.arguments)
-
-
-class _Output(MemoryCapture):
-    """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds `most_bytes`."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._chunks: list[bytes] = []
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> bool:
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        return self._size <= self._most_bytes
-
-    def data(self) -> bytes:
-        return b"".join(self._chunks)
 
 
 def git_program(search_path: str) -> str:
@@ -267,16 +238,6 @@ def git_directory_of(top: Path) -> Path:
     if found is None or not os.path.isdir(found):  # noqa: PTH112 - strings throughout
         raise CheckoutError(f"{top / '.git'} leads to no git directory")
     return Path(os.path.realpath(found))
-
-
-def _checkout_environment(base: Mapping[str, str], top: Path) -> dict[str, str]:
-    return environment_for_git(base, top) | {
-        # So that git uses neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
-        "GIT_WORK_TREE": str(top),
-        "GIT_CEILING_DIRECTORIES": str(top.parent),
-        # Git uses the first `core.gitProxy`: a later one does not replace it.
-        "GIT_PROXY_COMMAND": base.get("GIT_PROXY_COMMAND", ""),
-    }
 
 
 def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> None:

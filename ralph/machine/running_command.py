@@ -50,7 +50,15 @@ class Capture(Protocol):
 
 
 class MemoryCapture:
-    """The base of a capture that keeps everything in memory."""
+    """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds `most_bytes`."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.data = bytearray()
+        self._most_bytes = most_bytes
+
+    def feed(self, chunk: bytes) -> bool:
+        self.data += chunk
+        return len(self.data) <= self._most_bytes
 
     def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
         return True

@@ -10,7 +10,7 @@ import re
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -136,7 +136,7 @@ class GitReader:
             notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
             made = made[-self._most_commits :]
         commits = self._commits(git, made)
-        ends = self._ends_of(git, question, [one for one, _ in made])
+        ends = _ends_of(git, question, [one for one, _ in made])
         files: list[ChangedFile] = []
         try:
             files += [] if ends is None else self._between(git, *ends)
@@ -159,7 +159,7 @@ class GitReader:
         ends = [(one, head if one.after is None else one.after) for one in question.ranges]
         ends = [(one, after) for one, after in ends if after and one.before != after]
         asked = {each for one, after in ends for each in (one.before, after) if each}
-        kept = kept_commits(partial(self._read, git), asked)
+        kept = kept_commits(partial(_read, git), asked)
         ranges = []
         for one, after in ends:
             if after in kept and (not one.before or one.before in kept):
@@ -171,7 +171,7 @@ class GitReader:
             return []
         first = ranges[0][0].before
         revisions = [*dict.fromkeys(after for _, after in ranges), *([f"^{first}"] if first else [])]
-        listed = self._read(
+        listed = _read(
             git,
             *("rev-list", "--topo-order", "--parents", "--stdin"),
             given="".join(f"{one}\n" for one in revisions).encode(),
@@ -193,25 +193,16 @@ class GitReader:
             return []
         # git rounds the time of a commit down to a second.
         times = [f"--since=@{int(question.began_s)}", f"--until=@{int(question.ended_s) + 1}"]
-        listed = self._read(git, "rev-list", "--reverse", "--topo-order", *times, "HEAD")
+        listed = _read(git, "rev-list", "--reverse", "--topo-order", *times, "HEAD")
         return [(each, None) for each in listed.decode().split()]
-
-    def _read(
-        self,
-        git: CheckoutGit,
-        *arguments: str,
-        given: bytes | None = None,
-        most_bytes: int = _MOST_OUTPUT_BYTES,
-    ) -> bytes:
-        return git.beginning(*arguments, most_bytes=most_bytes, limit_s=_CALL_LIMIT_S, given=given)
 
     def _commits(self, git: CheckoutGit, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
         if not made:
             return []
         listed = b"".join(f"{one}\n".encode() for one, _ in made)
-        told = _objects_in(self._read(git, "cat-file", "--batch", given=listed))
-        files = _files_in(self._read(git, *_DIFF_OF_EACH, "--numstat", "-z", given=listed))
-        output = self._read(git, *_DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
+        told = _objects_in(_read(git, "cat-file", "--batch", given=listed))
+        files = _files_in(_read(git, *_DIFF_OF_EACH, "--numstat", "-z", given=listed))
+        output = _read(git, *_DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
         diffs = self._without_secrets(git.top, _diffs_in(output))
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
         most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
@@ -286,20 +277,10 @@ class GitReader:
             left_out = added + removed
         return FileDiff(name, added, removed, text, left_out)
 
-    def _ends_of(
-        self, git: CheckoutGit, question: GitQuestion, made: Sequence[str]
-    ) -> tuple[str, str] | None:
-        """The commit before the work and the last commit of the work. None if the work made no commit."""
-        if not made:
-            return None
-        before = question.ranges[0].before if question.ranges else git.resolved(f"{made[0]}^") or ""
-        is_known = not before or kept_commits(partial(self._read, git), [before])
-        return (before, made[-1]) if is_known else None
-
     def _between(self, git: CheckoutGit, before: str, after: str) -> list[ChangedFile]:
         """The files that differ between two commits."""
-        base = before or self._read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
-        output = self._read(git, "diff-tree", "-r", *_PLAINLY, "--numstat", "-z", base, after)
+        base = before or _read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
+        output = _read(git, "diff-tree", "-r", *_PLAINLY, "--numstat", "-z", base, after)
         return [
             ChangedFile(self._excerpts.plain(path), added, removed, is_committed=True)
             for path, added, removed in _numbers_in(output)
@@ -310,8 +291,8 @@ class GitReader:
         own = {os.path.relpath(os.path.realpath(path), git.top) for path in question.left_out}
         found: list[NumberedFile] = []
         if git.resolved("HEAD") is not None:
-            found += _numbers_in(self._read(git, "diff", *_PLAINLY, "--numstat", "-z", "HEAD"))
-        untracked = self._read(git, "ls-files", "--others", "--exclude-standard", "-z")
+            found += _numbers_in(_read(git, "diff", *_PLAINLY, "--numstat", "-z", "HEAD"))
+        untracked = _read(git, "ls-files", "--others", "--exclude-standard", "-z")
         found += [(os.fsdecode(path), None, None) for path in untracked.split(b"\0") if path]
         return [
             ChangedFile(self._excerpts.plain(path), added, removed, is_committed=False)
@@ -334,6 +315,11 @@ def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int
         supervisor.close()
 
 
+def _read(git: CheckoutGit, *arguments: str, **options: Any) -> bytes:
+    """As `Git.read`, but within the limits of a page: the output is cut off behind them."""
+    return git.read(*arguments, **{"most_bytes": _MOST_OUTPUT_BYTES, "limit_s": _CALL_LIMIT_S, **options})
+
+
 def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: set[str]) -> list[str]:
     """The commit and its ancestors, as far as `parents` has them and `assigned` does not. Adds them to `assigned`."""
     found: list[str] = []
@@ -345,6 +331,15 @@ def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: 
             found.append(one)
             waiting += parents[one]
     return found
+
+
+def _ends_of(git: CheckoutGit, question: GitQuestion, made: Sequence[str]) -> tuple[str, str] | None:
+    """The commit before the work and the last commit of the work. None if the work made no commit."""
+    if not made:
+        return None
+    before = question.ranges[0].before if question.ranges else git.resolved(f"{made[0]}^") or ""
+    is_known = not before or kept_commits(partial(_read, git), [before])
+    return (before, made[-1]) if is_known else None
 
 
 def _objects_in(output: bytes) -> dict[str, bytes]:

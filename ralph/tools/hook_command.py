@@ -55,7 +55,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
             stdin.flush()
             stdin.seek(0)
             environment = turns.before(room.settings.environment, waiting_for)
-            capture = _Kept()
+            capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, room, environment, stdin.fileno(), errors.fileno())
                 running = RunningCommand(
@@ -78,7 +78,8 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = problem_of(ending, limit_s)
-    return HookEnding(None if problem else ending.status, capture.text(), said, problem, undone)
+    output = capture.data.decode("utf-8", "replace")
+    return HookEnding(None if problem else ending.status, output, said, problem, undone)
 
 
 def _started(
@@ -108,17 +109,3 @@ def problem_of(ending: CommandEnding, limit_s: float) -> str:
             return "its processes exceeded a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"
         case _:
             return "the process that starts commands was killed"
-
-
-class _Kept(MemoryCapture):
-    """A `Capture` that keeps the output of a hook."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, chunk: bytes) -> bool:
-        self._data += chunk
-        return len(self._data) <= _MOST_OUTPUT_BYTES
-
-    def text(self) -> str:
-        return self._data.decode("utf-8", "replace")

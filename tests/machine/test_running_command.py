@@ -26,9 +26,6 @@ LONG_S = 600.0
 
 
 class Kept(MemoryCapture):
-    def __init__(self) -> None:
-        self.data = b""
-
     def feed(self, chunk: bytes) -> bool:
         time.sleep(0.002)  # so that output without end is there again when it is looked for
         self.data = (self.data + chunk)[:1000]
@@ -50,12 +47,12 @@ def ran(
     limit_s: float = LONG_S,
     waiter: InboxWaiter | None = None,
 ) -> tuple[CommandEnding, bytes]:
-    kept = Kept()
+    kept = Kept(1000)
     process = serving.start(
         ["/bin/sh", "-c", line], cwd=directory, environment={"PATH": os.environ["PATH"]}, grace_s=1
     )
     running = RunningCommand(process, kept, waiter=waiter or InboxWaiter(CLOCK), clock=CLOCK, grace_s=1)
-    return running.run(limit_s, "a command"), kept.data
+    return running.run(limit_s, "a command"), bytes(kept.data)
 
 
 def test_a_command_needs_no_thread(

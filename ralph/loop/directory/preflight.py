@@ -41,12 +41,11 @@ def open_checkout(
     """
     top = repository_top(directory)
     if top is None:
-        waiter, clock = seams.waiter, seams.clock
         return PlainDirectory(
             directory,
             plan_file=plan_file,
-            waiter=waiter,
-            clock=clock,
+            waiter=seams.waiter,
+            clock=seams.clock,
             own_paths=own_paths,
             warn=warn,
             start=start,
@@ -76,7 +75,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
     if pushes:
         _refuse_useless_remote(checkout.push_of(git, status))
-    uncommitted = checkout.uncommitted(status)
+    uncommitted = [entry.path for entry in checkout.uncommitted(status)]
     if commits and uncommitted:
         verb = "is" if len(uncommitted) == 1 else "are"
         notices.append(

@@ -52,7 +52,7 @@ class LoopPage:
         self._limit_s = limit_s
 
     def write(self) -> str | None:
-        told = _PageWords()
+        told = _PageWords(_MOST_OUTPUT_BYTES)
         arguments = ["report", self._loop, "-o", self._file, "--cd", str(self._directory)]
         call = f"main({core_limit_at_start()})"
         try:
@@ -77,13 +77,10 @@ class LoopPage:
 class _PageWords(MemoryCapture):
     """A `Capture` that keeps the beginning of the output."""
 
-    def __init__(self) -> None:
-        self._data = bytearray()
-
     def feed(self, chunk: bytes) -> bool:
-        self._data += chunk[: _MOST_OUTPUT_BYTES - len(self._data)]
+        self.data += chunk[: _MOST_OUTPUT_BYTES - len(self.data)]
         return True
 
     def last_line(self) -> str:
-        lines = [line for line in readable_text(bytes(self._data))[0].splitlines() if line.strip()]
+        lines = [line for line in readable_text(bytes(self.data))[0].splitlines() if line.strip()]
         return lines[-1].removeprefix("ralph: ") if lines else ""
