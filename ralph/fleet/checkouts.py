@@ -146,6 +146,10 @@ class WorkerGit(Git):
         self._calls = calls
         self.url = repository
 
+    def at(self, directory: Path, variables: Mapping[str, str]) -> WorkerGit:
+        """Git for the same repository of a job in another directory."""
+        return WorkerGit(self._calls, self.url, directory, variables)
+
     def call(self, *arguments: str, **options: Any) -> GitAnswer:
         """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
         self._calls.refuse_stopped()
@@ -199,7 +203,7 @@ class Repositories:
                 _fetch(git, (f"+HEAD:{_REMOTE_HEAD}",) if ref is None else (), held)
                 commit = _commit_of(git, ref, held)
             self._clone(git, directory)
-        checkout = JobCheckout(self._calls, git, directory, commit)
+        checkout = JobCheckout(git, directory, commit)
         checkout.write_files(commit, branch)
         return checkout
 
@@ -229,7 +233,7 @@ class Repositories:
                 )
             seen = git.resolved(checkpoint_ref)
             self._clone(git, directory)
-        checkout = JobCheckout(self._calls, git, directory, head, {checkpoint_ref: seen})
+        checkout = JobCheckout(git, directory, head, {checkpoint_ref: seen})
         checkout.write_files(commit, branch)
         return checkout
 
@@ -309,11 +313,11 @@ class Repositories:
             directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         quietly = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", "--origin=origin")
         mirror = git.directory
-        WorkerGit(self._calls, git.url, mirror, {}).change(*quietly, "--", str(mirror), str(directory))
+        git.at(mirror, {}).change(*quietly, "--", str(mirror), str(directory))
         with _disk():  # git does not share the objects of a shallow repository
             (directory / ".git/objects/info").mkdir(exist_ok=True)
             (directory / ".git/objects/info/alternates").write_bytes(os.fsencode(mirror / "objects") + b"\n")
-        theirs = WorkerGit(self._calls, git.url, directory, {"GIT_DIR": str(directory / ".git")})
+        theirs = git.at(directory, {"GIT_DIR": str(directory / ".git")})
         theirs.change("config", "remote.origin.url", git.url)
 
 
@@ -352,7 +356,6 @@ class JobCheckout:
 
     def __init__(
         self,
-        calls: GitCalls,
         mirror: WorkerGit,
         directory: Path,
         commit: str,
@@ -366,8 +369,7 @@ class JobCheckout:
         """The objects that the checkout borrows."""
         self.commit = commit
         """The commit that HEAD was when this checkout was made."""
-        self._calls = calls
-        self._repository = mirror.url
+        self._mirror = mirror
         self._own = directory.parent / "git"
         self._seen = dict(seen or {})
         self._index_head = commit
@@ -377,7 +379,7 @@ class JobCheckout:
 
     def _git(self, **variables: str) -> WorkerGit:
         """Git with the worker's own git directory, whatever the checkout says."""
-        return WorkerGit(self._calls, self._repository, self._own, {"GIT_DIR": str(self._own), **variables})
+        return self._mirror.at(self._own, {"GIT_DIR": str(self._own), **variables})
 
     def _tree(self, git_directory: Path | None = None) -> WorkerGit:
         """Git that works on the files of the checkout, with the worker's own git directory and index. `git_directory`
@@ -385,8 +387,7 @@ class JobCheckout:
         """
         own = {"GIT_DIR": str(self._own), "GIT_INDEX_FILE": str(self._own / "index")}
         chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
-        variables = {**chosen, "GIT_WORK_TREE": str(self.directory)}
-        return WorkerGit(self._calls, self._repository, self.directory, variables)
+        return self._mirror.at(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)})
 
     def write_files(self, files: str, branch: str) -> None:
         """Makes the worker's own git directory, writes the files of the commit `files` into the empty checkout, and makes
@@ -407,7 +408,7 @@ class JobCheckout:
             theirs.change("config", "user.name", _NAME)
             theirs.change("config", "user.email", _ADDRESS)
         # A filter of the user, such as that of git-lfs, may load a file's content from there.
-        own.change("config", "remote.origin.url", self._repository)
+        own.change("config", "remote.origin.url", self._mirror.url)
         tree.change("read-tree", files)
         tree.change("checkout-index", "--all", "--index", "--quiet")
         with _disk():

@@ -43,7 +43,7 @@ def checked_out(source: Repository, attributes: str = "") -> JobCheckout:
     (mirror,) = (place / "mirrors").glob("*.git")
     calls = GitCalls(source.environment, SUPERVISOR)
     there = WorkerGit(calls, str(place / "remote.git"), mirror)
-    return JobCheckout(calls, there, place / "job/checkout", made.commit)
+    return JobCheckout(there, place / "job/checkout", made.commit)
 
 
 def _copy(made: _Prepared, place: Path, folders: Iterable[str], with_paths: Iterable[str]) -> None:
