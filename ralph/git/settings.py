@@ -160,14 +160,9 @@ def _replaced_filters(
     filters: dict[str, set[str]], dropped: frozenset[str], known: dict[str, str]
 ) -> Iterator[str]:
     for name, keys in filters.items():
-        if name in dropped:
-            yield from (_pair(f"filter.{name}.{key}", nothing) for key, nothing in _NO_FILTER.items())
-        else:
-            yield from (_user_pair(f"filter.{name}", key, known) for key in sorted(keys))
-
-
-def _user_pair(section: str, key: str, known: dict[str, str]) -> str:
-    return _pair(f"{section}.{key}", known.get(f"{section}.{key}", _NO_FILTER[key]))
+        for key in _NO_FILTER if name in dropped else sorted(keys):
+            setting, nothing = f"filter.{name}.{key}", _NO_FILTER[key]
+            yield _pair(setting, nothing if name in dropped else known.get(setting, nothing))
 
 
 def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str]:

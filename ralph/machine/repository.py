@@ -60,21 +60,17 @@ def git_directory(top: str) -> str | None:
     directory that the file `.git` names, as in a linked worktree and in a submodule. None if this file names none.
     """
     place = f"{top}/.git"
-    return led_to(place) if os.path.isfile(place) else place  # noqa: PTH113 - strings throughout
+    if not os.path.isfile(place):  # noqa: PTH113 - strings throughout
+        return place
+    words = directory_named_in(place)
+    named = words.removeprefix("gitdir: ")
+    return None if named == words else os.path.join(top, named)  # noqa: PTH118 - strings throughout
 
 
 def common_directory(git_directory: str) -> str | None:
     """The directory that `commondir` in a git directory names (gitrepository-layout(5)), or None."""
     named = directory_named_in(f"{git_directory}/commondir")
     return os.path.join(git_directory, named) if named else None  # noqa: PTH118 - strings throughout
-
-
-def led_to(file: str) -> str | None:
-    """The git directory that a file `.git` names, or None if it names none."""
-    words = directory_named_in(file)
-    if not words.startswith("gitdir: "):
-        return None
-    return os.path.join(os.path.dirname(file), words.removeprefix("gitdir: "))  # noqa: PTH118, PTH120 - strings throughout
 
 
 def directory_named_in(file: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import kept_commits
@@ -207,8 +206,12 @@ class GitReader:
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
         most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
         return [
-            replace(
-                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one, {}), most_bytes),
+            self._commit(
+                one,
+                told.get(one, b""),
+                files.get(one, []),
+                diffs.get(one, {}),
+                most_bytes=most_bytes,
                 iteration=number,
             )
             for one, number in made
@@ -233,7 +236,9 @@ class GitReader:
         content: bytes,
         files: Sequence[NumberedFile],
         diffs: Mapping[str, bytes],
+        *,
         most_bytes: int,
+        iteration: int | None,
     ) -> Commit:
         head, _, message = content.partition(b"\n\n")
         found = _TIME.search(head)
@@ -252,6 +257,7 @@ class GitReader:
             excerpt.text,
             float(found[1]) if found is not None else 0.0,
             tuple(shown),
+            iteration=iteration,
             shown_by=f"git show {identifier[:12]}" if is_cut or is_lost else None,
             more_files=len(rest),
             more_added=sum(added or 0 for _, added, _ in rest),

@@ -19,7 +19,6 @@ from ralph.machine.repository import (
     git_directory,
     is_within,
     is_within_any,
-    led_to,
     repositories_above,
 )
 
@@ -156,17 +155,17 @@ def _claimed_by_checkout(top: str, roots: Sequence[str]) -> Iterator[tuple[str, 
         if common is not None and common != place:
             yield common, "" if is_within_any(common, roots) else f"{place}/commondir names it"
     elif os.path.isfile(place):
-        yield from _claimed_by_file(place, top, roots)
+        yield from _claimed_by_file(top, roots)
 
 
-def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    named = led_to(place)
+def _claimed_by_file(checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    named = git_directory(checkout)
     if named is None:
         return
     directory = os.path.realpath(named)
     back = directory_named_in(f"{directory}/gitdir")
     if back:
-        is_known = os.path.realpath(os.path.join(directory, back)) == place
+        is_known = os.path.realpath(os.path.join(directory, back)) == f"{checkout}/{_GIT}"
     else:
         is_known = _submodule_at(directory) == checkout
     why = "" if is_known else f"it does not name {checkout} as its working tree"
