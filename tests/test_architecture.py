@@ -139,6 +139,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.denials",
     "sandbox.detection",
     "sandbox.kernel.landlock",
+    "sandbox.kernel.ruleset",
     "sandbox.killed_command",
     "sandbox.probe",
     "sandbox.network.proxy",

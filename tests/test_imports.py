@@ -63,7 +63,7 @@ SESSIONS = """
     pathlib re reprlib types typing urllib warnings
 """
 LOOP = "hashlib hmac pwd secrets shlex"
-ROOMS_OF_RUN = "agent api cli conversation machine output permissions prompt retry run sandbox sessions settings tools values"
+ROOMS_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
 ROOMS_OF_LOOP = (
     "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
 )

@@ -59,7 +59,7 @@ PLACES = (
     "test_places.py",
     "test_git_places.py",
     "test_protected_files.py",
-    "test_policy.py",
+    "test_box_parts.py",
 )
 COMMANDS = (
     "test_kill_below.py",
@@ -516,15 +516,43 @@ MUTANTS = (
     Mutant(
         "commands-see-secrets",
         "what tools must not read, commands must not read either",
-        "unreadable = (*_unreadable(self._places()), *plan.read_deny",
-        "unreadable = (*plan.read_deny",
+        "outermost((*unreadable, *plan.read_deny",
+        "outermost((*plan.read_deny",
         PLACES,
+    ),
+    Mutant(
+        "a-guard-that-cannot-be-kept-is-dropped",
+        "a row with a guard that could not be kept is an error",
+        "if kind not in GUARDS[guard].takes:",
+        "if not GUARDS[guard].takes:",
+        ("test_places.py",),
+    ),
+    Mutant(
+        "the-sandbox-has-the-paths-of-its-own-places-only",
+        "rows with paths of the home directory hold for commands too",
+        "(*self.by_guard.get(guard, ()), *table.paths_with(guard, sandbox))",
+        "(*table.paths_with(guard, sandbox),)",
+        ("test_one_table.py",),
+    ),
+    Mutant(
+        "only-the-directory-around-a-read-only-file-is-pinned",
+        "no directory between a root and a read-only file can be replaced",
+        "while (path := os.path.dirname(path)) not in tops and",
+        "while (path := os.path.dirname(path)) not in tops and path.count('/') > 99 and",
+        ("test_one_table.py",),
+    ),
+    Mutant(
+        "a-writable-place-that-is-missing-is-mounted",
+        "commands run although a writable place of the table does not exist",
+        "if one in self._plan.write or os.path.exists(one)]",
+        "if one]",
+        ("test_one_table.py",),
     ),
     Mutant(
         "mounts-leave-protected-files-out",
         "with namespaces, protected files are read-only",
-        "GuardedFiles(READ_ONLY, roots, git.granted)",
-        "GuardedFiles(READ_ONLY, (), ())",
+        "GuardedFiles(READ_ONLY, roots, git.granted, parts.read_only)",
+        "GuardedFiles(READ_ONLY, (), (), ())",
         PLACES,
     ),
     Mutant(
@@ -532,7 +560,7 @@ MUTANTS = (
         "where the root of the file system is hidden, commands read nothing of it",
         'pending = [] if "/" in closed else ["/"]',
         'pending = ["/"]',
-        ("test_policy.py",),
+        ("test_box_parts.py",),
     ),
     Mutant(
         "comparison-leaves-names-out",

@@ -271,8 +271,13 @@ def _report_file(line: LoopLine) -> str | None:
     if line.report == "-":
         raise wrong_value("--report", "must be a file: it is rewritten after each iteration")
     path = writable_file("--report", line.report, line.directory)
-    if path is not None and ".git" in Path(path).parts:
-        raise wrong_value("--report", "lies in a git directory, which git alone writes")
+    if path is not None:
+        from ralph.places.places import is_named  # noqa: PLC0415 - only with --report
+        from ralph.places.table import UNWRITTEN, named_with  # noqa: PLC0415 - only with --report
+
+        for name, why in named_with(UNWRITTEN):
+            if is_named(path, name):
+                raise wrong_value("--report", f"must not be or lie in {name}, which {why}")
     return path
 
 

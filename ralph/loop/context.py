@@ -215,7 +215,7 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
         box_plan = plan_box(wanted, environment, tuple(map(Path, roots)), top or directory)
     except (ClaudeFileError, CannotConfineError) as error:
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
-    if box_plan.means is None or (plan.until is None and top is not None):
+    if not box_plan.is_confined or (plan.until is None and top is not None):
         return None
     from ralph.places.gather import gather_places  # noqa: PLC0415 - many loops start neither
     from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - many loops start neither

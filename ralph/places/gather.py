@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from ralph.machine.ripgrep import RipgrepError, ripgrep_path
 from ralph.places.git_places import git_places
 from ralph.places.places import places_of
+from ralph.places.state import named_state_directories
 from ralph.places.table import git_entries_with, names_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
@@ -98,10 +99,7 @@ def state_directories(
     """Yields every directory in which a run of this user may store sessions or the records of loops."""
     import tempfile  # noqa: PLC0415 - only a file tool needs it
 
-    for variable, rest in (("RALPH_STATE_DIR", ""), ("XDG_STATE_HOME", "/ralph")):
-        place = environment.get(variable, "")
-        if place.startswith("/"):
-            yield place + rest
+    yield from named_state_directories(environment)
     yield from (f"{home.rstrip('/')}/.local/state/ralph" for home in homes)
     yield str(Path(tempfile.gettempdir(), f"ralph-sessions-{os.getuid()}"))
     if named is not None:
@@ -129,20 +127,23 @@ def _code() -> Iterator[str]:
 
 
 class GuardedFiles:
-    """The paths on the disk of which a guard of commands holds: READ_ONLY or COMPARED. These are the guard's names at the
+    """The files on the disk with a guard of commands: READ_ONLY or COMPARED. These are the guard's paths, its names at the
     top of each root, and its entries of each git directory.
     """
 
-    def __init__(self, guard: str, roots: Sequence[str], git_directories: Sequence[str]) -> None:
-        """`git_directories` are those that commands may write. `.git` at the top of each root counts as one too."""
-        self.git_directories = tuple(
-            dict.fromkeys((*(os.path.join(root, ".git") for root in roots), *git_directories))
-        )
+    def __init__(
+        self, guard: str, roots: Sequence[str], git_directories: Sequence[str], paths: Iterable[str] = ()
+    ) -> None:
+        """`git_directories` are those that commands may write. `.git` at the top of each root counts as one too. `paths`
+        are the guard's paths (`GuardedPlaces.guarded`).
+        """
+        own = (os.path.join(root, ".git") for root in roots)
+        self.git_directories = tuple(dict.fromkeys((*own, *git_directories)))
         self._entries = git_entries_with(guard)
         self._names = [
             os.path.split(os.path.join(root, name)) for root in roots for name in names_with(guard)
         ]
-        self._roots = roots
+        self._roots, self._paths = roots, tuple(paths)
 
     def found(self) -> Iterator[tuple[str, Kind]]:
         """Yields the paths. A directory comes before its content. Files need not exist."""
@@ -151,6 +152,8 @@ class GuardedFiles:
             if _is_directory(directory):
                 for entry in self._entries:
                     yield f"{directory}/{entry}", "tree"
+        for path in self._paths:
+            yield path, "tree"
         for above, name in self._names:
             if above not in self._roots:
                 yield above, "around"

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places import table
-from ralph.places.table import UNREAD, UNWRITTEN, PlaceRow
+from ralph.places.table import COMPARED, READ_ONLY, SANDBOX_GUARDS, UNREAD, UNWRITTEN, PlaceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,6 +72,13 @@ class GuardedPlaces(Struct, frozen=True):
     """The directories where Write and Edit may write. The first is the working directory."""
     given: tuple[str, ...] = ()
     """Secret files and directories that may be read because of the user's settings."""
+    by_guard: Mapping[str, tuple[str, ...]] = {}
+    """For each guard of commands (`SANDBOX_GUARDS`), its paths on this machine. They may contain symbolic links. Names and
+    the entries of git directories are not among them."""
+
+    def guarded(self, guard: str, sandbox: Bases) -> tuple[str, ...]:
+        """The paths with a guard of commands. `sandbox` has the places that exist only in the sandbox."""
+        return tuple(dict.fromkeys((*self.by_guard.get(guard, ()), *table.paths_with(guard, sandbox))))
 
     def why_not_read(self, path: str) -> GuardedPlace | None:
         """The place because of which a path must not be read, or None if it may be read."""
@@ -128,7 +135,12 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
                 for path in _around_work(row, template, table.expanded(template, bases, variables), roots):
                     real = path if path.endswith(_DOTFILES) else resolved(path)
                     found.setdefault(real, GuardedPlace(real, row))
-    return GuardedPlaces(tuple(found.values()), roots, tuple(bases.get("given", ())))
+    without_git = {**bases, "git": ()}
+    by_guard = {guard: table.paths_with(guard, without_git, variables) for guard in SANDBOX_GUARDS}
+    for guard in (READ_ONLY, COMPARED):  # the directory is resolved, not the entry: a link is guarded itself
+        split = (path.rpartition("/") for path in by_guard[guard])
+        by_guard[guard] = tuple(f"{resolved(above or '/').rstrip('/')}/{name}" for above, _, name in split)
+    return GuardedPlaces(tuple(found.values()), roots, tuple(bases.get("given", ())), by_guard)
 
 
 def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequence[str]) -> Iterator[str]:

@@ -37,22 +37,75 @@ WRITABLE = "writable"
 DEVICE = "device"
 CLOSED = "closed"
 
-GUARDS = {
-    UNREAD: "Read, Grep, Glob, instruction files, linked prompts and pages refuse it; Landlock denies it to commands and searches",
-    UNWRITTEN: "Write and Edit refuse it",
-    UNQUOTED: "instruction files and linked prompts refuse it",
-    PRIVATE: "Read refuses it, and a search skips it, where the kernel makes the file's content",
-    READ_ONLY: "with namespaces, a read-only mount if it exists when a command starts; the directory around it cannot be replaced",
-    COMPARED: "at each level, compared after a command and a call of an MCP server; a change is undone",
-    TOLD: "a loop says if an iteration has changed it",
-    EMPTY: "with namespaces, an empty mount",
-    VISIBLE: "with namespaces, mounted again, read-only, if it lies in /tmp",
-    WRITABLE: "commands may write it: a Landlock rule, and a mount with namespaces",
-    DEVICE: "commands may use it: a Landlock rule; with namespaces, bubblewrap makes its own",
-    CLOSED: "Landlock denies to commands what no other row opens",
-}
-"""The effect of each guard: to whom and at which level of the sandbox."""
+SANDBOX_GUARDS = (READ_ONLY, COMPARED, EMPTY, VISIBLE, WRITABLE, DEVICE, CLOSED)
+"""The guards that hold for commands alone."""
 
+Level = Literal["tools", "landlock", "namespaces"]
+Template = Literal["path", "name", "git directory", "git entry", "dotfiles", "sandbox path"]
+"""A kind of template. A `sandbox path` begins with a place that exists only in a sandbox, such as `{temporary}`."""
+
+
+class Guard(Struct, frozen=True):
+    """One effect of a row."""
+
+    takes: tuple[Template, ...]
+    """The kinds of templates for which ralph can keep it. A row with another one is an error."""
+    levels: tuple[Level, ...]
+    """Who keeps it: ralph itself (`tools`), the sandbox without namespaces, and the sandbox with them."""
+    effect: str
+
+
+_TOOLS: tuple[Level, ...] = ("tools",)
+_COMMANDS: tuple[Level, ...] = ("landlock", "namespaces")
+_NAMESPACES: tuple[Level, ...] = ("namespaces",)
+_ANYWHERE: tuple[Template, ...] = ("path", "git directory", "git entry")
+_IN_SANDBOX: tuple[Template, ...] = ("path", "sandbox path")
+
+GUARDS = {
+    UNREAD: Guard(
+        _ANYWHERE,
+        (*_TOOLS, *_COMMANDS),
+        "Read, Grep, Glob, instruction files, linked prompts and pages refuse it; Landlock denies it to commands and searches",
+    ),
+    UNWRITTEN: Guard((*_ANYWHERE, "name", "dotfiles"), _TOOLS, "Write and Edit refuse it"),
+    UNQUOTED: Guard(("name",), _TOOLS, "instruction files and linked prompts refuse it"),
+    PRIVATE: Guard(
+        ("name",), _TOOLS, "Read refuses it, and a search skips it, where the kernel makes the file's content"
+    ),
+    READ_ONLY: Guard(
+        ("path", "git entry", "name"),
+        _NAMESPACES,
+        "a read-only mount if it exists when a command starts; the directory around it cannot be replaced. Names: at the top "
+        "of a root",
+    ),
+    COMPARED: Guard(
+        ("path", "git entry", "name"),
+        _COMMANDS,
+        "compared after a command and a call of an MCP server; a change is undone. Names: at the top of a root",
+    ),
+    TOLD: Guard(("git entry",), _TOOLS, "a loop says if an iteration has changed it"),
+    EMPTY: Guard(_IN_SANDBOX, _NAMESPACES, "an empty mount"),
+    VISIBLE: Guard(_IN_SANDBOX, _NAMESPACES, "mounted again, read-only, if it lies in /tmp"),
+    WRITABLE: Guard(
+        _IN_SANDBOX, _COMMANDS, "commands may write it: a Landlock rule, and a mount with namespaces"
+    ),
+    DEVICE: Guard(
+        _IN_SANDBOX,
+        ("landlock",),
+        "commands may use it: a Landlock rule. With namespaces, bubblewrap makes its own",
+    ),
+    CLOSED: Guard(_IN_SANDBOX, _COMMANDS, "Landlock denies to commands what no other row opens"),
+}
+
+_NAME = "**/"
+_BASES = (
+    "home in a root",
+    *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
+)
+_SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
+
+_SPEC = "specs/security.md"
+_CLAUDE = "Claude Code documentation, settings and MCP"
 _ASK_TO_COPY = "Whoever starts ralph can put what the task needs of it into the working directory"
 _ASK_TO_CHANGE = "Whoever starts ralph can change it"
 _USE_GIT = "Use git itself, with Bash (git commit, git config, git remote, ...)"
@@ -77,7 +130,35 @@ class PlaceRow(Struct, frozen=True):
     around_work: AroundWork = "whole"
     entries: tuple[str, ...] = ()
     source: str = ""
-    """Where this is documented, or why it must be so."""
+    """Where it is documented that something of the kind is there."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a guard of this row could not be kept for one of its templates."""
+        for template in self.where:
+            kind = kind_of(template)
+            for guard in self.guards:
+                if kind not in GUARDS[guard].takes:
+                    raise ValueError(f"{template} cannot be {guard}: it is a {kind}")
+
+
+def kind_of(template: str) -> Template:
+    """Raises ValueError for a template that nothing reads: an unknown base, or a `*` where it is no pattern."""
+    first, _, rest = template.partition("/")
+    base = first.strip("{}")
+    if template.startswith(_NAME):
+        pattern = template.removeprefix(_NAME)
+        if "*" in pattern.rpartition("/")[0] or pattern.count("*") > 1:
+            raise ValueError(f"{template}: only the last part of a name may have one *")
+        return "name"
+    if first and not first.startswith("$") and base not in (*_BASES, *_SANDBOX_BASES):
+        raise ValueError(f"{template}: nobody says where {first} is")
+    if template.endswith("/.*"):
+        return "dotfiles"
+    if "*" in template:
+        raise ValueError(f"{template}: a path has no pattern")
+    if base == "git":
+        return "git entry" if rest else "git directory"
+    return "sandbox path" if base in _SANDBOX_BASES else "path"
 
 
 # Entries that git itself uses in a git directory. The directory of a bare repository may also contain other files,
@@ -88,52 +169,52 @@ commondir gitdir branches remotes shallow lfs rebase-merge rebase-apply sequence
 """
 
 _DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts"
-# Each line is a kind of secret and its places. Places are separated by two spaces, because some names contain one.
+# Each line is a kind of secret, the source, and the places. Places are separated by two spaces, because some names contain one.
 _SECRETS = """
-SSH keys:  ~/.ssh  /etc/ssh/ssh_host_dsa_key  /etc/ssh/ssh_host_ecdsa_key  /etc/ssh/ssh_host_ed25519_key
+SSH keys [ssh(1), sshd(8)]:  ~/.ssh  /etc/ssh/ssh_host_dsa_key  /etc/ssh/ssh_host_ecdsa_key  /etc/ssh/ssh_host_ed25519_key
   /etc/ssh/ssh_host_rsa_key
-GnuPG and age keys:  ~/.gnupg  $GNUPGHOME  {config}/sops/age  {config}/age
-AWS credentials:  ~/.aws  $AWS_SHARED_CREDENTIALS_FILE  $AWS_CONFIG_FILE  ~/.s3cfg  ~/.boto
-Azure credentials:  ~/.azure  $AZURE_CONFIG_DIR
-Google Cloud credentials:  {config}/gcloud  $CLOUDSDK_CONFIG  $GOOGLE_APPLICATION_CREDENTIALS
-Kubernetes credentials:  ~/.kube  $KUBECONFIG  /etc/kubernetes
-credentials of container registries:  ~/.docker  $DOCKER_CONFIG/config.json  {config}/containers/auth.json
+GnuPG and age keys [gpg(1), sops's README]:  ~/.gnupg  $GNUPGHOME  {config}/sops/age  {config}/age
+AWS credentials [AWS CLI user guide, s3cmd(1), boto's documentation]:  ~/.aws  $AWS_SHARED_CREDENTIALS_FILE  $AWS_CONFIG_FILE  ~/.s3cfg  ~/.boto
+Azure credentials [Azure CLI documentation]:  ~/.azure  $AZURE_CONFIG_DIR
+Google Cloud credentials [gcloud topic configurations]:  {config}/gcloud  $CLOUDSDK_CONFIG  $GOOGLE_APPLICATION_CREDENTIALS
+Kubernetes credentials [kubectl documentation]:  ~/.kube  $KUBECONFIG  /etc/kubernetes
+credentials of container registries [docker login, containers-auth.json(5), helm registry login]:  ~/.docker  $DOCKER_CONFIG/config.json  {config}/containers/auth.json
   {runtime}/containers/auth.json  $REGISTRY_AUTH_FILE  {config}/helm/registry
-credentials of cloud providers and hosts:  ~/.oci  ~/.aliyun  ~/.bluemix  ~/.fly  ~/.databrickscfg  ~/.snowflake  ~/.snowsql
+credentials of cloud providers and hosts [each tool's documentation]:  ~/.oci  ~/.aliyun  ~/.bluemix  ~/.fly  ~/.databrickscfg  ~/.snowflake  ~/.snowsql
   {config}/doctl  {config}/hcloud  {config}/scw  {config}/openstack  {config}/linode-cli  {config}/netlify
   {data}/com.vercel.cli  {config}/.wrangler  ~/.wrangler  {config}/rclone  {config}/configstore  {config}/stripe
   {config}/heroku
-credentials of infrastructure tools:  ~/.terraform.d/credentials.tfrc.json  ~/.terraformrc  ~/.pulumi/credentials.json
+credentials of infrastructure tools [Terraform CLI configuration, Pulumi and Vault documentation]:  ~/.terraform.d/credentials.tfrc.json  ~/.terraformrc  ~/.pulumi/credentials.json
   ~/.vault-token
-git credentials:  ~/.git-credentials  {config}/git/credentials  {cache}/git/credential  {config}/gh  $GH_CONFIG_DIR
+git credentials [git-credential-store(1), git-credential-cache(1), gh auth login]:  ~/.git-credentials  {config}/git/credentials  {cache}/git/credential  {config}/gh  $GH_CONFIG_DIR
   {config}/hub  {config}/glab-cli  {config}/tea
-passwords of hosts:  ~/.netrc  ~/_netrc  $NETRC  ~/.authinfo  ~/.authinfo.gpg
-passwords of databases:  ~/.pgpass  $PGPASSFILE  ~/.my.cnf  ~/.mylogin.cnf  ~/.mongorc.js  ~/.dbshell
-credentials of package registries:  ~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pypirc
+passwords of hosts [netrc(5), Emacs auth-source manual]:  ~/.netrc  ~/_netrc  $NETRC  ~/.authinfo  ~/.authinfo.gpg
+passwords of databases [libpq's password file, MySQL option files]:  ~/.pgpass  $PGPASSFILE  ~/.my.cnf  ~/.mylogin.cnf  ~/.mongorc.js  ~/.dbshell
+credentials of package registries [each package manager's documentation of its configuration]:  ~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pypirc
   ~/.pip  {config}/pip  $PIP_CONFIG_FILE  {config}/pypoetry/auth.toml  {data}/uv/credentials  ~/.cargo/credentials
   ~/.cargo/credentials.toml  $CARGO_HOME/credentials  $CARGO_HOME/credentials.toml  ~/.gem/credentials  ~/.bundle/config
   ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
   {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config
-credentials of other agents and models:  ~/.claude.json  ~/.claude/.credentials.json  ~/.codex/auth.json  ~/.gemini
+credentials of other agents and models [each tool's documentation]:  ~/.claude.json  ~/.claude/.credentials.json  ~/.codex/auth.json  ~/.gemini
   {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
-keyrings and passwords:  {data}/keyrings  {data}/kwalletd  ~/.gnome2/keyrings  ~/.pki  ~/.password-store
+keyrings and passwords [pass(1), each password manager's documentation]:  {data}/keyrings  {data}/kwalletd  ~/.gnome2/keyrings  ~/.pki  ~/.password-store
   $PASSWORD_STORE_DIR  {data}/gopass  {config}/op  {config}/Bitwarden CLI  {config}/Bitwarden  {config}/1Password
   {config}/keepassxc  ~/Library/Keychains  /Library/Keychains  ~/Library/Application Support/1Password
   ~/Library/Application Support/Bitwarden
-a browser's passwords and sessions:  ~/.mozilla  {config}/google-chrome  {config}/google-chrome-beta  {config}/chromium
+a browser's passwords and sessions [each browser's documentation of its profile directory]:  ~/.mozilla  {config}/google-chrome  {config}/google-chrome-beta  {config}/chromium
   {config}/BraveSoftware  {config}/microsoft-edge  {config}/vivaldi  {config}/opera  ~/snap/firefox  ~/snap/chromium
   ~/.var/app/org.mozilla.firefox  ~/.thunderbird  ~/.var/app/com.google.Chrome  ~/.var/app/org.chromium.Chromium
   ~/Library/Cookies  ~/Library/Safari  ~/Library/Containers/com.apple.Safari  ~/Library/Thunderbird
   ~/Library/Application Support/Firefox  ~/Library/Application Support/Google/Chrome
   ~/Library/Application Support/Chromium  ~/Library/Application Support/BraveSoftware
   ~/Library/Application Support/Microsoft Edge
-messages and their sessions:  {config}/Slack  {config}/discord  {config}/Signal  {data}/TelegramDesktop  ~/Library/Messages
+messages and their sessions [each program's own data directory]:  {config}/Slack  {config}/discord  {config}/Signal  {data}/TelegramDesktop  ~/Library/Messages
   ~/Library/Mail  ~/Library/Application Support/Slack  ~/Library/Application Support/discord
   ~/Library/Application Support/Signal
-commands as they were typed, passwords among them:  ~/.bash_history  ~/.zsh_history  ~/.history  ~/.sh_history  $HISTFILE
+commands as they were typed, passwords among them [bash(1), zshparam(1), each shell's documentation]:  ~/.bash_history  ~/.zsh_history  ~/.history  ~/.sh_history  $HISTFILE
   {data}/fish/fish_history  ~/.python_history  ~/.node_repl_history  ~/.psql_history  ~/.mysql_history
   ~/.rediscli_history  ~/.sqlite_history
-secrets of this machine:  /etc/shadow  /etc/shadow-  /etc/gshadow  /etc/gshadow-  /etc/krb5.keytab  /etc/ssl/private
+secrets of this machine [shadow(5), sshd(8), NetworkManager(8), systemd.exec(5)]:  /etc/shadow  /etc/shadow-  /etc/gshadow  /etc/gshadow-  /etc/krb5.keytab  /etc/ssl/private
   /etc/pki/tls/private  /etc/NetworkManager/system-connections  /run/secrets  /var/run/secrets  /run/credentials
   /private/etc/master.passwd
 """
@@ -141,37 +222,54 @@ secrets of this machine:  /etc/shadow  /etc/shadow-  /etc/gshadow  /etc/gshadow-
 
 def _secret_rows() -> Iterator[PlaceRow]:
     for line in _SECRETS.replace("\n  ", "  ").strip().split("\n"):
-        holds, _, places = line.partition(":  ")
-        yield PlaceRow(tuple(places.split("  ")), f"holds {holds}")
+        named, _, places = line.partition("]:  ")
+        holds, _, source = named.partition(" [")
+        yield PlaceRow(tuple(places.split("  ")), f"holds {holds}", source=source)
 
 
 # The first row that covers a path is the one that is told.
 ROWS: tuple[PlaceRow, ...] = (
-    PlaceRow(("{configuration}", "{config}/ralph"), "is ralph's own configuration", advice=_ASK_TO_CHANGE),
+    PlaceRow(
+        ("{configuration}", "{config}/ralph"),
+        "is ralph's own configuration",
+        advice=_ASK_TO_CHANGE,
+        source=_SPEC,
+    ),
     PlaceRow(
         ("{state}",),
         "holds ralph's own state: sessions and the records of loops",
         advice="`ralph sessions show` shows a session to whoever starts ralph",
         around_work="entries",
         entries=("sessions", "loops", "loop.key"),
+        source=_SPEC,
     ),
     *_secret_rows(),
-    PlaceRow(("{denied}",), "must not be read, as your user's settings say (sandbox.read_deny)"),
+    PlaceRow(
+        ("{denied}",), "must not be read, as your user's settings say (sandbox.read_deny)", source=_SPEC
+    ),
     PlaceRow(
         ("{hidden}",),
         "is hidden by the program that started ralph (RALPH_SANDBOX_HIDE)",
         around_work="rest",
+        source=_SPEC,
     ),
     PlaceRow(
-        ("{git}",), _GIT, (UNWRITTEN,), _USE_GIT, around_work="entries", entries=tuple(_GIT_ENTRIES.split())
+        ("{git}",),
+        _GIT,
+        (UNWRITTEN,),
+        _USE_GIT,
+        around_work="entries",
+        entries=tuple(_GIT_ENTRIES.split()),
+        source="gitrepository-layout(5)",
     ),
-    PlaceRow(("{package}",), "is the ralph that runs", (UNWRITTEN, VISIBLE), _FROM_ELSEWHERE),
+    PlaceRow(("{package}",), "is the ralph that runs", (UNWRITTEN, VISIBLE), _FROM_ELSEWHERE, source=_SPEC),
     PlaceRow(
         ("{prefix}",),
         "holds the Python that ralph runs on",
         (UNWRITTEN, VISIBLE),
         _FROM_ELSEWHERE,
         around_work="nothing",
+        source=_SPEC,
     ),
     # A prefix such as /usr is not protected if it contains a root, so its code is.
     PlaceRow(
@@ -180,12 +278,19 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         _FROM_ELSEWHERE,
         around_work="nothing",
+        source=_SPEC,
     ),
     # Names. The sandbox mounts and compares them where they are files at the top of a root.
     PlaceRow(("**/.git",), _GIT, (*_OBEYED, UNQUOTED), _USE_GIT, source="gitrepository-layout(5)"),
-    PlaceRow(("**/ralph.toml",), "is ralph's own configuration", _OBEYED, _ASK_TO_CHANGE),
-    PlaceRow(("**/.claude/settings*.json",), "says what agents may do here", _OBEYED, _ASK_TO_CHANGE),
-    PlaceRow(("**/.mcp.json",), "says which programs agents start", _OBEYED, _ASK_TO_CHANGE),
+    PlaceRow(("**/ralph.toml",), "is ralph's own configuration", _OBEYED, _ASK_TO_CHANGE, source=_SPEC),
+    PlaceRow(
+        ("**/.claude/settings*.json",),
+        "says what agents may do here",
+        _OBEYED,
+        _ASK_TO_CHANGE,
+        source=_CLAUDE,
+    ),
+    PlaceRow(("**/.mcp.json",), "says which programs agents start", _OBEYED, _ASK_TO_CHANGE, source=_CLAUDE),
     # The work is in the home directory, or above it.
     PlaceRow(
         ("{home in a root}/.*",),
@@ -193,6 +298,7 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         "Whoever starts ralph can name a project by --cd or --add-dir",
         around_work="rest",
+        source=_SPEC,
     ),
     # `commondir` names another directory from which git reads configuration and hooks.
     PlaceRow(
@@ -212,11 +318,13 @@ ROWS: tuple[PlaceRow, ...] = (
         ("/run/user", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/libvirt"),
         "holds sockets of programs that act for the user: agents with keys, the desktop, containers",
         (EMPTY,),
+        source="file-hierarchy(7), each daemon's documentation",
     ),
     PlaceRow(
         ("{root}", "{temporary}", "{packages}", "{writable git}"),
         "is for the work and its scratch files",
         (WRITABLE,),
+        source=_SPEC,
     ),
     PlaceRow(
         ("/dev/shm",),  # noqa: S108 - commands use it, not ralph
@@ -228,13 +336,15 @@ ROWS: tuple[PlaceRow, ...] = (
         tuple(_DEVICES.split()),
         "is a device that shells and ordinary programs use; openpty(3) opens the last two",
         (DEVICE,),
+        source="null(4), random(4), tty(4), pts(4)",
     ),
     PlaceRow(
         ("/dev",),
         "holds disks, memory and other hardware, which user id 0 may open even without capabilities",
         (CLOSED,),
+        source="capabilities(7)",
     ),
-    PlaceRow(("{programs}",), "holds programs of PATH and what they need", (VISIBLE,)),
+    PlaceRow(("{programs}",), "holds programs of PATH and what they need", (VISIBLE,), source=_SPEC),
 )
 
 CACHES = {
@@ -246,8 +356,6 @@ CACHES = {
     "GOMODCACHE": "/go-mod",
 }
 """The variables that tell programs where to keep what they have downloaded, and the place of each in `{packages}`."""
-
-_NAME = "**/"
 
 
 def named_with(guard: str) -> tuple[tuple[str, str], ...]:
@@ -270,14 +378,16 @@ def git_entries_with(guard: str) -> tuple[str, ...]:
     return tuple(path.removeprefix("/") for path in paths_with(guard, {"git": ("/",)}))
 
 
-def paths_with(guard: str, bases: Bases) -> tuple[str, ...]:
-    """The absolute paths with a guard, as far as `bases` has them. Names at any depth are not among them."""
+def paths_with(guard: str, bases: Bases, variables: Mapping[str, str] = {}) -> tuple[str, ...]:
+    """The absolute paths with a guard, as far as `bases` and `variables` have them. Names at any depth are not among
+    them.
+    """
     found = (
         path
         for row in ROWS
         if guard in row.guards
         for template in row.where
-        for path in expanded(template, bases)
+        for path in expanded(template, bases, variables)
     )
     return tuple(dict.fromkeys(found))
 

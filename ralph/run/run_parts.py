@@ -207,7 +207,7 @@ def _open_tools(
     if writable != options.writable:
         plan = plan_sandbox(around, writable)
     denied = () if rules.guards.judge is None else rules.guards.judge.unreadable_places()
-    if denied and plan.means is not None:
+    if denied and plan.is_confined:
         # What rules deny to read as a whole, commands do not see.
         plan = with_denied_reads(plan, denied, (around.cwd, *map(Path, writable)))
     toolbox = build_toolbox(

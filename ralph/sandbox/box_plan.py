@@ -57,10 +57,8 @@ class BoxNotice(Struct, frozen=True):
 class BoxPlan(Struct, frozen=True):
     """Says which sandbox the commands of a run get. This is decided at the start of the run."""
 
-    level: BoxLevel
+    means: Means
     net: Net = "full"
-    means: Means | None = None
-    """The means of confinement to use, or None if commands run without a sandbox."""
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
@@ -75,6 +73,16 @@ class BoxPlan(Struct, frozen=True):
     """Notices for people."""
 
     @property
+    def level(self) -> BoxLevel:
+        """The protections of this sandbox."""
+        return box_level(self.means, self.net, gives_sockets=bool(self.sockets))
+
+    @property
+    def is_confined(self) -> bool:
+        """False if commands run without a sandbox: it is switched off, or no process can restrict itself, as on macOS."""
+        return not self.means.why_no_privileges
+
+    @property
     def protections(self) -> dict[str, bool]:
         """The names of all protections. Each name is mapped to True if this sandbox provides the protection,
         otherwise to False.
@@ -83,13 +91,13 @@ class BoxPlan(Struct, frozen=True):
 
     @property
     def has_namespaces(self) -> bool:
-        return self.means is not None and self.means.bwrap is not None
+        return self.means.bwrap is not None
 
     def sentence_for_model(self, added: int) -> str:
         """Describes the rights of commands in one sentence of at most 200 bytes. Empty if commands are not confined.
         `added` is the number of directories that commands may write in addition to the working directory.
         """
-        if self.means is None:
+        if not self.is_confined:
             return ""
         missing = self.level.missing()
         more = added + len(self.write)
@@ -118,7 +126,7 @@ def plan_box(
         raise CannotConfineError(str(error)) from None
     _raise_first(_contradictions(wanted, net))
     if wanted.mode == "off":
-        return BoxPlan(box_level(no_means("--sandbox off"), "full"))
+        return BoxPlan(no_means("--sandbox off"))
     home = environment.get("HOME", "")
     real_roots = tuple(os.path.realpath(root) for root in roots)
     write, read, sockets = (
@@ -141,19 +149,17 @@ def plan_box(
         if wanted.mode == "strict":
             raise CannotConfineError(f"--sandbox strict: {told}")
         notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
-    # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
-    usable = None if means.why_no_privileges else means
+    is_confined = not means.why_no_privileges
     return BoxPlan(
-        level,
+        means,
         net,
-        usable,
         write,
         read,
         sockets,
         read_deny,
         allow_hosts=wanted.allow_hosts,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
-        notices=(*notices, *(about_git(real_roots, environment) if usable is not None else ())),
+        notices=(*notices, *(about_git(real_roots, environment) if is_confined else ())),
     )
 
 

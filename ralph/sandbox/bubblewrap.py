@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 from ralph.machine.repository import is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 TEMPORARY = "/tmp"  # noqa: S108 - the session's directory is mounted there
-_DEVICES = "/dev"
+DEVICES = "/dev"
+"""The place of the devices that bubblewrap makes for a command."""
 
 
 def bwrap_command(
     bwrap: str,
     *,
     temporary: str | None = None,
-    writable: Iterable[str] = (),
+    writable: Collection[str] = (),
     visible: Iterable[str] = (),
     pinned: Iterable[str] = (),
     read_only: Iterable[str] = (),
@@ -43,7 +44,7 @@ def bwrap_command(
     """
     namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
     words = [bwrap, *namespaces, *(() if has_network else ("--unshare-net",))]
-    words += ("--bind" if "/" in writable else "--ro-bind", "/", "/", "--proc", "/proc", "--dev", _DEVICES)
+    words += ("--bind" if "/" in writable else "--ro-bind", "/", "/", "--proc", "/proc", "--dev", DEVICES)
     if temporary is not None:
         words += ("--bind", temporary, TEMPORARY)
         for place in visible:
@@ -51,7 +52,7 @@ def bwrap_command(
                 words += ("--ro-bind", place, place)
     for place in writable:
         # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
-        if place not in ("/", temporary) and not is_within(place, _DEVICES):
+        if place not in ("/", temporary) and not is_within(place, DEVICES):
             words += ("--bind", place, place)
     for directory in empty_directories:
         words += ("--tmpfs", directory)

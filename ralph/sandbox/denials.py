@@ -20,7 +20,7 @@ from ralph.machine.repository import is_within_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ralph.sandbox.policy import BoxPolicy
+    from ralph.sandbox.box_parts import BoxParts
 
 _MOST_LINES = 200
 _MOST_PATHS = 20
@@ -35,7 +35,7 @@ _SIGNAL = re.compile(r"kill: .*?\(?(\d+)\)? ?[-:] Operation not permitted")
 
 def denial_note(
     output: str,
-    policy: BoxPolicy,
+    parts: BoxParts,
     working_directory: str,
     others: Sequence[str] = (),
     *,
@@ -51,7 +51,7 @@ def denial_note(
     told: dict[str, None] = {}
     for line in _telling_lines(output):
         places = (outside(path) for path in _paths(line, working_directory))
-        told |= dict.fromkeys(_denials(line, policy, places, protected))
+        told |= dict.fromkeys(_denials(line, parts, places, protected))
         if len(told) >= _MOST_TOLD:
             break
     if not told:
@@ -60,13 +60,13 @@ def denial_note(
     return f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
 
 
-def _denials(line: str, policy: BoxPolicy, places: Iterable[str], protected: Sequence[str]) -> Iterator[str]:
+def _denials(line: str, parts: BoxParts, places: Iterable[str], protected: Sequence[str]) -> Iterator[str]:
     if _is_foreign_process(line):
         yield "signals to processes that the command did not start"
     for place in places:
         path = os.path.realpath(place)
         is_protected = is_within_any(path, protected)
-        denied = f"changing {path}" if is_protected else _denied(path, policy)
+        denied = f"changing {path}" if is_protected else _denied(path, parts)
         if denied is not None:
             yield denied
 
@@ -84,14 +84,14 @@ def _paths(line: str, working_directory: str) -> Iterator[str]:
             yield os.path.normpath(os.path.join(working_directory, expanded))
 
 
-def _denied(path: str, policy: BoxPolicy) -> str | None:
+def _denied(path: str, parts: BoxParts) -> str | None:
     """The access to the path that the sandbox denies although this process has it, as text: `reading PATH` or
     `writing PATH`. None if there is no such access.
     """
     exists = os.path.lexists(path)
-    if exists and not policy.may_read(path) and os.access(path, os.R_OK):
+    if exists and not parts.may_read(path) and os.access(path, os.R_OK):
         return f"reading {path}"
-    if policy.may_write(path):
+    if parts.may_write(path):
         return None
     could_write = os.access(path if exists else os.path.dirname(path), os.W_OK)
     return f"writing {path}" if could_write else None

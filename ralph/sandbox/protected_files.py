@@ -15,13 +15,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ralph.places.gather import GuardedFiles
+from ralph.places.state import running_below
 from ralph.places.table import COMPARED
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Entry, changes_of, missing_directories
 from ralph.sandbox.undoing import Undoing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ralph.sandbox.protected_changes import Undone
 
@@ -39,16 +40,18 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class ProtectedFiles:
     """The protected files of one run. Not thread-safe. All methods but `close` read the disk."""
 
-    def __init__(self, roots: Sequence[str], git_directories: Sequence[str], state: str) -> None:
+    def __init__(
+        self, roots: Sequence[str], git_directories: Sequence[str], state: str, paths: Iterable[str] = ()
+    ) -> None:
         """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
         commands may write. All are absolute and contain no symbolic links. `state` is ralph's state directory, which
         need not exist: one directory in it holds what commands wrote to protected files, and one the description of
-        protected files while a command runs.
+        protected files while a command runs. `paths` are further files and directories to compare.
         """
-        self._files = GuardedFiles(COMPARED, roots, git_directories)
+        self._files = GuardedFiles(COMPARED, roots, git_directories, paths)
         self.git_directories = self._files.git_directories
         self._kept_in = f"{state}/undone"
-        self._mark = CommandMark(f"{state}/running", (*roots, *self.git_directories))
+        self._mark = CommandMark(running_below(state), (*roots, *self.git_directories))
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
         self._left_bytes = 0

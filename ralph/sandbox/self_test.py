@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.machine import restriction
+from ralph.places.gather import PACKAGE, python_prefixes
 from ralph.places.places import places_of
 from ralph.sandbox import probe
 from ralph.sandbox.box_plan import BoxPlan
@@ -189,8 +190,9 @@ class SelfTest:
 
     def _box(self, hosts: tuple[str, ...] = ()) -> CommandBox:
         roots, denied = (str(self.directory / "root"),), (str(self.directory / "secrets"), *self._secrets)
-        places = places_of({"root": roots, "denied": denied}, {}, os.path.realpath)
-        plan = BoxPlan(self.level, self._net, self._means, allow_hosts=hosts)
+        own = {"prefix": python_prefixes(), "package": (PACKAGE,)}
+        places = places_of({"root": roots, "denied": denied, **own}, {}, os.path.realpath)
+        plan = BoxPlan(self._means, self._net, allow_hosts=hosts)
         return CommandBox(plan, roots, {}, lambda: places)
 
     def _results(self, rows: Sequence[str] | None, confinement: Confinement | None) -> Iterator[ProbeResult]:

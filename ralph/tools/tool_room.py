@@ -174,7 +174,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         close it.
         """
         settings = self.settings
-        if settings.box_plan is None or settings.box_plan.means is None:
+        if settings.box_plan is None or not settings.box_plan.is_confined:
             return None
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
 
@@ -273,7 +273,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
             return str(path.relative_to(self.settings.cwd))
         except ValueError:
             box = vars(self).get("box")
-            return str(path) if box is None else box.inside(str(path))
+            return str(path) if box is None else box.parts.inside(str(path))
 
 
 Arguments = dict[str, Any]

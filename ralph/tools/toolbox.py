@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_job
+from ralph.places.state import named_state_directories, running_below
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
@@ -100,12 +101,13 @@ class LocalToolbox:
         in the same directories. Empty if there are none. Raises Interrupted.
         """
         settings = self._room.settings
-        if settings.box_plan is None or settings.box_plan.means is None:
+        if settings.box_plan is None or not settings.box_plan.is_confined:
             return ""
         environment = settings.environment if settings.user_environment is None else settings.user_environment
+        state = next(named_state_directories(environment), "")
         try:
             # In most runs, nothing is there. Only then is the sandbox made so early.
-            if not os.listdir(_running_directory(environment)):  # noqa: PTH208 - for speed
+            if not os.listdir(running_below(state)):  # noqa: PTH208 - for speed
                 return ""
         except OSError:
             return ""
@@ -311,21 +313,6 @@ def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def _running_directory(environment: Mapping[str, str]) -> str:
-    """The directory where `ProtectedFiles` describes protected files while a command runs, below the first of
-    `state_directories`. Importing those modules would take longer than to look.
-    """
-    for variable, rest in (
-        ("RALPH_STATE_DIR", ""),
-        ("XDG_STATE_HOME", "/ralph"),
-        ("HOME", "/.local/state/ralph"),
-    ):
-        place = environment.get(variable, "")
-        if place.startswith("/"):
-            return f"{place.rstrip('/')}{rest}/running"
-    return ""
 
 
 def _is_read_only(call: ToolCall) -> bool:

@@ -191,10 +191,10 @@ def test_a_worktree_inside_of_its_bare_repository_can_commit(repository, tmp_pat
     assert found.granted == (str(bare / "worktrees" / "one"),)
     assert found.parts == tuple(str(bare / name) for name in ("objects", "refs", "logs"))
     box = box_of(MEANS, [bare / "one"])
-    policy = box.policy
-    assert policy.may_write(str(bare / "objects" / "ab"))
-    assert not policy.may_write(str(bare / "two" / "file"))
-    assert not policy.may_write(str(bare / "config"))
+    parts = box.parts
+    assert parts.may_write(str(bare / "objects" / "ab"))
+    assert not parts.may_write(str(bare / "two" / "file"))
+    assert not parts.may_write(str(bare / "config"))
     if SUPPORT.abi:
         commit = f"git -C {bare}/one -c user.name=x -c user.email=x@y commit -q --allow-empty -m y".split()
         attempts = {"commit": f"__import__('subprocess').run({commit}, check=True)"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,21 @@ from ralph.cli.checks import sandbox_probe
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.places import table
-from ralph.places.table import COMPARED, READ_ONLY, TOLD, UNQUOTED, UNWRITTEN, PlaceRow
+from ralph.places.table import (
+    CLOSED,
+    COMPARED,
+    DEVICE,
+    EMPTY,
+    GUARDS,
+    PRIVATE,
+    READ_ONLY,
+    TOLD,
+    UNQUOTED,
+    UNWRITTEN,
+    VISIBLE,
+    WRITABLE,
+    PlaceRow,
+)
 from ralph.prompt.judged_file import Place, why_not_for_model
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -30,7 +45,14 @@ NEW_ROWS = (
     PlaceRow(("~/work/secret", "~/secret"), "holds a test"),
     PlaceRow(("**/agent.conf",), "is obeyed", (UNWRITTEN, READ_ONLY, COMPARED)),
     PlaceRow(("{git}/programs",), "is obeyed", (READ_ONLY, COMPARED, TOLD)),
+    PlaceRow(("~/work/sub/deep/kept",), "is obeyed", (UNWRITTEN, READ_ONLY, COMPARED)),
     PlaceRow(("**/.token",), "is no instruction", (UNQUOTED,)),
+    PlaceRow(("**/limits",), "is of a process", (PRIVATE,)),
+    PlaceRow(("~/sockets", "~/one.socket"), "holds sockets", (EMPTY,)),
+    PlaceRow(("$SHOWN",), "holds a program", (VISIBLE,)),
+    PlaceRow(("~/scratch",), "is for the work", (WRITABLE,)),
+    PlaceRow(("~/device",), "is like a device", (DEVICE,)),
+    PlaceRow(("~/closed",), "holds hardware", (CLOSED,)),
 )
 LEVELS = ("namespaces", "landlock")
 
@@ -39,7 +61,9 @@ LEVELS = ("namespaces", "landlock")
 def home(tmp_path: Path) -> Path:
     made = tmp_path / "home"
     (made / "secret").mkdir(parents=True)
-    (made / "secret" / "key").write_text("canary")
+    for name in ("secret/key", "sockets/one", "one.socket", "scratch/file", "device", "closed/one"):
+        (made / name).parent.mkdir(exist_ok=True)
+        (made / name).write_text("canary")
     return made
 
 
@@ -49,6 +73,7 @@ def repository(home: Path) -> Repository:
     made.write("agent.conf", "mine")
     made.write(".token", "x")
     made.write(".git/programs/x", "mine")
+    made.write("sub/deep/kept", "mine")
     return made
 
 
@@ -68,7 +93,6 @@ def tools_in(work: Path, environment: Mapping[str, str], level: str | None) -> I
     settings: dict[str, Any] = {"cwd": work, "environment": environment}
     if level is not None:
         plan = plan_box(SandboxSettings(), environment, (work,), work)
-        assert plan.means is not None
         if level == "landlock":
             plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
         if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
@@ -102,7 +126,7 @@ def test_file_tools_and_searches_follow_the_table(with_rows, repository, home, i
 def test_commands_follow_the_table(with_rows, repository, home, level, is_changed) -> None:
     with_rows(is_changed)
     for tools in tools_of(repository, level):
-        for path in ("agent.conf", ".git/programs/x"):
+        for path in ("agent.conf", ".git/programs/x", "sub/deep/kept"):
             file = repository.top / path
             file.write_text("mine")
             said = tools.call("Bash", {"command": f"echo other > {path}"}).content
@@ -110,8 +134,60 @@ def test_commands_follow_the_table(with_rows, repository, home, level, is_change
             is_mounted = is_changed and level == "namespaces"
             assert ("Read-only file system" in said) == is_mounted
             assert ("undone" in said) == (is_changed and not is_mounted)
+        said = tools.call(
+            "Bash", {"command": "mv sub other && mkdir -p sub/deep && echo x > sub/deep/kept"}
+        ).content
+        assert ("Device or resource busy" in said) == (is_changed and level == "namespaces"), said
         said = tools.call("Bash", {"command": f"cat {home}/secret/key"}).content
         assert ("canary" in said) != is_changed
+
+
+def test_each_kind_of_row_is_tried() -> None:
+    assert {guard for row in NEW_ROWS for guard in row.guards} == {*GUARDS}
+
+
+@pytest.fixture
+def shown() -> Iterator[Path]:
+    """A directory in /tmp, which commands with namespaces do not see."""
+    with TemporaryDirectory(dir="/tmp") as made:
+        (Path(made) / "program").write_text("canary")
+        yield Path(made)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_what_commands_find_follows_the_table(
+    with_rows, repository, home, shown, level, is_changed, monkeypatch
+) -> None:
+    with_rows(is_changed)
+    monkeypatch.setitem(table.CACHES, "NEW_CACHE" if is_changed else "OTHER_CACHE", "/new")
+
+    def is_kept(guard: str) -> bool:
+        return is_changed and level in GUARDS[guard].levels
+
+    environment = {**repository.environment, "SHOWN": str(shown)}
+    for tools in tools_in(repository.top, environment, level):
+
+        def said(command: str, tools: Tools = tools) -> str:
+            return str(tools.call("Bash", {"command": command}).content)
+
+        assert (said(f"ls {home}/sockets") != "one") == is_kept(EMPTY)
+        assert ("canary" not in said(f"cat {home}/one.socket")) == is_kept(EMPTY)
+        is_seen = level == "landlock" or is_kept(VISIBLE)
+        assert ("canary" in said(f"cat {shown}/program")) == is_seen
+        for guard, path in ((WRITABLE, home / "scratch/file"), (DEVICE, home / "device")):
+            said(f"echo other >> {path}")
+            assert path.read_text().endswith("other\n") == is_kept(guard), guard
+        assert ("canary" not in said(f"cat {home}/closed/one")) == is_kept(CLOSED)
+        assert said("echo $NEW_CACHE").endswith("/new") == is_changed
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_files_of_a_process_follow_the_table(with_rows, repository, is_changed) -> None:
+    with_rows(is_changed)
+    for tools in tools_of(repository, None):
+        said = tools.call("Read", {"file_path": "/proc/self/limits"})
+        assert said.is_error == is_changed, said.content
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
+
 from ralph.places import table as table_of_places
 from ralph.places.gather import gather_places
 from ralph.places.places import is_named, places_of
-from ralph.places.table import GUARDS, ROWS, UNREAD, expanded
+from ralph.places.table import GUARDS, ROWS, UNREAD, PlaceRow, expanded
 from tests.rows import every_row
 
 
@@ -179,6 +184,7 @@ def test_each_template_stands_for_something_and_each_row_says_what_it_is() -> No
         assert row.why, row
         assert not row.why.endswith("."), row
         assert row.guards, row
+        assert row.source, row
     assert {guard for row in ROWS for guard in row.guards} == {*GUARDS}
 
 
@@ -211,3 +217,29 @@ def test_every_file_of_a_repository_that_ralph_or_an_agent_obeys_is_a_row() -> N
 def test_a_name_is_told_before_the_home_directory() -> None:
     made = table(roots=("/home",), homes=("/home/me",))
     assert str(made.why_not_written("/home/me/.git/config")).startswith(".git is git's own")
+
+
+@every_row(
+    ("template", "guard", "why"),
+    [
+        ("**/.token", table_of_places.UNREAD, "**/.token cannot be unread: it is a name"),
+        ("~/.profile", table_of_places.TOLD, "~/.profile cannot be told: it is a path"),
+        ("{home in a root}/.*", table_of_places.UNREAD, "cannot be unread: it is a dotfiles"),
+        ("{temporary}/x", table_of_places.UNREAD, "cannot be unread: it is a sandbox path"),
+        ("{git}", table_of_places.COMPARED, "cannot be compared: it is a git directory"),
+        ("{git}/x", table_of_places.EMPTY, "cannot be empty: it is a git entry"),
+        ("{homes}/x", table_of_places.UNREAD, "{homes}/x: nobody says where {homes} is"),
+        ("~/x/*.conf", table_of_places.COMPARED, "~/x/*.conf: a path has no pattern"),
+        ("**/a*/x", table_of_places.COMPARED, "**/a*/x: only the last part of a name may have one *"),
+        ("**/x*.*", table_of_places.COMPARED, "**/x*.*: only the last part"),
+    ],
+)
+def test_a_row_with_a_guard_that_cannot_be_kept_for_it_is_an_error(template, guard, why) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        PlaceRow((template,), "is a test", (guard,))
+
+
+def test_the_specification_has_the_guards_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "specs/security.md").read_text()
+    for name, guard in GUARDS.items():
+        assert f"| {name} | {', '.join(guard.levels)} | {guard.effect} |" in page

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
-from ralph.sandbox.levels import Means, box_level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ralph.sandbox.levels import Means
 
 
 def box_of(
@@ -18,5 +19,5 @@ def box_of(
 ) -> CommandBox:
     """The sandbox of commands that may write `roots`. `plan` has fields of `BoxPlan`."""
     work, variables = [*map(str, roots)], environment or {}
-    made = BoxPlan(box_level(means, plan.get("net", "full")), means=means, **plan)
+    made = BoxPlan(means, **plan)
     return CommandBox(made, work, variables, lambda: gather_places(work, variables))

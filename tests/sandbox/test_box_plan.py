@@ -134,14 +134,14 @@ def test_auto_takes_what_the_machine_gives_and_names_it(monkeypatch) -> None:
         "none": planned(monkeypatch, WITHOUT_LANDLOCK, SandboxSettings()),
     }
     assert {name: plan.level.name for name, plan in levels.items()} == {name: name for name in levels}
-    assert all(plan.means is not None for plan in levels.values())
+    assert all(plan.is_confined for plan in levels.values())
     assert levels["landlock"].protections["write"]
     assert not levels["none"].protections["write"]
 
 
 def test_where_no_process_can_restrict_itself_commands_run_without_a_sandbox(monkeypatch) -> None:
     plan = planned(monkeypatch, NOTHING, SandboxSettings())
-    assert (plan.means, plan.level.name, plan.sentence_for_model(0)) == (None, "none", "")
+    assert (plan.is_confined, plan.level.name, plan.sentence_for_model(0)) == (False, "none", "")
 
 
 def test_the_sentence_says_what_is_in_force_in_at_most_200_bytes(monkeypatch) -> None:

@@ -55,7 +55,7 @@ def run(place):
     os.chdir(work)
     plan = plan_box(SandboxSettings(), environment, (Path(work),), Path(work))
     box, confinement = None, None
-    if plan.means is not None:
+    if plan.is_confined:
         box = CommandBox(plan, (work,), environment, lambda: gather_places([work], environment))
         confinement = box.confinement
     supervisor = CommandSupervisor(environment, confinement=confinement)

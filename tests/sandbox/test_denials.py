@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
+from ralph.sandbox.box_parts import BoxParts
 from ralph.sandbox.denials import denial_note
-from ralph.sandbox.policy import BoxPolicy
 
 
 def note(output: str, tmp_path) -> str | None:
@@ -15,8 +15,8 @@ def note(output: str, tmp_path) -> str | None:
     work.mkdir(exist_ok=True)
     (tmp_path / "secret").mkdir(exist_ok=True)
     (tmp_path / "secret" / "key").write_text("x")
-    policy = BoxPolicy((str(work),), (f"{tmp_path}/secret",))
-    return denial_note(output, policy, str(work), ["/added"])
+    parts = BoxParts((str(work),), (f"{tmp_path}/secret",))
+    return denial_note(output, parts, str(work), ["/added"])
 
 
 def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowed(tmp_path) -> None:
@@ -44,13 +44,13 @@ def test_a_signal_to_a_process_of_this_user_is_named(tmp_path) -> None:
 def test_what_mounts_keep_as_it_is_and_a_tmp_of_its_own_are_known(tmp_path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    policy = BoxPolicy((str(work),), ())
+    parts = BoxParts((str(work),), ())
 
     def said(line: str) -> str | None:
         own = f"{work}/own"
         return denial_note(
             line,
-            policy,
+            parts,
             str(work),
             protected=[f"{work}/.git/config"],
             outside=lambda path: path.replace("/tmp/", f"{own}/") if path.startswith("/tmp/x") else path,

@@ -76,7 +76,7 @@ def look_at_sandbox(
     except CannotConfineError as error:
         yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
         return
-    if plan.means is None or plan.level.name == "none":
+    if not plan.is_confined or plan.level.name == "none":
         yield warn(
             "sandbox",
             "none: commands run as you and can change whatever you can",
