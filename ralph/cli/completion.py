@@ -22,8 +22,7 @@ One line installs it:
 
 def completion(
     shell: Annotated[
-        Literal["bash", "zsh", "fish"],
-        typer.Argument(metavar="bash|zsh|fish", help="The shell.", show_default=False),
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="The shell.")
     ],
 ) -> int:
     """Print the script that completes ralph's command lines in a shell.

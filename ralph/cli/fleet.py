@@ -38,23 +38,16 @@ Store = Annotated[
         metavar="URL",
         help="The store: postgresql://USER@HOST:PORT/DATABASE. Default: RALPH_FLEET_DB, else a SQLite file in the state "
         "directory.",
-        show_default=False,
     ),
 ]
-SetName = Annotated[
-    str | None, typer.Option("--set", metavar="NAME", help="The set of the jobs.", show_default=False)
-]
+SetName = Annotated[str | None, typer.Option("--set", metavar="NAME", help="The set of the jobs.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-OneJob = Annotated[
-    str, typer.Argument(metavar="JOB", help="The id of the job, or SET/ID.", show_default=False)
-]
+OneJob = Annotated[str, typer.Argument(metavar="JOB", help="The id of the job, or SET/ID.")]
 SomeJobs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[JOB]...", help="The ids of the jobs, or SET/ID.", show_default=False),
+    list[str] | None, typer.Argument(metavar="[JOB]...", help="The ids of the jobs, or SET/ID.")
 ]
 SomeSets = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[SET]...", help="The names of the sets. Default: all.", show_default=False),
+    list[str] | None, typer.Argument(metavar="[SET]...", help="The names of the sets. Default: all.")
 ]
 
 fleet = typer.Typer(
@@ -81,17 +74,12 @@ def submit(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE",
-            help="The jobs: .jsonl with one object per line, or .toml. `-` is standard input.",
-            show_default=False,
+            metavar="FILE", help="The jobs: .jsonl with one object per line, or .toml. `-` is standard input."
         ),
     ],
     *,
     set_name: Annotated[
-        str | None,
-        typer.Option(
-            "--set", metavar="NAME", help="The set's name. Default: the file's name.", show_default=False
-        ),
+        str | None, typer.Option("--set", metavar="NAME", help="The set's name. Default: the file's name.")
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -207,10 +195,7 @@ def work(
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")
 def list_(
     set_name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SET]", help="List the jobs of this set. Default: all sets.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[SET]", help="List the jobs of this set. Default: all sets.")
     ] = None,
     *,
     json_: JsonFlag = False,
@@ -302,7 +287,6 @@ def wait(
             metavar="TIME",
             parser=parsed("--timeout", DURATION.decoded),
             help="Wait no longer than this, such as 2h.",
-            show_default=False,
         ),
     ] = None,
     db: Store = None,
@@ -349,7 +333,6 @@ def export(
         typer.Argument(
             metavar="[FILE]",
             help="The jobs file. `-` is standard input. Default: the set named by --set, from the store.",
-            show_default=False,
         ),
     ] = None,
     *,

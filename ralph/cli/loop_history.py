@@ -35,10 +35,7 @@ def ls(
 
 def show(
     number: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[ID]", help="The number of the loop. Default: the newest.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[ID]", help="The number of the loop. Default: the newest.")
     ] = None,
     *,
     log: Annotated[bool, typer.Option("--log", help="Print the loop's log instead.")] = False,

@@ -16,7 +16,6 @@ PageFile = Annotated[
         "-o",
         metavar="FILE",
         help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
-        show_default=False,
     ),
 ]
 OpenFlag = Annotated[bool, typer.Option("--open", help="Show the page in your browser.")]
@@ -30,7 +29,6 @@ def report(
             help="The id of a session or its first characters; `loop` or the number of a loop, such as 3; or a "
             "directory, for all its loops and sessions. Default: the newest loop of this directory, else its newest "
             "session.",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -17,7 +17,6 @@ SessionId = Annotated[
     typer.Argument(
         metavar="[ID]",
         help="The id of the session, or its first characters. Default: the last session of this directory.",
-        show_default=False,
     ),
 ]
 
