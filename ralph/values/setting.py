@@ -28,10 +28,9 @@ _SHOWN_CHARS = 60
 
 
 class Declared:
-    """The type of a field together with a description of the field. `ralph/settings/tables.py` or the command line
-    reads the description.
+    """The type of a field together with a description of the field, which `ralph/settings/tables.py` reads.
 
-    This class replaces `typing.Annotated` at run time, because a start of ralph needs a hundred and twenty such
+    This class replaces `typing.Annotated` at run time, because a start of ralph needs many such
     objects, and `typing.Annotated` takes ten times as long to make one. A Struct that msgspec decodes must not use
     this class, because msgspec only understands `typing.Annotated`.
     """
@@ -250,11 +249,9 @@ class Takes(enum.Enum):
     NAMES = enum.auto()
     """The flag takes several names. The user repeats the flag, or separates the names by commas or spaces within one
     word."""
-    WORDS = enum.auto()
-    """The flag takes several names, as with `NAMES`. In addition, it takes all words up to the next option."""
     PLACES = enum.auto()
-    """The flag takes all words up to the next option, as with `WORDS`, but it does not split a word. Each word is a
-    path or a JSON object."""
+    """The flag takes several words, each of which is a path or a JSON object. The user repeats the flag. A word is not
+    split."""
 
 
 class Flag(Struct, frozen=True):
@@ -263,7 +260,8 @@ class Flag(Struct, frozen=True):
     spelling: str
     help: str
     metavar: str | None = None
-    """The name of the flag's value in the help text. If it is None, the help text shows the choices, or `VALUE`."""
+    """The name of the flag's value in the help text. If it is None, the help text shows the choices, or the type. If it
+    ends with `...`, the flag also takes all words up to the next option."""
     takes: Takes = Takes.ONE
     choices: tuple[str, ...] = ()
     """The values that the flag accepts. If the tuple is empty, the flag accepts any text."""
