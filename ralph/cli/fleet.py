@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from ralph.cli.commands import CannotError
 from ralph.cli.report import OpenFlag, PageFile
-from ralph.cli.values import absolute, parsed
+from ralph.cli.values import absolute, count, parsed
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.setting import DURATION
 
@@ -83,12 +83,20 @@ def submit(
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", metavar="N", min=1, help="Most jobs at once, over all workers."),
+        typer.Option(
+            "--concurrency",
+            metavar="N",
+            parser=count("--concurrency"),
+            help="Most jobs at once, over all workers.",
+        ),
     ] = None,
     per_host: Annotated[
         int | None,
         typer.Option(
-            "--per-host", metavar="N", min=1, help="Most jobs at once whose repositories are on one git host."
+            "--per-host",
+            metavar="N",
+            parser=count("--per-host"),
+            help="Most jobs at once whose repositories are on one git host.",
         ),
     ] = None,
     rate: Annotated[
@@ -102,7 +110,11 @@ def submit(
     max_attempts: Annotated[
         int | None,
         typer.Option(
-            "--max-attempts", metavar="N", min=1, help="Most attempts of each job.", show_default="5"
+            "--max-attempts",
+            metavar="N",
+            parser=count("--max-attempts"),
+            help="Most attempts of each job.",
+            show_default="5",
         ),
     ] = None,
     db: Store = None,
@@ -147,7 +159,13 @@ def work(
     *,
     slots: Annotated[
         int,
-        typer.Option("--jobs", "-j", metavar="N", min=1, help="The number of jobs at once on this machine."),
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            parser=count("--jobs"),
+            help="The number of jobs at once on this machine.",
+        ),
     ] = 1,
     until_done: Annotated[
         bool,

@@ -22,6 +22,7 @@ from ralph.cli.settings_command import SettingsCommand, Typed, check_settings, o
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
+    count,
     directories,
     json_or_path,
     parsed,
@@ -108,7 +109,8 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         bool, option("--at-least-once", "Run an iteration even if the check passes already.")
     ] = False
     max_iterations: Annotated[
-        int | None, option("--max-iterations", "End after N iterations.", "N", min=1)
+        int | None,
+        option("--max-iterations", "End after N iterations.", "N", parser=count("--max-iterations")),
     ] = None
     max_budget_usd: Annotated[
         float | None,

@@ -102,7 +102,8 @@ def line_error(error: Any, command: str) -> UsageError:
             return UsageError(instead)
         owners = dict.fromkeys(row.command for row in table() if row.command and spelling in row.words)
         if owners and spelling not in ROOT_HELP:
-            named = " and ".join(f"`ralph {owner}`" for owner in [*owners][:_MOST_OWNERS])
+            nearest = sorted(owners, key=lambda owner: owner.split()[0] != path.split()[0])
+            named = " and ".join(f"`ralph {owner}`" for owner in nearest[:_MOST_OWNERS])
             return LineError(f"{spelling} is an option of {named}, not of `ralph {path}`", path)
         hidden = {word for one in error.ctx.command.params if one.hidden for word in one.opts}
         error.possibilities = [word for word in error.possibilities or () if word not in hidden]

@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.cli.commands import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
+from ralph.values.setting import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +35,11 @@ def parsed(option: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise UsageError(f"{option} {error}") from None
 
     return parser
+
+
+def count(option: str) -> Callable[[str], Any]:
+    """Typer's parser for an option that takes a whole number of at least 1."""
+    return parsed(option, partial(at_least(1).decoded, is_text=True))
 
 
 def text_or_file(

@@ -84,6 +84,10 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
         ("run --until x", "--until is an option of `ralph loop`, not of `ralph run`"),
         ("doctor --max-iterations 3", "--max-iterations is an option of `ralph loop`, not of `ralph doctor`"),
         ("loop --probe", "--probe is an option of `ralph doctor`, not of `ralph loop`"),
+        (
+            "sessions show --format md",
+            "--format is an option of `ralph sessions ls` and `ralph sessions export`, not",
+        ),
         ("run --all", "--all is an option of `ralph loop ls` and `ralph sessions ls`, not of `ralph run`"),
         (
             "sessions ls --model x",

@@ -90,7 +90,7 @@ def test_nothing_is_made_if_the_command_line_or_the_file_is_wrong(ralph, ralph_h
         ([], "night.jsonl:1: $.max_turns"),
         (["--set", "a/b"], "--set must have"),
         (["--rate", "often"], "must be a rate such as"),
-        (["--concurrency", "0"], "'--concurrency': 0 is not in the range"),
+        (["--concurrency", "0"], "--concurrency must be"),
         (["--max-budget-usd", "-1"], "--max-budget-usd must be"),
     ):
         if words[:1] == ["--max-budget-usd"]:

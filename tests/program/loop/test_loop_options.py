@@ -179,7 +179,7 @@ REFUSED = {
     "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
     "once without check": (["--at-least-once"], "--at-least-once: needs --until"),
     "no check time": (["--until", "true", "--until-timeout", "0"], "--until-timeout must be more than nothing"),
-    "no iterations": (["--max-iterations", "0"], "'--max-iterations': 0 is not in the range x>=1"),
+    "no iterations": (["--max-iterations", "0"], "--max-iterations must be a whole number of at least 1, not '0'"),
     "no number": (["--max-iterations", "x"], "'x'"),
     "no money": (["--max-budget-usd", "0"], "--max-budget-usd must be a number of dollars, more than 0"),
     "no time": (["--max-time", "soon"], "--max-time must be a time such as 90s, 30m or 1h30m, not 'soon'"),

@@ -181,7 +181,7 @@ def test_where_ralphs_own_modules_are_left_out_that_is_said_in_one_line(ralph) -
     )
     assert (ran.returncode, ran.stdout) == (78, "")
     assert ran.stderr == (
-        f"ralph: module msgspec not found; PYTHONPATH names {ralph.cwd}, but ralph imports nothing from the working "
+        f"ralph: module typer not found; PYTHONPATH names {ralph.cwd}, but ralph imports nothing from the working "
         "directory: install ralph elsewhere, or run it from another directory\n"
     )
 
