@@ -299,10 +299,10 @@ def test_slurm_does_the_jobs_as_an_array_and_requeues_an_outage(
     def job_b() -> str:
         return cluster.call("scontrol", "show", "job", f"{number}_1")
 
-    wait_until(lambda: "Reason=BeginTime" in job_b() and "Restarts=1" in job_b())
+    wait_until(lambda: "Reason=BeginTime" in job_b() and "Restarts=1" in job_b(), seconds=60)
     # Slurm would wait for two minutes.
     cluster.call("scontrol", "update", f"JobId={number}_1", "StartTime=now")
-    wait_until(lambda: number and not cluster.call("squeue", "-h"))
+    wait_until(lambda: number and not cluster.call("squeue", "-h"), seconds=60)
     assert "ExitCode=0:0" in job_b(), (tmp_path / f"ralph-night-{number}_1.txt").read_text()
     assert "TimeLimit=00:35:00" in job_b()
     for name in "ab":
