@@ -135,8 +135,11 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
                 for path in _around_work(row, template, table.expanded(template, bases, variables), roots):
                     real = path if path.endswith(_DOTFILES) else resolved(path)
                     found.setdefault(real, GuardedPlace(real, row))
+    for_commands = [row for row in table.ROWS if not SANDBOX_GUARDS.isdisjoint(row.guards)]
     without_git = {**bases, "git": ()}
-    by_guard = {guard: table.paths_with(guard, without_git, variables) for guard in SANDBOX_GUARDS}
+    by_guard = {
+        guard: table.paths_with(guard, without_git, variables, for_commands) for guard in SANDBOX_GUARDS
+    }
     for guard in (READ_ONLY, COMPARED):  # the directory is resolved, not the entry: a link is guarded itself
         split = (path.rpartition("/") for path in by_guard[guard])
         by_guard[guard] = tuple(f"{resolved(above or '/').rstrip('/')}/{name}" for above, _, name in split)

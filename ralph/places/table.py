@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Bases = Mapping[str, Sequence[str]]
     """The absolute paths for which each name in braces stands, and `~`."""
@@ -37,65 +37,46 @@ WRITABLE = "writable"
 DEVICE = "device"
 CLOSED = "closed"
 
-SANDBOX_GUARDS = (READ_ONLY, COMPARED, EMPTY, VISIBLE, WRITABLE, DEVICE, CLOSED)
+SANDBOX_GUARDS = frozenset((READ_ONLY, COMPARED, EMPTY, VISIBLE, WRITABLE, DEVICE, CLOSED))
 """The guards that hold for commands alone."""
-
-Level = Literal["tools", "landlock", "namespaces"]
-Template = Literal["path", "name", "git directory", "git entry", "dotfiles", "sandbox path"]
-"""A kind of template. A `sandbox path` begins with a place that exists only in a sandbox, such as `{temporary}`."""
 
 
 class Guard(Struct, frozen=True):
     """One effect of a row."""
 
-    takes: tuple[Template, ...]
-    """The kinds of templates for which ralph can keep it. A row with another one is an error."""
-    levels: tuple[Level, ...]
-    """Who keeps it: ralph itself (`tools`), the sandbox without namespaces, and the sandbox with them."""
+    takes: tuple[str, ...]
+    """The kinds of templates (`kind_of`) for which ralph can keep it. A row with another one is an error."""
+    levels: tuple[str, ...]
+    """Who keeps it: ralph itself (`tools`), the sandbox without namespaces (`landlock`), and the one with `namespaces`."""
     effect: str
 
 
-_TOOLS: tuple[Level, ...] = ("tools",)
-_COMMANDS: tuple[Level, ...] = ("landlock", "namespaces")
-_NAMESPACES: tuple[Level, ...] = ("namespaces",)
-_ANYWHERE: tuple[Template, ...] = ("path", "git directory", "git entry")
-_IN_SANDBOX: tuple[Template, ...] = ("path", "sandbox path")
+_GUARDS = r"""
+unread | path, git directory, git entry | tools, landlock, namespaces | Read, Grep, Glob, instruction files, linked prompts \
+  and pages refuse it; Landlock denies it to commands and searches
+unwritten | path, git directory, git entry, name, dotfiles | tools | Write and Edit refuse it
+unquoted | name | tools | instruction files and linked prompts refuse it
+private | name | tools | Read refuses it, and a search skips it, where the kernel makes the file's content
+read-only | path, git entry, name | namespaces | a read-only mount if it exists when a command starts; the directory around \
+  it cannot be replaced. Names: at the top of a root
+compared | path, git entry, name | landlock, namespaces | compared after a command and a call of an MCP server; a change is \
+  undone. Names: at the top of a root
+told | git entry | tools | a loop says if an iteration has changed it
+empty | path, sandbox path | namespaces | an empty mount
+visible | path, sandbox path | namespaces | mounted again, read-only, if it lies in /tmp
+writable | path, sandbox path | landlock, namespaces | commands may write it: a Landlock rule, and a mount with namespaces
+device | path, sandbox path | landlock | commands may use it: a Landlock rule. With namespaces, bubblewrap makes its own
+closed | path, sandbox path | landlock, namespaces | Landlock denies to commands what no other row opens
+"""
 
-GUARDS = {
-    UNREAD: Guard(
-        _ANYWHERE,
-        (*_TOOLS, *_COMMANDS),
-        "Read, Grep, Glob, instruction files, linked prompts and pages refuse it; Landlock denies it to commands and searches",
-    ),
-    UNWRITTEN: Guard((*_ANYWHERE, "name", "dotfiles"), _TOOLS, "Write and Edit refuse it"),
-    UNQUOTED: Guard(("name",), _TOOLS, "instruction files and linked prompts refuse it"),
-    PRIVATE: Guard(
-        ("name",), _TOOLS, "Read refuses it, and a search skips it, where the kernel makes the file's content"
-    ),
-    READ_ONLY: Guard(
-        ("path", "git entry", "name"),
-        _NAMESPACES,
-        "a read-only mount if it exists when a command starts; the directory around it cannot be replaced. Names: at the top "
-        "of a root",
-    ),
-    COMPARED: Guard(
-        ("path", "git entry", "name"),
-        _COMMANDS,
-        "compared after a command and a call of an MCP server; a change is undone. Names: at the top of a root",
-    ),
-    TOLD: Guard(("git entry",), _TOOLS, "a loop says if an iteration has changed it"),
-    EMPTY: Guard(_IN_SANDBOX, _NAMESPACES, "an empty mount"),
-    VISIBLE: Guard(_IN_SANDBOX, _NAMESPACES, "mounted again, read-only, if it lies in /tmp"),
-    WRITABLE: Guard(
-        _IN_SANDBOX, _COMMANDS, "commands may write it: a Landlock rule, and a mount with namespaces"
-    ),
-    DEVICE: Guard(
-        _IN_SANDBOX,
-        ("landlock",),
-        "commands may use it: a Landlock rule. With namespaces, bubblewrap makes its own",
-    ),
-    CLOSED: Guard(_IN_SANDBOX, _COMMANDS, "Landlock denies to commands what no other row opens"),
-}
+
+def _guards() -> Iterator[tuple[str, Guard]]:
+    for line in _GUARDS.replace(" \\\n  ", " ").strip().split("\n"):
+        name, takes, levels, effect = line.split(" | ")
+        yield name, Guard(tuple(takes.split(", ")), tuple(levels.split(", ")), effect)
+
+
+GUARDS = dict(_guards())
 
 _NAME = "**/"
 _BASES = (
@@ -134,23 +115,25 @@ class PlaceRow(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError if a guard of this row could not be kept for one of its templates."""
-        for template in self.where:
-            kind = kind_of(template)
+        for kind in {kind_of(template): None for template in self.where}:
             for guard in self.guards:
                 if kind not in GUARDS[guard].takes:
-                    raise ValueError(f"{template} cannot be {guard}: it is a {kind}")
+                    raise ValueError(f"{', '.join(self.where)} cannot be {guard}: it is a {kind}")
 
 
-def kind_of(template: str) -> Template:
-    """Raises ValueError for a template that nothing reads: an unknown base, or a `*` where it is no pattern."""
-    first, _, rest = template.partition("/")
-    base = first.strip("{}")
+def kind_of(template: str) -> str:
+    """The kind of a template. A `sandbox path` begins with a place that exists only in a sandbox. Raises ValueError for a
+    template that nothing reads: an unknown base, or a `*` where it is no pattern.
+    """
+    if template[0] in "/$~" and "*" not in template:
+        return "path"
     if template.startswith(_NAME):
-        pattern = template.removeprefix(_NAME)
-        if "*" in pattern.rpartition("/")[0] or pattern.count("*") > 1:
+        if "*" in template[3:].rpartition("/")[0] or template[3:].count("*") > 1:
             raise ValueError(f"{template}: only the last part of a name may have one *")
         return "name"
-    if first and not first.startswith("$") and base not in (*_BASES, *_SANDBOX_BASES):
+    first, _, rest = template.partition("/")
+    base = first.strip("{}")
+    if base not in _BASES and base not in _SANDBOX_BASES:
         raise ValueError(f"{template}: nobody says where {first} is")
     if template.endswith("/.*"):
         return "dotfiles"
@@ -378,13 +361,15 @@ def git_entries_with(guard: str) -> tuple[str, ...]:
     return tuple(path.removeprefix("/") for path in paths_with(guard, {"git": ("/",)}))
 
 
-def paths_with(guard: str, bases: Bases, variables: Mapping[str, str] = {}) -> tuple[str, ...]:
+def paths_with(
+    guard: str, bases: Bases, variables: Mapping[str, str] = {}, rows: Iterable[PlaceRow] | None = None
+) -> tuple[str, ...]:
     """The absolute paths with a guard, as far as `bases` and `variables` have them. Names at any depth are not among
-    them.
+    them. `rows` are all rows of the table that have the guard, or more.
     """
     found = (
         path
-        for row in ROWS
+        for row in (ROWS if rows is None else rows)
         if guard in row.guards
         for template in row.where
         for path in expanded(template, bases, variables)

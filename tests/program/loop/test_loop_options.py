@@ -174,6 +174,7 @@ REFUSED = {
     "page nowhere": (["--report", "gone/x"], "--report"),
     "page on standard output": (["--report", "-"], "--report"),
     "page in git": (["--report", ".git/x"], "--report"),
+    "page over a protected file": (["--report", "sub/ralph.toml"], "--report"),
     "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
     "no check": (["--until", " "], "--until: is empty"),
     "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
