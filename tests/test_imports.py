@@ -45,19 +45,17 @@ HELP = """
     collections contextlib copyreg enum errno functools gc importlib itertools keyword operator re reprlib resource
     signal types typing warnings
 """
-# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`; typer `difflib`,
-# `gettext`, `subprocess`, and `inspect` with `ast`, `dis` and `tokenize`.
+# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`; typer `inspect`
+# with `ast`, `dis` and `tokenize`.
 START = """
-    array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal difflib dis enum errno fcntl
-    fnmatch functools gc gettext heapq importlib inspect ipaddress itertools json keyword linecache locale lzma math ntpath
-    numbers opcode operator pathlib platform queue random re reprlib resource select selectors shutil signal socket struct
-    subprocess tempfile textwrap threading token tokenize traceback types typing urllib uuid warnings weakref zlib
+    array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
+    functools gc heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
+    pathlib platform queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
+    threading token tokenize traceback types typing urllib uuid warnings weakref zlib
 """
 # httpx imports `email`, `logging`, `mimetypes` and `http.cookiejar`; `ssl` and its own `hashlib` come with TLS alone. h11 imports `dataclasses`.
-HTTPX = (
-    "atexit calendar dataclasses email encodings http logging mimetypes quopri string stringprep unicodedata"
-)
-TYPER = "annotated_doc shellingham typer"
+HTTPX = "atexit calendar dataclasses email encodings http locale logging mimetypes quopri string stringprep unicodedata"
+TYPER = "annotated_doc typer"
 SESSIONS = """
     collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
     pathlib re reprlib types typing urllib warnings

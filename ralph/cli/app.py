@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ralph.cli.commands import ROOT_HELP, CannotError, LineError
 from ralph.cli.words import with_command
-from ralph.machine.loading import load_without
+from ralph.machine.loading import load_typer, load_without
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
@@ -41,6 +41,7 @@ def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
         return _show_help()
     # msgspec takes what it needs from `typing` then. typing_extensions is larger than all of msgspec's own modules.
     with load_without("typing_extensions"):
+        load_typer()
         from ralph.cli.typer_command import named_command, run_command  # noqa: PLC0415 - the help does without typer
 
         command = named_command(name)
