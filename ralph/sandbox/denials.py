@@ -1,24 +1,29 @@
 # os.path instead of pathlib: these are strings from a command's output.
-# ruff: noqa: PTH118, PTH120
+# ruff: noqa: PTH114, PTH115, PTH118, PTH120
 """Finds out from the output of a failed command whether the sandbox denied something. If so, the model is told not to
 try again.
 
 A line of the output shows a denial if it contains a path and one of the kernel's messages for a denied access. In
 addition, the sandbox must deny this path, and this process, which is outside of the sandbox, must be able to use the
 path.
+
+The output is foreign text, and a note is only a help: a path that cannot be looked at shows nothing. A path in a kernel
+file system, such as `/proc/self/cwd`, means something else in this process, and shows nothing either.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ralph.machine.opened_file import KERNEL_PLACES
 from ralph.machine.repository import is_within_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ralph.sandbox.box_parts import BoxParts
 
@@ -26,10 +31,17 @@ _MOST_LINES = 200
 _MOST_PATHS = 20
 _MOST_TOLD = 3
 _LONGEST_LINE = 2000
+_MOST_LINKS = 40  # as in Linux
 _MESSAGES = r"Permission denied|Operation not permitted|Read-only file system|Device or resource busy"
 _DENIED = re.compile(rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY", re.IGNORECASE)
 # A path in quotation marks anywhere in the line, or the word right before the message.
 _PATH = re.compile(rf"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|([^\s:\"'`]+): (?:{_MESSAGES})")
+# Programs that only read the files that they are given, and what other programs say when they could not read.
+_READING = re.compile(
+    r"^(?:\S*/)?(?:cat|tac|head|tail|less|more|nl|od|hexdump|strings|wc|diff|cmp|stat|ls|find|tree|du|jq|base64|md5sum|"
+    r"sha[0-9]+sum|[efz]?grep|rg): |\bfor reading\b|\b(?:cannot|can't|could not|couldn't) (?:read|access|stat|open "
+    r"(?:file|directory))\b"
+)
 _SIGNAL = re.compile(r"kill: .*?\(?(\d+)\)? ?[-:] Operation not permitted")
 
 
@@ -40,18 +52,34 @@ def denial_note(
     others: Sequence[str] = (),
     *,
     protected: Sequence[str] = (),
+    masked: Sequence[str] = (),
     outside: Callable[[str], str] = str,
 ) -> str | None:
     """A sentence that tells the model what the sandbox denied, or None if no line of the output shows a denial.
 
     `others` are directories that commands may write in addition to the working directory. `protected` are paths in
-    writable directories that mounts protect from changes. `outside` converts a path inside the sandbox to the path
-    outside.
+    writable directories that mounts protect from changes, `masked` those that mounts hide. `outside` converts a path
+    inside the sandbox to the path outside, and may raise OSError.
     """
     told: dict[str, None] = {}
     for line in _telling_lines(output):
-        places = (outside(path) for path in _paths(line, working_directory))
-        told |= dict.fromkeys(_denials(line, parts, places, protected))
+        if _is_foreign_process(line):
+            told["signals to processes that the command did not start"] = None
+        is_reading = _READING.search(line) is not None
+        for text in _paths(line):
+            try:
+                path = _real(outside(_absolute(text, working_directory)))
+                denied: str | None
+                if is_within_any(path, masked):
+                    denied = f"reading {path}"
+                elif is_within_any(path, protected) and not is_reading:
+                    denied = f"changing {path}"
+                else:
+                    denied = _denied(path, parts, is_reading=is_reading)
+            except (OSError, ValueError):  # it cannot be looked at, or is no path at all
+                continue
+            if denied is not None:
+                told[denied] = None
         if len(told) >= _MOST_TOLD:
             break
     if not told:
@@ -60,37 +88,45 @@ def denial_note(
     return f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
 
 
-def _denials(line: str, parts: BoxParts, places: Iterable[str], protected: Sequence[str]) -> Iterator[str]:
-    if _is_foreign_process(line):
-        yield "signals to processes that the command did not start"
-    for place in places:
-        path = os.path.realpath(place)
-        is_protected = is_within_any(path, protected)
-        denied = f"changing {path}" if is_protected else _denied(path, parts)
-        if denied is not None:
-            yield denied
-
-
 def _telling_lines(output: str) -> Iterator[str]:
     lines = (line[:_LONGEST_LINE] for line in output.splitlines() if _DENIED.search(line[:_LONGEST_LINE]))
     return islice(lines, _MOST_LINES)
 
 
-def _paths(line: str, working_directory: str) -> Iterator[str]:
+def _paths(line: str) -> Iterator[str]:
     for found in islice(_PATH.finditer(line), _MOST_PATHS):
-        path = found[1] or found[2]
-        if "\0" not in path:
-            expanded = os.path.expanduser(path)  # noqa: PTH111 - Path raises without a home
-            yield os.path.normpath(os.path.join(working_directory, expanded))
+        yield found[1] or found[2]
 
 
-def _denied(path: str, parts: BoxParts) -> str | None:
+def _absolute(text: str, working_directory: str) -> str:
+    expanded = os.path.expanduser(text)  # noqa: PTH111 - Path raises without a home
+    return os.path.normpath(os.path.join(working_directory, expanded))
+
+
+def _real(path: str) -> str:
+    """Resolves all symbolic links of an absolute path, which need not exist. Raises OSError if it leads through a kernel
+    file system or through too many links, and ValueError if it is no path.
+    """
+    real, links, names = "/", 0, path.split("/")[::-1]
+    while names:
+        real = os.path.normpath(os.path.join(real, names.pop()))
+        if os.path.islink(real):
+            target, links = os.readlink(real), links + 1
+            names += target.split("/")[::-1]
+            real = "/" if target.startswith("/") else os.path.dirname(real)
+        if links > _MOST_LINKS or is_within_any(real, KERNEL_PLACES):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return real
+
+
+def _denied(path: str, parts: BoxParts, *, is_reading: bool) -> str | None:
     """The access to the path that the sandbox denies although this process has it, as text: `reading PATH` or
-    `writing PATH`. None if there is no such access.
+    `writing PATH`. None if there is no such access. `is_reading` is True if a program could not read.
     """
     exists = os.path.lexists(path)
-    if exists and not parts.may_read(path) and os.access(path, os.R_OK):
-        return f"reading {path}"
+    if is_reading or (exists and not parts.may_read(path)):
+        is_denied = exists and os.access(path, os.R_OK) and not parts.is_writable(path)
+        return f"reading {path}" if is_denied else None
     if parts.may_write(path):
         return None
     could_write = os.access(path if exists else os.path.dirname(path), os.W_OK)

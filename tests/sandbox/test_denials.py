@@ -8,6 +8,7 @@ import os
 
 from ralph.sandbox.box_parts import BoxParts
 from ralph.sandbox.denials import denial_note
+from tests.rows import every_row
 
 
 def note(output: str, tmp_path) -> str | None:
@@ -16,7 +17,9 @@ def note(output: str, tmp_path) -> str | None:
     (tmp_path / "secret").mkdir(exist_ok=True)
     (tmp_path / "secret" / "key").write_text("x")
     parts = BoxParts((str(work),), (f"{tmp_path}/secret",))
-    return denial_note(output, parts, str(work), ["/added"])
+    return denial_note(
+        output, parts, str(work), ["/added"], protected=[f"{work}/.git/config"], masked=[f"{work}/.env"]
+    )
 
 
 def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowed(tmp_path) -> None:
@@ -33,6 +36,80 @@ def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowe
     read = note(f"cat: {tmp_path}/secret/key: Permission denied", tmp_path)
     assert read is not None
     assert read.startswith(f"the sandbox denies reading {tmp_path}/secret/key;")
+
+
+@every_row(
+    ("line", "denied"),
+    [
+        ("cat: {0}/secret/key: Permission denied", "reading {0}/secret/key"),
+        # A file that is newer than the rules of the kernel may be read, as far as the policy knows.
+        ("cat: {0}/new: Permission denied", "reading {0}/new"),
+        ("/bin/grep: {0}/new: Permission denied", "reading {0}/new"),
+        ("head: cannot open '{0}/new' for reading: Permission denied", "reading {0}/new"),
+        ("ls: cannot open directory '{0}/secret': Permission denied", "reading {0}/secret"),
+        ("cp: cannot open '{0}/new' for reading: Permission denied", "reading {0}/new"),
+        ("sed: can't read {0}/new: Permission denied", "reading {0}/new"),
+        ("cp: cannot create regular file '{0}/new': Permission denied", "writing {0}/new"),
+        ("tee: {0}/new: Permission denied", "writing {0}/new"),
+        ("cat: {0}/missing: Permission denied", None),
+        ("cat: {0}/work/own: Permission denied", None),
+        ("cat: .git/config: Permission denied", None),
+        ("cat: .env: Permission denied", "reading {0}/work/.env"),
+        ("bash: line 1: .env: Permission denied", "reading {0}/work/.env"),
+    ],
+)
+def test_a_note_says_reading_when_it_was_reading(line, denied, tmp_path) -> None:
+    (tmp_path / "new").write_text("x")
+    (tmp_path / "work" / ".git").mkdir(parents=True, exist_ok=True)
+    for name in ("own", ".git/config"):
+        (tmp_path / "work" / name).write_text("x")
+    said = note(line.format(tmp_path), tmp_path)
+    assert (said and said.partition(";")[0]) == (denied and f"the sandbox denies {denied.format(tmp_path)}")
+
+
+HOSTILE_PATHS = (
+    "/proc/1/cwd",  # a link that only its owner may read
+    "/proc/1/root/etc",
+    "/proc/self/fd/0",
+    "/dev/fd/0",
+    "leads-to-fd",
+    "turns",
+    "a\udcff\ud800b",
+    "~\ud800",
+    "~nobody-of-this-name",
+    "x" * 300,
+    "a/" * 900,
+    "fails/x",
+)
+
+
+@every_row("path", HOSTILE_PATHS)
+def test_a_path_that_cannot_be_looked_at_costs_no_note_about_another(path, tmp_path) -> None:
+    work = tmp_path / "work"
+    if not work.exists():
+        work.mkdir()
+        (work / "leads-to-fd").symlink_to("/proc/self/fd/0")
+        (work / "turns").symlink_to("turns")
+
+    def outside(path: str) -> str:
+        if "fails" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return path
+
+    lines = f"ls: cannot read symbolic link '{path}': Permission denied\n'{tmp_path}/out': Permission denied"
+    said = denial_note(lines, BoxParts((str(work),), ()), str(work), outside=outside)
+    assert (
+        said
+        == f"the sandbox denies writing {tmp_path}/out; allowed for writing: the working directory, $TMPDIR"
+    )
+
+
+def test_a_link_through_a_kernel_file_system_is_not_followed(tmp_path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    with (secret / "log").open("w") as file:
+        for path in (f"/proc/self/fd/{file.fileno()}", f"/dev/fd/{file.fileno()}", "/proc/self/cwd/x"):
+            assert note(f"cat: {path}: Permission denied\ntee: {path}: Permission denied", tmp_path) is None
 
 
 def test_a_signal_to_a_process_of_this_user_is_named(tmp_path) -> None:

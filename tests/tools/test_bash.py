@@ -73,6 +73,19 @@ def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monk
     assert not box.answers.is_set()
 
 
+@pytest.mark.parametrize(
+    "failure", [PermissionError(13, "Permission denied"), ValueError("null"), RecursionError()]
+)
+def test_an_explanation_that_fails_costs_no_output(monkeypatch, make_tools, failure) -> None:
+    def denial_note(*_: str) -> str:
+        raise failure
+
+    box = FakeBox("all")
+    monkeypatch.setattr(box, "denial_note", denial_note)
+    monkeypatch.setattr(ToolRoom, "box", box)
+    assert make_tools().error("Bash", command="echo no; exit 3") == f"no\nExit code 3\n{note_of('all')}"
+
+
 def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monkeypatch, make_tools) -> None:
     monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
     box = FakeBox(silent="look")
