@@ -29,6 +29,7 @@ from ralph.cli.values import (
     prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
+    run_directories,
     text_or_file,
     working_directory,
     writable_file,
@@ -273,13 +274,13 @@ def _report_file(line: LoopLine) -> str | None:
     if line.report == "-":
         raise wrong_value("--report", "must be a file: it is rewritten after each iteration")
     path = writable_file("--report", line.report, line.directory)
-    if path is not None:
-        from ralph.places.places import is_named  # noqa: PLC0415 - only with --report
-        from ralph.places.table import UNWRITTEN, named_with  # noqa: PLC0415 - only with --report
+    if path is None:
+        return None
+    from ralph.places.gather import why_protected  # noqa: PLC0415 - few loops write a page
 
-        for name, why in named_with(UNWRITTEN):
-            if is_named(path, name):
-                raise wrong_value("--report", f"must not be or lie in {name}, which {why}")
+    problem = why_protected(path, run_directories(line.directory), os.environ)
+    if problem is not None:
+        raise wrong_value("--report", problem)
     return path
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.mcp.ports import ServerFailedError
 from ralph.values.tool_calls import ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 # The longest name of a tool that every server of the Messages API takes.
 _LONGEST_NAME = 64
@@ -53,16 +54,11 @@ def tool_name(server: str, tool: str) -> str:
 def tools_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[McpTool, ...]:
     """The tools of all servers. `listed` maps the name of each server to the tools that the server has listed.
 
-    The result is sorted by name. So requests have the same bytes, in whatever order the servers answered. If two
-    tools have the same name, the first one is kept.
+    The result is sorted by name. So requests have the same bytes, in whatever order the servers answered. Several tools
+    may have the same name.
     """
-    found: dict[str, McpTool] = {}
-    for server in sorted(listed):
-        for raw in listed[server]:
-            one = _tool(server, raw)
-            if one is not None:
-                found.setdefault(one.definition.name, one)
-    return tuple(found[name] for name in sorted(found))
+    found = (_tool(server, raw) for server in sorted(listed) for raw in listed[server])
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.definition.name))
 
 
 def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
@@ -79,12 +75,20 @@ def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
     )
 
 
-def duplicates_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yields the names that more than one tool would have."""
-    seen: set[str] = set()
-    for server in sorted(listed):
-        for raw in listed[server]:
-            name = tool_name(server, str(raw.get("name")))
-            if name in seen:
-                yield name
-            seen.add(name)
+def without_duplicates(tools: Iterable[McpTool]) -> tuple[tuple[McpTool, ...], tuple[str, ...]]:
+    """The tools without those whose name an earlier one has, and the names of what was left out. Raises ServerFailedError
+    if two servers would have a tool of one name: rules and the model could not tell the servers apart.
+    """
+    found: dict[str, McpTool] = {}
+    again: dict[str, None] = {}
+    for one in tools:
+        name = one.definition.name
+        first = found.setdefault(name, one)
+        if first.server != one.server:
+            raise ServerFailedError(
+                f"the MCP servers {first.server!r} and {one.server!r} both have a tool that would be called {name}: give "
+                f"one of the servers another name, or leave the tool out (--disallowed-tools {name})"
+            )
+        if first is not one:
+            again[name] = None
+    return tuple(found.values()), tuple(again)

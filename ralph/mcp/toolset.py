@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.mcp.tool_list import duplicates_of, tools_of
+from ralph.mcp.tool_list import tools_of, without_duplicates
 from ralph.values.tool_choice import covers, is_chosen
 
 if TYPE_CHECKING:
@@ -48,24 +48,21 @@ class McpToolset:
         listed: dict[str, Sequence[Mapping[str, Any]]] = {}
         for group in self._all:
             listed |= group.tools()
-        chosen = [
+        every = tools_of(listed)
+        chosen, again = without_duplicates(
             tool
-            for tool in tools_of(listed)
+            for tool in every
             if is_chosen(tool.definition.name, self._lists, is_asked_for=tool.server in self._asked_for)
-        ]
+        )
         self._tools = {tool.definition.name: (tool.server, tool.tool) for tool in chosen}
         self.definitions = tuple(tool.definition for tool in chosen)
-        every = [tool.definition.name for tool in tools_of(listed)]
         idle = [
             pattern
             for pattern in self._lists.mcp_patterns
-            if not any(covers(pattern.partition("(")[0], name) for name in every)
+            if not any(covers(pattern.partition("(")[0], tool.definition.name) for tool in every)
         ]
         self.notices = (
-            *(
-                f"two MCP tools would be called {name}; the first one is kept"
-                for name in duplicates_of(listed)
-            ),
+            *(f"two MCP tools would be called {name}; the first one is kept" for name in again),
             *(f"{pattern} names no tool of the MCP servers of this run" for pattern in idle),
         )
 

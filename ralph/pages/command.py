@@ -19,6 +19,7 @@ from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
 from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
+from ralph.places.gather import why_protected
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
@@ -116,15 +117,13 @@ def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:
 
 def place_of_page(output: str | None, directories: Sequence[Path]) -> Path | None:
     """The absolute path of the page, or None for standard output. `output` is that of a `ReportRequest`. No link within
-    the repositories of `directories` may lead the page out of them. Raises UsageError if the page cannot or must not be
-    written there.
+    the repositories of `directories` may lead the page out of them, and it replaces no protected file. Raises UsageError
+    if the page cannot or must not be written there.
     """
     if output == _STANDARD_OUTPUT:
         return None
     path = Path(output) if output is not None else Path.cwd() / REPORT_PAGE
-    problem = result_file_problem(str(path), directories)
-    if problem is None and ".git" in (*path.parts, *Path(os.path.realpath(path.parent)).parts):
-        problem = f"{path} lies in a git directory, which git alone writes"
+    problem = result_file_problem(str(path), directories) or why_protected(str(path), directories, os.environ)
     if problem is None and output is None and os.path.lexists(path) and not _is_page(path):
         problem = f"{path} is there, and ralph report did not make it"
     if problem is not None:

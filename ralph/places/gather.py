@@ -62,6 +62,17 @@ def gather_places(
     return places_of(bases, environment, _Resolver())
 
 
+def why_protected(path: str, directories: Iterable[str | Path], environment: Mapping[str, str]) -> str | None:
+    """The reason why ralph must not write its output to a file that the user names: the file is a protected one. None if
+    it is not. `path` is absolute. `directories` are the directories where agents work. A link at `path` itself does not
+    count, because it is replaced.
+    """
+    above, name = os.path.split(path)
+    places = gather_places([os.path.realpath(one) for one in directories], environment)
+    place = places.why_not_written(f"{os.path.realpath(above).rstrip('/')}/{name}")
+    return None if place is None else f"{path} is protected: {place.path} {place.row.why}"
+
+
 class _Resolver:
     """Resolves symbolic links like `os.path.realpath`. It is faster if many paths lie in few directories, because it
     looks each directory up only once.

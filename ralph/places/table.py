@@ -56,7 +56,7 @@ unread | path, git directory, git entry | tools, landlock, namespaces | Read, Gr
   and pages refuse it; Landlock denies it to commands and searches
 unwritten | path, git directory, git entry, name, dotfiles | tools | Write and Edit refuse it
 unquoted | name | tools | instruction files and linked prompts refuse it
-private | name | tools | Read refuses it, and a search skips it, where the kernel makes the file's content
+private | name, pattern | tools | Read refuses it, and a search skips it, where the kernel makes the file's content
 read-only | path, git entry, name | namespaces | a read-only mount if it exists when a command starts; the directory around \
   it cannot be replaced. Names: at the top of a root
 compared | path, git entry, name | landlock, namespaces | compared after a command and a call of an MCP server; a change is \
@@ -122,14 +122,17 @@ class PlaceRow(Struct, frozen=True):
 
 
 def kind_of(template: str) -> str:
-    """The kind of a template. A `sandbox path` begins with a place that exists only in a sandbox. Raises ValueError for a
-    template that nothing reads: an unknown base, or a `*` where it is no pattern.
+    """The kind of a template. A `sandbox path` begins with a place that exists only in a sandbox, and a `pattern` is a name
+    at any depth with a `*` before its last part. Raises ValueError for a template that nothing reads: an unknown base, or a
+    `*` where it is no pattern.
     """
     if template[0] in "/$~" and "*" not in template:
         return "path"
     if template.startswith(_NAME):
-        if "*" in template[3:].rpartition("/")[0] or template[3:].count("*") > 1:
-            raise ValueError(f"{template}: only the last part of a name may have one *")
+        if "*" in template[3:].rpartition("/")[0]:
+            return "pattern"
+        if template.count("*") > 3:
+            raise ValueError(f"{template}: the last part of a name may have one *")
         return "name"
     first, _, rest = template.partition("/")
     base = first.strip("{}")
@@ -201,6 +204,32 @@ secrets of this machine [shadow(5), sshd(8), NetworkManager(8), systemd.exec(5)]
   /etc/pki/tls/private  /etc/NetworkManager/system-connections  /run/secrets  /var/run/secrets  /run/credentials
   /private/etc/master.passwd
 """
+# What Read could get out of kernel file systems: it runs in ralph's own process, outside of the sandbox.
+_PRIVATE = (
+    (
+        "shows the environment or memory of a process",
+        "proc(5)",
+        "environ mem maps smaps smaps_rollup numa_maps map_files pagemap auxv syscall stack proc/*/stat task/*/stat",
+    ),
+    (
+        "shows the command line of a process",
+        "proc(5): arguments may hold credentials",
+        "proc/*/cmdline task/*/cmdline",
+    ),
+    (
+        "shows memory, addresses or messages of the kernel",
+        "proc(5), and sysfs-module, sysfs-kernel-notes and pstore in the kernel's list of its interfaces",
+        """
+        kcore vmcore kmsg kallsyms kpagecount kpageflags kpagecgroup vmallocinfo iomem slabinfo timer_list sched_debug
+        proc/modules sys/module/*/sections sys/kernel/notes sys/kernel/debug sys/kernel/tracing sys/fs/pstore
+        """,
+    ),
+    (
+        "holds keys or data of the firmware",
+        "keyrings(7); EFI variables and qemu_fw_cfg may hold what a machine was given at its start",
+        "keys key-users sys/firmware",
+    ),
+)
 
 
 def _secret_rows() -> Iterator[PlaceRow]:
@@ -291,11 +320,9 @@ ROWS: tuple[PlaceRow, ...] = (
         source="gitrepository-layout(5)",
     ),
     PlaceRow(("{git}/hooks",), _GIT, (READ_ONLY, COMPARED, TOLD), source="githooks(5)"),
-    PlaceRow(
-        ("**/environ", "**/mem", "**/kcore"),
-        "shows the environment or memory of a process",
-        (PRIVATE,),
-        source="proc(5)",
+    *(
+        PlaceRow(tuple(f"**/{name}" for name in names.split()), shows, (PRIVATE,), source=source)
+        for shows, source, names in _PRIVATE
     ),
     PlaceRow(
         ("/run/user", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/libvirt"),

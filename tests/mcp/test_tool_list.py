@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ralph.mcp.tool_list import duplicates_of, tool_name, tools_of
+import pytest
+
+from ralph.mcp.ports import ServerFailedError
+from ralph.mcp.tool_list import tool_name, tools_of, without_duplicates
 from tests.rows import every_row
 
 
@@ -66,8 +69,30 @@ def test_a_long_description_is_cut_and_a_nameless_tool_left_out() -> None:
     assert one.definition.description.endswith("[cut]")
 
 
-def test_of_two_tools_with_one_name_the_first_is_kept_and_the_other_is_told() -> None:
-    listed = {"a.b": [tool(description="first")], "a_b": [tool(description="second")]}
-    [one] = tools_of(listed)
-    assert one.definition.description == "first"
-    assert list(duplicates_of(listed)) == ["mcp__a_b__t"]
+def test_of_two_tools_of_a_server_with_one_name_the_first_is_kept_and_the_other_is_told() -> None:
+    listed = {
+        "a": [tool("x/y", description="first"), tool("x.y", description="second"), tool("z"), tool(None), {}]
+    }
+    kept, again = without_duplicates(tools_of(listed))
+    assert [(one.definition.name, one.definition.description) for one in kept] == [
+        ("mcp__a__x_y", "first"),
+        ("mcp__a__z", "d"),
+    ]
+    assert again == ("mcp__a__x_y",)
+
+
+@every_row(
+    ("listed", "name"),
+    [
+        ({"a.b": [tool()], "a_b": [tool()]}, "mcp__a_b__t"),
+        ({"a": [tool("b__t")], "a__b": [tool()]}, "mcp__a__b__t"),
+        ({"a": [tool("x"), tool("y.z")], "b": [tool()]}, None),
+        ({"a.b": [tool(None)], "a_b": [tool(None)]}, None),
+    ],
+)
+def test_two_servers_have_no_tool_of_one_name(listed, name) -> None:
+    if name is None:
+        without_duplicates(tools_of(listed))
+        return
+    with pytest.raises(ServerFailedError, match=f"both have a tool that would be called {name}:"):
+        without_duplicates(tools_of(listed))

@@ -11,9 +11,10 @@ from ralph.conversation.journal_lines import sealed
 from ralph.loop.state import LoopState
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopEnd, LoopPlan
-from ralph.pages.command import MARK_OF_PAGE, ReportRequest, write_report
+from ralph.pages.command import MARK_OF_PAGE, ReportRequest, place_of_page, write_report
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome, UsageError
+from tests.rows import every_row
 from tests.sessions.session_journals import SESSION_ID, Told, completed
 
 if TYPE_CHECKING:
@@ -117,14 +118,42 @@ def test_no_page_is_written_through_a_planted_link_or_into_a_git_directory(work,
         report()
     with pytest.raises(UsageError, match="leads out of its repository"):
         report(output=str(work / "away" / "page.html"))
-    with pytest.raises(UsageError, match="git directory"):
+    with pytest.raises(UsageError, match="git's own"):
         report(output=str(work / ".git" / "page.html"))
     (work / "inner").symlink_to(work / ".git")
-    with pytest.raises(UsageError, match="git directory"):
+    with pytest.raises(UsageError, match="git's own"):
         report(output=str(work / "inner" / "page.html"))
     assert (outside / "page.html").read_text() == "kept"
     assert report(output=str(work / "ralph-report.html")) == 0  # the link itself is replaced
     assert (outside / "page.html").read_text() == "kept"
+
+
+@every_row(
+    "place",
+    [
+        ".git",
+        ".mcp.json",
+        "sub/.MCP.json",
+        ".claude/settings.json",
+        ".claude/settings.local.json",
+        "sub/ralph.toml",
+        "inner/settings.json",
+        "../home/.ssh/config",
+        "../home/.config/ralph/config.toml",
+        "../state/page.html",
+    ],
+)
+def test_a_page_is_no_protected_file(work, report, tmp_path, monkeypatch, place) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    kept(work, completed().data)
+    if not (work / "inner").exists():
+        for directory in ("work/.claude", "work/sub", "home/.ssh", "home/.config/ralph"):
+            (tmp_path / directory).mkdir(parents=True)
+        (work / "inner").symlink_to(work / ".claude")
+    with pytest.raises(UsageError, match="is protected"):
+        report(output=os.path.normpath(work / place))
+    with pytest.raises(UsageError, match="is protected"):
+        place_of_page(os.path.normpath(work / place), (work,))
 
 
 def test_with_a_dash_the_page_is_standard_output_and_the_headline_is_not_in_it(

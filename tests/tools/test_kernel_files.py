@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.opened_file import is_made_by_kernel
+from ralph.tools.files.path_guard import why_private
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -45,12 +46,70 @@ def test_nothing_of_the_kernel_is_edited_or_written(tools: Any, path: str) -> No
     assert tools.error("Write", file_path=path, content="x") == refused
 
 
+PROCESS = "shows the environment or memory of a process"
+KERNEL = "shows memory, addresses or messages of the kernel"
+KEYS = "holds keys or data of the firmware"
+PRIVATE_FILES = [
+    ("/proc/1/maps", PROCESS),
+    ("/proc/self/maps", PROCESS),
+    ("/proc/self/task/{pid}/maps", PROCESS),
+    ("/proc/self/smaps", PROCESS),
+    ("/proc/self/smaps_rollup", PROCESS),
+    ("/proc/self/numa_maps", PROCESS),
+    ("/proc/self/map_files/x", PROCESS),
+    ("/proc/self/pagemap", PROCESS),
+    ("/proc/self/auxv", PROCESS),
+    ("/proc/self/syscall", PROCESS),
+    ("/proc/1/stack", PROCESS),
+    ("/proc/{pid}/stat", PROCESS),
+    ("/proc/self/task/{pid}/stat", PROCESS),
+    ("proc/self/maps", PROCESS),
+    ("/proc/1/cmdline", "shows the command line of a process"),
+    ("/proc/self/task/{pid}/cmdline", "shows the command line of a process"),
+    ("/proc/kmsg", KERNEL),
+    ("/proc/kcore", KERNEL),
+    ("/proc/kallsyms", KERNEL),
+    ("/proc/vmallocinfo", KERNEL),
+    ("/proc/iomem", KERNEL),
+    ("/proc/modules", KERNEL),
+    ("/sys/kernel/notes", KERNEL),
+    ("/sys/kernel/debug/x", KERNEL),
+    ("/sys/kernel/tracing/trace", KERNEL),
+    ("/sys/module/ext4/sections/.text", KERNEL),
+    ("/sys/fs/pstore/dmesg", KERNEL),
+    ("/proc/keys", KEYS),
+    ("/proc/key-users", KEYS),
+    ("/sys/firmware/qemu_fw_cfg/raw", KEYS),
+    ("/host/proc/1/maps", None),
+    ("/proc/self/status", None),
+    ("/proc/stat", None),
+    ("/proc/cmdline", None),
+    ("/proc/meminfo", None),
+    ("/sys/block/sda/stat", None),
+    ("/home/me/maps", None),
+]
+
+
+@every_row(("path", "shows"), PRIVATE_FILES)
+def test_what_only_the_kernel_or_a_process_should_know_is_not_read(
+    tools: Any, path: str, shows: str | None
+) -> None:
+    path = path.format(pid=os.getpid())
+    if shows is None:
+        assert why_private(path) is None
+    else:
+        assert tools.error("Read", file_path=path) == f"{path} {shows}, and is not read"
+
+
 def test_other_files_of_the_kernel_are_still_read(tools: Any) -> None:
     assert "Name:" in tools.ok("Read", file_path="/proc/self/status")
+    assert "MemTotal" in tools.ok("Read", file_path="/proc/meminfo")
+    assert "cpu" in tools.ok("Read", file_path="/proc/stat")
 
 
 def test_a_file_is_known_by_its_device_too_whatever_its_path() -> None:
     assert is_made_by_kernel("/mnt/elsewhere/comm", Path("/proc/self/comm").stat())
+    assert why_private("/host/proc/1/maps", Path("/proc/self/maps").stat()) == PROCESS
     assert not is_made_by_kernel("/mnt/elsewhere/comm", Path(__file__).stat())
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places.gather import files_in
-from ralph.places.table import PRIVATE, names_with
+from ralph.places.places import is_named
+from ralph.places.table import PRIVATE, named_with
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
@@ -99,17 +100,10 @@ class PathGuard:
         """
         return self._rules is None or self._rules.why_not_read(real) is None
 
-    @cached_property
-    def _private_names(self) -> frozenset[str]:
-        return frozenset(names_with(PRIVATE))
-
-    def is_private(self, real: str, status: os.stat_result | None = None) -> bool:
-        """Whether the kernel makes the content of a file, and the content is private to a process."""
-        return os.path.basename(real) in self._private_names and is_made_by_kernel(real, status)  # noqa: PTH119 - a str
-
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
-        if self.is_private(real, status):
-            raise ToolError(f"{shown} shows the environment or memory of a process, and is not read")
+        why = why_private(real, status)
+        if why is not None:
+            raise ToolError(f"{shown} {why}, and is not read")
 
     def _refuse(
         self, real: str, shown: str, protection: GuardedPlace | str | None, verb: str = "read"
@@ -171,6 +165,15 @@ class PathGuard:
         return None if path is None else self.places.why_not_read(path)
 
 
+def why_private(real: str, status: os.stat_result | None = None) -> str | None:
+    """Describes what a file shows that only the kernel or a process should know. None if the kernel does not make its
+    content, or if anybody may know it.
+    """
+    if not is_made_by_kernel(real, status):
+        return None
+    return next((shows for name, shows in named_with(PRIVATE) if is_named(real, name)), None)
+
+
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
     """Raises ToolError if the kernel generates the content of the file `real`. Such a file must not be written.
     `real` is a path without links.
@@ -206,7 +209,7 @@ class HiddenPlaces:
         return (
             not self._is_open[above]
             or not self._guard.may_be_shown(real)
-            or self._guard.is_private(real)
+            or why_private(real) is not None
             or self._is_linked(real)
         )
 

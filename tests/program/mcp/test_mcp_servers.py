@@ -445,6 +445,21 @@ for line in sys.stdin:
 """
 
 
+def test_two_servers_whose_tools_get_one_name_end_the_run_before_anything_is_spent(ralph, serve) -> None:
+    server = serve(DONE)
+    silent = {"command": "python3", "args": ["-c", SILENT]}
+    both = ("--mcp-config", config(**{"a.b": silent, "a_b": silent}))
+    ran = run(ralph, *both)
+    assert ran.code == 78
+    assert (
+        "the MCP servers 'a.b' and 'a_b' both have a tool that would be called mcp__a_b__wait"
+        in ran.result["errors"][0]
+    )
+    assert not server.requests
+    assert processes_of(ralph) == []
+    assert run(ralph, *both, "--disallowed-tools", "mcp__a_b__wait").code == 0
+
+
 def test_a_server_is_told_that_nobody_waits_for_a_call_any_more(ralph, serve) -> None:
     ralph.environment["MCP_TOOL_TIMEOUT"] = "500"
     got = ralph.cwd / "got"
