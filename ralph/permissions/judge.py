@@ -137,19 +137,27 @@ class Permissions:
             return RuleVerdict(asks=f"the rule {place} wants somebody to be asked first.{remark}")
         return RuleVerdict()
 
-    def unreadable_places(self) -> tuple[str, ...]:
+    def unreadable_places(self, roots: Sequence[str] = ()) -> tuple[str, ...]:
         """The absolute paths of files and directories whose whole content rules deny to read, with symbolic links
-        resolved.
+        resolved: what patterns name, and in the directories `roots` also what they match now.
 
-        Only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**` probably means
-        a directory of the project and not the system's directory.
+        Outside of `roots`, only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**`
+        probably means a directory of the project and not the system's directory.
         """
-        found = (
-            self._places.disk.real(place)
-            for rule in _about(READERS, self._denying)
+        rules, real = _about(READERS, self._denying), self._places.disk.real
+        found = [
+            real(place)
+            for rule in rules
             if (rule.of.pattern or "").startswith(("//", "~/"))
             for place in rule.path.whole_places()
-        )
+        ]
+        for root in map(real, roots):
+            # A rule about the whole directory would leave nothing to work with.
+            here = [rule.path for rule in rules if not rule.path.holds(root)]
+            named = [place for path in here for place in (*path.whole_places(), *path.literal_paths())]
+            below = (self._places.disk.paths_below(root) or ()) if here else ()
+            named += [one for one in below if any(path.matches(one) for path in here)]
+            found += [path for path in map(real, named) if path.startswith(f"{root.rstrip('/')}/")]
         return tuple(dict.fromkeys(found))
 
     def why_not_read(self, path: str) -> str | None:
@@ -202,6 +210,9 @@ class Permissions:
         why = why_not_allowed(line, rules)
         if why is not None:
             return why
+        unread = _about(READERS, self._denying) if line.has_glob else []
+        if unread:
+            return f"a file name pattern in it may name what the rule {unread[0].of.place} forbids: write the names out"
         may_write = any(rule.is_whole for rule in writers)
         for word in (one.target for one in line.redirections if one.writes and not one.is_harmless):
             if word.text is None or not (may_write or _is_allowed(self._named(word.text), writers)):

@@ -181,6 +181,8 @@ class ParsedLine:
         """Whether a text in the line looks like a substitution that the shell may run later, as with `PS4` and
         arithmetic."""
         words += [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        self.has_glob = any(word.has_glob for word in words)
+        """Whether a word is a file name pattern, or has one."""
         self.everywhere = frozenset(_words_anywhere(self.texts, words))
         """All words of the line. Words inside quotes and substitutions are included."""
 
@@ -211,13 +213,11 @@ class ParsedLine:
             self.not_understood.append(found.not_understood)
         self.suspect = self.suspect or found.suspect
         self.runs_unknown |= found.runs_unknown
-        if found.is_transparent and not is_inner:
-            self._add(replace(command, words=found.commands[0]), level + 1)
-            return
-        if found.commands or found.scripts:
+        if found.scripts or (found.commands and not (found.is_transparent or found.is_runner)):
             self.runner = self.runner or f"`{command.name}`, which runs other commands,"
+        is_inner = is_inner or not found.is_transparent
         for words in found.commands:
-            self._add(SimpleCommand(words), level + 1, is_inner=True)
+            self._add(replace(command, words=words), level + 1, is_inner=is_inner)
         for script in found.scripts:
             self._read_script(script, level + 1)
 
@@ -332,7 +332,8 @@ class ParsedLine:
         name = raw.partition("=")[0]
         if value is None:
             return plain(raw)
-        return Word((f"{name}=", *word_of(value, self._source).parts))
+        word = word_of(value, self._source)
+        return Word((f"{name}=", *word.parts), has_glob=word.has_glob)
 
     def _whole(self, node: Any) -> Word:
         return plain(self._bytes(node).decode("utf-8", "replace"))

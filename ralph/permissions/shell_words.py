@@ -28,6 +28,8 @@ class Word(Struct, frozen=True):
     parts: tuple[Part, ...]
     is_glob: bool = False
     """True if every unknown part is a file name pattern, such as `*` in `*.py`."""
+    has_glob: bool = False
+    """True if a part outside quotes is a file name pattern."""
     choices: tuple[str, ...] = ()
     """The words into which the shell expands the braces of this word, without quotes."""
 
@@ -73,12 +75,14 @@ def name_of(words: Sequence[Word]) -> str | None:
 def word_of(node: Any, source: bytes) -> Word:
     """Makes the word for a node of the syntax tree."""
     raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+    bare = "".join(_bare_texts(node, source))
+    has_glob = re.search(r"[*?]|\[.*\]", bare, re.DOTALL) is not None
     if _has_braces(node, source):
         done, rest = expanded(re.sub(r"[\"'\\]", "", raw), _MOST_CHOICES)
-        return Word((ANY,), choices=(*done, *rest))
+        return Word((ANY,), has_glob=has_glob, choices=(*done, *rest))
     is_known = not any("expansion" in one.type or "substitution" in one.type for one in _below(node))
-    is_glob = is_known and re.search(r"[*?\[]", "".join(_bare_texts(node, source))) is not None
-    return Word(tuple(_joined(_parts(node, source))), is_glob=is_glob)
+    is_glob = is_known and re.search(r"[*?\[]", bare) is not None
+    return Word(tuple(_joined(_parts(node, source))), is_glob, has_glob)
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:

@@ -7,11 +7,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ralph.permissions.shell_words import UNKNOWN, Word, name_of
+from ralph.permissions.command_table import BUILT_IN, FORMS, Form
+from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 class Within(Struct, frozen=True):
@@ -24,6 +26,8 @@ class Within(Struct, frozen=True):
     is_transparent: bool = False
     """True if the wrapper runs the commands unchanged, in the same environment and as the same user. Then only those
     commands must be allowed, and not the wrapper."""
+    is_runner: bool = False
+    """True if a pattern that allows the wrapper by name allows what it runs."""
     not_understood: str = ""
     """A description of a part that cannot be understood. Empty if there is none."""
     suspect: str = ""
@@ -34,56 +38,9 @@ class Within(Struct, frozen=True):
 
 
 NOTHING = Within()
+_FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
+"""The beginnings of names of several words, such as `uv` for `uv run`."""
 
-
-class _Form(Struct, frozen=True):
-    """The syntax of a command that runs another command. Options come first, then operands, then the other command."""
-
-    flags: str = ""
-    """The letters of options without a value."""
-    valued: str = ""
-    """The letters of options with a value."""
-    long_valued: str = ""
-    """The long options whose value is the next word, without dashes. Every other long option is assumed to have no
-    value."""
-    operands: int = 0
-    takes_assignments: bool = False
-    is_transparent: bool = False
-    adds_words: bool = False
-    """True if the command adds unknown words at the end, as xargs does."""
-
-
-_FORMS = {
-    "time": _Form("pvqaV", "fo", "format output", is_transparent=True),
-    "timeout": _Form("vf", "sk", "signal kill-after", operands=1, is_transparent=True),
-    "nice": _Form("", "n", "adjustment", is_transparent=True),
-    "nohup": _Form(is_transparent=True),
-    "stdbuf": _Form("", "ioe", "input output error", is_transparent=True),
-    "command": _Form("p", is_transparent=True),
-    # Reserved words, which the parser takes for names behind `time` and `!`.
-    **dict.fromkeys(
-        "builtin coproc busybox toybox ! { ( then do else elif if while until".split(),
-        _Form(),
-    ),
-    "exec": _Form("cl", "a"),
-    "setsid": _Form("cfw"),
-    "ionice": _Form("t", "cn", "class classdata"),
-    "caffeinate": _Form("dimsu", "tw"),
-    "env": _Form("i0v", "uC", "unset chdir", takes_assignments=True),
-    "sudo": _Form(
-        "AbEeHkKnPS",
-        "CDghpRrTtUu",
-        "user group host prompt chdir close-from chroot",
-        takes_assignments=True,
-    ),
-    "doas": _Form("Lns", "aCu"),
-    "xargs": _Form(
-        "0prtxo",
-        "aEILnPsdR",
-        "arg-file delimiter max-args max-procs max-chars replace max-lines",
-        adds_words=True,
-    ),
-}
 
 SHELLS = frozenset("sh bash dash zsh ksh ash mksh yash fish csh tcsh rbash".split())
 _INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
@@ -96,7 +53,8 @@ _RUN_OTHERS = frozenset(
     crontab tmux screen dtach xvfb-run dbus-run-session hyperfine awk gawk mawk nawk sed gsed ed ex vi vim nvim view
     emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
     prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
-    stap
+    stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
+    scalene kernprof memray retry setuidgid chpst softlimit lerna nx turbo env-cmd
     """.split()
 )
 # Builtins that change what later words mean, or run their words later.
@@ -145,15 +103,29 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
-    if name in _FORMS:
-        return _wrapped(name, _FORMS[name], words)
+    if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
+        name = name.lower()
     if name in SHELLS:
         return _of_shell(words[1:])
     if name in ("eval", "source", "."):
         return _evaluated(name, words[1:])
     if name == "find":
         return _of_find(words[1:])
-    return _suspected(name, words, has_heredoc=has_heredoc)
+    if name.startswith("git-"):
+        return Within(((plain("git"), plain(name.removeprefix("git-")), *words[1:]),), is_runner=True)
+    if name == "command" and any(word.text in ("-v", "-V") for word in words[1:2]):
+        return NOTHING
+    kind = name if name in FORMS else re.sub(r"-?[0-9.]+[a-z]*$", "", name)
+    found = _by_form(kind, FORMS[kind], words[1:]) if kind in FORMS else NOTHING
+    if kind in FORMS and not FORMS[kind].is_runner:
+        return found
+    others = _suspected(name, words, has_heredoc=has_heredoc)
+    return replace(
+        found,
+        not_understood=found.not_understood or others.not_understood,
+        suspect=found.suspect or others.suspect,
+        runs_unknown=found.runs_unknown or others.runs_unknown,
+    )
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
@@ -179,61 +151,99 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within
     return NOTHING
 
 
-def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
-    rest = _after_options(form, [*words[1:]])
-    if rest is None:
-        if name == "command" and any(word.text in ("-v", "-V") for word in words[1:2]):
-            return NOTHING
-        return Within(not_understood=f"`{name}` with these options")
-    if not rest:
-        return Within(runs_unknown=True) if name == "exec" and len(words) > 1 else NOTHING
-    if form.adds_words:
+def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
+    """The commands that a command of the table runs. `words` are those after its name."""
+    rest = _after_options(form, words)
+    if isinstance(rest, Within):
+        inner = {word for path in FORMS if path.startswith(f"{name} ") for word in path.split()}
+        is_family = name in _FAMILIES and "also" not in form.notes
+        is_other = name in _INTERPRETERS or (is_family and not _has(words, inner))
+        return NOTHING if rest.not_understood and is_other else rest
+    following = rest[0].text if rest else ""
+    if f"{name} {following}" in FORMS:
+        return _by_form(f"{name} {following}", FORMS[f"{name} {following}"], rest[1:])
+    if following is None and (name in _FAMILIES or name in _INTERPRETERS):
+        return Within(suspect=f"`{name}` with a word that is known only when it runs,")
+    if name in _FAMILIES and ("also" not in form.notes or following in BUILT_IN):
+        return NOTHING
+    if "1" in form.notes:
+        if following is None:
+            return Within(not_understood=f"`{name}` with a word that is known only when it runs,")
+        rest = rest[2:] if len(rest) > 1 and rest[1].text == "--" else rest[1:]
+    if not rest and not form.beginning:
+        is_asking = any(word.text in ("--help", "--version") for word in words)
+        reads_input = "input" in form.notes or (name == "exec" and words)
+        return Within(runs_unknown=True) if reads_input and not is_asking else NOTHING
+    if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
         rest = [UNKNOWN if replaced and replaced in word.known else word for word in rest] + [UNKNOWN]
     if name == "coproc":  # a name and a whole block may follow
         return Within(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
-    return Within(commands=(tuple(rest),), is_transparent=form.is_transparent)
+    command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
+    return Within((command,), is_transparent="same" in form.notes, is_runner=form.is_runner)
 
 
-def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
-    """Skips the options and operands of a command that runs another command. Returns the words of the other command,
-    or None if an option is unknown.
+def _has(words: Sequence[Word], names: Collection[str]) -> bool:
+    """Whether one of the words is, or may be, one of the names."""
+    return any(word.text is None or word.text in names for word in words)
+
+
+def _program_of(form: Form, word: Word) -> Word:
+    """The name of the program that a word means, such as `eslint` for the package `eslint@9`."""
+    if word.text is None:
+        return word
+    if "version" in form.notes:
+        return plain(re.sub(r"(?<=[\w.-])[@=<>~!\[].*", "", word.text))
+    return plain(word.text.rpartition(":")[2]) if "environment" in form.notes else word
+
+
+def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
+    """Skips the options of a command that runs another command. Returns the words behind them. Returns what the command
+    runs if an option says it, or that it is not understood.
     """
-    if any(word.known.startswith("--split-string") for word in rest):
-        return None
-    while rest and (text := rest[0].text or rest[0].known).startswith("-"):
-        if text == "-" and not form.takes_assignments:  # for env it is an option
-            break
-        if rest[0].text is None:
-            return None
-        rest = rest[1:]
+    rest = list(words)
+    unknown = Within(not_understood="a command that runs others, with options that ralph does not know,")
+    while rest and (rest[0].known.startswith("-") or "dashes" in form.notes):
+        word, rest = rest[0], rest[1:]
+        text = word.text
         if text == "--":
             break
-        takes = _takes_next(form, text)
-        if takes is None:
-            return None
-        rest = rest[1:] if takes else rest
-    while form.takes_assignments and rest and re.match(r"[A-Za-z_]\w*=", rest[0].known):
+        if not word.known.startswith("-"):
+            if not rest:
+                return unknown
+            continue
+        if text == "-" and "-" not in form.options:
+            return [word, *rest]
+        first = word.parts[0] or ""
+        meaning, value = _meaning(form, first)
+        if (
+            meaning is None
+            or (text is None and "=" not in first)
+            or (meaning != "flag" and value is None and not rest)
+        ):
+            return unknown
+        if meaning == "shell":
+            script = rest[0].text if value is None else value
+            return Within(runs_unknown=True) if script is None or text is None else Within(scripts=(script,))
+        if meaning == "command":
+            return rest if value is None else [plain(value), *rest]
+        rest = rest[1:] if meaning == "value" and value is None else rest
+    while "assignments" in form.notes and rest and re.match(r"[A-Za-z_]\w*=", rest[0].known):
         rest = rest[1:]
-    if form.operands and rest and rest[0].text is None:
-        return None
-    return rest[form.operands :]
+    return rest
 
 
-def _takes_next(form: _Form, option: str) -> bool | None:
-    """Whether the next word is the value of the option. None if the option is unknown."""
-    if option.startswith("--"):
-        if "=" in option or option[2:] in form.long_valued.split():
-            return "=" not in option
-        return False if form.long_valued or form.flags else None
-    if form is _FORMS["nice"] and option[1:].lstrip("-+").isdigit():
-        return False
-    for at, letter in enumerate(option[1:], start=1):
-        if letter in form.valued:
-            return at == len(option) - 1
-        if letter not in form.flags:
-            return None
-    return False
+def _meaning(form: Form, text: str) -> tuple[str | None, str | None]:
+    """The meaning of an option, or of several options of one letter, and the value if it stands in the same word."""
+    option, equals, value = text.partition("=")
+    meaning = form.meaning_of(option)
+    if meaning is not None or option.startswith("--"):
+        return meaning, value if equals else None
+    for at, letter in enumerate(text[1:], start=2):
+        meaning = form.meaning_of(f"-{letter}")
+        if meaning != "flag":
+            return meaning, text[at:] or None
+    return "flag", None
 
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
@@ -244,8 +254,6 @@ def _replaced_by_xargs(words: Sequence[Word]) -> str:
             return (texts[at + 1] if at + 1 < len(texts) and text == "-I" else "") or "{}"
         if text.startswith(("-I", "--replace=")):
             return text.removeprefix("--replace=").removeprefix("-I")
-        if text.startswith("-i"):
-            return text[2:] or "{}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ralph.permissions.command_table import FORMS, NOTES
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
 
@@ -256,6 +257,223 @@ OTHER_PATTERNS = [
 @every_row(("rule", "command", "is_denied"), OTHER_PATTERNS)
 def test_the_meaning_of_a_pattern(rule, command, is_denied) -> None:
     assert denies(permissions(deny=[rule]), "Bash", command=command) is is_denied
+
+
+# Lines that run pytest, whoever looks after its environment.
+RUNNERS = [
+    "uv run pytest -q",
+    "uv run -- pytest",
+    "uv run --with pytest-xdist --extra test -p 3.12 pytest -n 2",
+    "uv run --with=$X pytest",
+    "uv --directory sub run pytest",
+    "uv -q --project sub run --frozen pytest",
+    "uv run -m pytest",
+    "uv run --module pytest",
+    "uv run python -m pytest",
+    "uvx pytest",
+    "uvx pytest@8.1",
+    "uvx --from pytest py.test; uvx 'pytest[x]'",
+    "uv tool run --with x pytest",
+    "pipx run pytest==8",
+    "poetry run pytest",
+    "poetry -C sub run pytest",
+    "poetry run -- pytest",
+    "pipenv run pytest",
+    "pdm run -s pytest",
+    "pdm -c x run pytest",
+    "hatch run pytest",
+    "hatch run test:pytest",
+    "hatch -e test run -i py=3.12 pytest",
+    "rye run pytest",
+    "pixi run -e test pytest",
+    "npx pytest",
+    "npx --yes pytest@1 x",
+    "npx -p some pytest",
+    "npx -c 'pytest -x'",
+    "npx --call='pytest -x'",
+    "echo pytest | npx",
+    "npm exec pytest",
+    "npm exec -- pytest",
+    "npm --prefix sub exec -- pytest",
+    "npm x -w one -- pytest",
+    "npm exe pytest",
+    "pnpm exec pytest",
+    "pnpm -r --filter one exec pytest",
+    "pnpm dlx --package x pytest",
+    "pnpm pytest",
+    "pnpx pytest",
+    "pnpm -rc exec 'pytest x'",
+    "corepack pnpm exec pytest",
+    "yarn pytest",
+    "yarn run pytest",
+    "yarn --cwd sub run pytest",
+    "yarn exec pytest",
+    "yarn dlx -p x pytest",
+    "yarn workspace one run pytest",
+    "yarn workspaces foreach -A --include x run pytest",
+    "bunx --bun pytest",
+    "bun x pytest",
+    "bun run pytest",
+    "bun --cwd sub pytest",
+    "cross-env CI=1 pytest",
+    "bundle exec pytest",
+    "bundle exec --gemfile x pytest",
+    "tox -e pytest",
+    "tox exec -e py -- pytest",
+    "tox -e py -- pytest",
+    "nox -s pytest",
+    "nox -s one -- pytest",
+    "conda run -n env pytest",
+    "conda run --no-capture-output -p /env -- pytest",
+    "mamba run -n env pytest",
+    "micromamba -r /root run -n env pytest",
+    "mise exec -- pytest",
+    "mise exec python@3.12 node@20 -- pytest",
+    "mise x -C sub python@3.12 -c 'pytest -x'",
+    "mise exec python@3.12 pytest",
+    "asdf exec pytest",
+    "pyenv exec pytest",
+    "rustup run stable pytest",
+    "direnv exec . pytest",
+    "direnv exec $X pytest",
+    "coverage run -m pytest",
+    "coverage run --source src --branch -m pytest -q",
+    "coverage3 run --module pytest",
+    "coverage run .venv/bin/pytest",
+    "python -m pytest",
+    "python3.12 -X dev -W error -Im pytest",
+    "python3 -mpytest",
+    "python3 -m coverage run -m pytest",
+    "python3 .venv/bin/pytest",
+    "python3 $X -m pytest",
+    "op run -- pytest",
+    "op --account x run --env-file=.env.op --no-masking -- pytest",
+    "doppler run -- pytest",
+    "doppler run -p one -c dev -- pytest",
+    "doppler run --command 'pytest -x'",
+    "doppler run --command=pytest",
+    "infisical run --env dev -- pytest",
+    "dotenv run pytest",
+    "dotenv -f x run --override pytest",
+    "dotenv -e x -- pytest",
+    "dotenvx run -f x -- pytest",
+    "aws-vault exec me -- pytest",
+    "gosu me pytest",
+    "timeout 60 uv run env A=1 poetry run pytest",
+    "uv run sh -c 'pytest'",
+    "uv run timeout 5 pytest",
+    "NPX pytest",
+    "SUDO pytest",
+    "xargs --replace pytest {}",
+    "uv $X pytest",
+    "uv run $X",
+    "$X run pytest",
+    # Options that nobody knows: a word may be the value of one.
+    "uv run --no-such-option x pytest",
+    "uv --no-such-option x run pytest",
+    "npx --no-such-option x pytest",
+    "pnpm --no-such-option x pytest",
+    "conda run --no-such-option=x pytest",
+    "sudo --no-such-option x pytest",
+    "coverage run --no-such-option x -m pytest",
+]
+
+
+@every_row("command", RUNNERS)
+def test_a_runner_does_not_hide_what_it_runs(command: str) -> None:
+    assert denies(permissions(deny=["Bash(pytest:*)"]), "Bash", command=command)
+
+
+@every_row(
+    "command",
+    [
+        "uv sync",
+        "uv pip install pytest",
+        "uv --no-such-option x sync",
+        "uv run ruff check pytest",
+        "uv run --with pytest ruff check",
+        "npm install pytest",
+        "npm test -- pytest",
+        "pnpm rm pytest",
+        "yarn add pytest",
+        "conda install -n pytest x",
+        "python3 pytest.py",
+        "python3 -m pip install pytest",
+        "poetry add pytest",
+        "coverage report pytest",
+        "mise exec pytest@1 -- ruff",
+        "git commit -m pytest",
+        "npx --help",
+    ],
+)
+def test_a_word_that_is_not_run_is_no_command(command: str) -> None:
+    assert not denies(permissions(deny=["Bash(pytest:*)"]), "Bash", command=command)
+
+
+@every_row(
+    ("command", "is_denied"),
+    [
+        ("git-push origin", True),
+        ("/usr/lib/git-core/git-push origin", True),
+        ("git send-pack origin main", True),
+        ("git send-pack", True),
+        ("git -C sub --no-pager send-pack x", True),
+        ("git-send-pack x", True),
+        ("git http-push x", True),
+        ("git subtree push --prefix x origin main", True),
+        ("git subtree -P x push origin main", True),
+        ("git lfs push origin main", True),
+        ("git --no-such-option x send-pack", True),
+        ("poetry run git push", True),
+        ("git-status", False),
+        ("git subtree add -P x push", False),
+        ("git lfs pull", False),
+        ("git log send-pack", False),
+    ],
+)
+def test_every_way_to_push_counts_as_git_push(command: str, is_denied: bool) -> None:
+    assert denies(permissions(deny=["Bash(git push:*)"]), "Bash", command=command) is is_denied
+
+
+@every_row(
+    ("command", "is_allowed"),
+    [
+        ("uv run pytest -q", True),
+        ("uv run --with x pytest", False),
+        ("timeout 5 uv run pytest", True),
+        ("uv run pytest --no-such-option x", True),
+        ("uv run pytest; pytest", False),
+        ("npx --yes anything", True),
+        ("npx --no-such-option x anything", False),
+        ("npx -c 'anything'", False),
+        ("npx sh -c 'anything'", False),
+        ("python3 -m pytest", True),
+        ("python3 -m pip install x", False),
+        ("python3 --no-such-option -m pytest", False),
+        ("pytest", False),
+        ("tox -e py -- -k x", True),
+    ],
+)
+def test_a_pattern_allows_a_runner_by_its_own_words(command: str, is_allowed: bool) -> None:
+    judge = permissions(
+        allow=["Bash(uv run pytest:*)", "Bash(npx:*)", "Bash(python3 -m pytest:*)", "Bash(tox:*)"]
+    )
+    assert denies(judge, "Bash", command=command) is not is_allowed
+
+
+def test_what_an_environment_is_for_is_not_what_a_runner_may_do() -> None:
+    """A pattern for a program does not allow that another one fetches and runs a program of that name."""
+    for command in ("npx pytest", "uvx pytest", "uv run pytest", "python3 -m pytest"):
+        assert denies(permissions(allow=["Bash(pytest:*)"]), "Bash", command=command), command
+
+
+def test_every_command_of_the_table_has_known_notes_and_a_source() -> None:
+    for name, form in FORMS.items():
+        assert form.notes <= set(NOTES), name
+        assert set(form.options.values()) <= {"flag", "value", "shell", "command"}, name
+        assert form.source or FORMS[name.split()[0]].source, name
+    used = {note for form in FORMS.values() for note in form.notes}
+    assert {*used, "as"} == set(NOTES)
 
 
 # Commands as models write them. Rules that are about others must not be in their way.
