@@ -206,10 +206,11 @@ def _open_tools(
     writable = options.writable or (old.writable if old is not None else ())
     if writable != options.writable:
         plan = plan_sandbox(around, writable)
-    denied = () if rules.guards.judge is None else rules.guards.judge.unreadable_places()
-    if denied and plan.is_confined:
+    if rules.guards.judge is not None and plan.is_confined:
         # What rules deny to read as a whole, commands do not see.
-        plan = with_denied_reads(plan, denied, (around.cwd, *map(Path, writable)))
+        roots = (around.cwd, *map(Path, writable))
+        masked_in = [str(root) for root in roots] if plan.has_namespaces else ()
+        plan = with_denied_reads(plan, rules.guards.judge.unreadable_places(masked_in), roots)
     toolbox = build_toolbox(
         around,
         options,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import is_within, repository_top
+from ralph.machine.repository import is_within, is_within_any, repository_top
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SANDBOX_WORDS = "Commands run in a sandbox:"
 """The beginning of the sentence for the model."""
 _MEGABYTE = 1024 * 1024
+# Each mount costs each command time.
+_MOST_MASKED = 100
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
 _COUNTED_BY = "/proc/self/task"
@@ -66,6 +68,8 @@ class BoxPlan(Struct, frozen=True):
     rules_deny: tuple[str, ...] = ()
     """Places that the sandbox makes unreadable because permission rules deny them. ralph's own tools apply the rules
     themselves."""
+    masked: tuple[str, ...] = ()
+    """Such places where commands may write, which only mounts can hide. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
@@ -167,11 +171,18 @@ def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path
     """A copy of `plan` in which commands also cannot read `places`. The paths of `places` contain no symbolic links.
 
     A place that contains a writable directory stays readable, because commands may need programs in this place. A
-    place inside a writable directory stays readable too.
+    place inside a writable directory is masked with namespaces, and stays readable without them.
     """
+    from ralph.sandbox.box_parts import outermost  # noqa: PLC0415 - few runs have such rules
+
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
-    closed = (place for place in places if not any(is_within(one, place) for one in writable))
-    return replace(plan, rules_deny=tuple(closed))
+    closed = [place for place in places if not any(is_within(one, place) for one in writable)]
+    inside = [place for place in closed if is_within_any(place, writable)]
+    return replace(
+        plan,
+        rules_deny=tuple(place for place in closed if place not in inside),
+        masked=outermost(inside)[:_MOST_MASKED] if plan.has_namespaces else (),
+    )
 
 
 def _raise_first(complaints: Iterable[str]) -> None:

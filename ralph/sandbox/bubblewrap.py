@@ -31,6 +31,8 @@ def bwrap_command(
     read_only: Iterable[str] = (),
     empty_directories: Iterable[str] = (),
     empty_files: Iterable[str] = (),
+    closed: str = "",
+    closed_directories: Iterable[str] = (),
     has_network: bool = True,
 ) -> list[str]:
     """The command line of bubblewrap, without `--` and the command to run. All paths are absolute, contain no symbolic
@@ -39,8 +41,9 @@ def bwrap_command(
     `temporary` is the session's directory, which is mounted on /tmp; None leaves the machine's own /tmp to the command.
     `visible` are paths that the command must be able to read, such as its Python: a path in /tmp is mounted there again,
     read-only. Landlock gives these paths the same rights as the session's directory. `pinned` are directories that the
-    command cannot rename or replace, such as `.git`. Without `has_network`, the command's network has only a loopback
-    device.
+    command cannot rename or replace, such as `.git`. A command cannot open an empty file, because it is a device. `closed`
+    is an empty directory in which nothing can be looked up; it is mounted on the `closed_directories`. Without
+    `has_network`, the command's network has only a loopback device.
     """
     namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
     words = [bwrap, *namespaces, *(() if has_network else ("--unshare-net",))]
@@ -54,12 +57,14 @@ def bwrap_command(
         # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
         if place not in ("/", temporary) and not is_within(place, DEVICES):
             words += ("--bind", place, place)
-    for directory in empty_directories:
-        words += ("--tmpfs", directory)
-    for file in empty_files:
-        words += ("--ro-bind", "/dev/null", file)
     for directory in pinned:
         words += ("--bind", directory, directory)
     for place in read_only:
         words += ("--ro-bind", place, place)
+    for directory in empty_directories:
+        words += ("--tmpfs", directory)
+    for file in empty_files:
+        words += ("--ro-bind", "/dev/null", file)
+    for directory in closed_directories:
+        words += ("--ro-bind", closed, directory)
     return words

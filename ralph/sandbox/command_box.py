@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the places are strings, and the kernel takes strings.
-# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH120
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH120
 """The sandbox of a run's commands and searches: makes the Landlock ruleset, the seccomp filter and the command line of
 namespaces when the first command starts, and keeps them until the run ends.
 """
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
+from ralph.machine.repository import is_within
 from ralph.machine.short_digest import short_digest
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined
@@ -73,6 +74,8 @@ class CommandBox:
         self._lock = RLock()
         """Held while a part is made, and while a ruleset is used: the next use may close it."""
         self._temporary: OwnDirectory | None = None
+        self._closed: OwnDirectory | None = None
+        """The empty directory that is mounted on directories that commands must not read."""
         self._made: BoxParts | None = None
         self._cache = ""
         self._git_directories: tuple[str, ...] = ()
@@ -93,6 +96,10 @@ class CommandBox:
         plan, roots, environment, places = self._plan, self._roots, self._environment, self._places()
         self._temporary = self._temporary or OwnDirectory(_PREFIX, (*roots, *plan.write))
         temporary = self._temporary.path
+        if plan.masked and self._closed is None:
+            self._closed = OwnDirectory(_PREFIX, (*roots, *plan.write))
+            # Without the right to search it, git does not take the files that it knows there for removed ones.
+            os.chmod(self._closed.path, 0o400)
         self._cache = package_cache(environment, roots[0]) or temporary
         git = git_places(roots, environment, os.getuid())
         for part in git.parts:
@@ -205,7 +212,13 @@ class CommandBox:
             protected = self._read_only() if self._means.bwrap is not None else ()
         others = (*self._roots[1:], *self._plan.write)
         return denial_note(
-            output, parts, working_directory, others, protected=protected, outside=self.outside
+            output,
+            parts,
+            working_directory,
+            others,
+            protected=protected,
+            masked=self._plan.masked,
+            outside=self.outside,
         )
 
     # --- Searches and file tools
@@ -229,6 +242,9 @@ class CommandBox:
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = self._made = None
+        if self._closed is not None:
+            self._closed.remove()
+            self._closed = None
 
     # --- Means
 
@@ -276,8 +292,16 @@ class CommandBox:
         if bwrap is None:
             return ()
         read_only = self._read_only()
+        # git could not work without its own files.
+        masked = [
+            place
+            for place in self._plan.masked
+            if os.path.lexists(place)
+            and os.path.realpath(place) == place
+            and not any(is_within(place, one) or is_within(one, place) for one in self._git_directories)
+        ]
         tops = {*parts.writable, *self._roots, *self._git_directories}
-        around = {one for path in read_only for one in _above_within(path, tops)}
+        around = {one for path in (*read_only, *masked) for one in _above_within(path, tops)}
         words = bwrap_command(
             bwrap,
             temporary=parts.temporary if parts.has_own_temporary else None,
@@ -286,7 +310,9 @@ class CommandBox:
             pinned=(*filter(os.path.isdir, self._git_directories), *sorted(around)),
             read_only=read_only,
             empty_directories=filter(os.path.isdir, parts.empty),
-            empty_files=(place for place in parts.empty if not os.path.isdir(place)),
+            empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
+            closed="" if self._closed is None else self._closed.path,
+            closed_directories=filter(os.path.isdir, masked),
             has_network=not self._has_own_network,
         )
         return tuple(words)

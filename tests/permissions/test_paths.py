@@ -68,6 +68,54 @@ def test_the_places_that_a_rule_denies_to_read_as_a_whole(pattern, places) -> No
     assert permissions(deny=[f"Edit({pattern})"]).unreadable_places() == ()
 
 
+@every_row(
+    ("pattern", "places"),
+    [
+        ("./secrets/**", (f"{CWD}/secrets", f"{CWD}/secrets/key")),
+        (".env", (f"{CWD}/.env",)),
+        ("*.py", (f"{CWD}/src/main.py", f"{CWD}/tests/test_main.py")),
+        ("**/key", (f"{CWD}/key", f"{CWD}/secrets/key")),
+        ("/bin/**", (f"{CWD}/bin",)),
+        ("//w/project/src/main.py", (f"{CWD}/src/main.py",)),
+        ("~/link/**", ("/keys",)),
+        ("./out/**", (f"{CWD}/out",)),
+        (".", ()),
+        ("//**", ()),
+    ],
+)
+def test_the_places_in_a_root_that_a_rule_denies_to_read(pattern, places) -> None:
+    links = {f"{HOME}/link": "/keys"}
+    judge = permissions(deny=[f"Read({pattern})"], links=links)
+    assert sorted({one for one in judge.unreadable_places([CWD]) if one != CWD}) == sorted(places)
+    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places([CWD]) == ()
+
+
+@every_row(
+    ("command", "is_allowed"),
+    [
+        ("cat src/main.py", True),
+        ("cat *.py", False),
+        ("cat src/*.py", False),
+        ("cat src/main.p?", False),
+        ("cat src/[m]ain.py", False),
+        ("cat {a,b}*", False),
+        ("cat $DIR/*", False),
+        ('cat "$DIR"*', False),
+        ("cat < src/*.py", False),
+        ("cat 'src/*.py'", True),
+        (r"cat src/\*.py", True),
+        ("X=*.py cat x", False),
+        ("cat [", True),
+        ("cat a & cat b*", False),
+    ],
+)
+def test_a_glob_beside_a_rule_that_denies_to_read_matches_no_allowed_pattern(command, is_allowed) -> None:
+    allow = ["Bash(cat:*)", "Bash(X=* cat:*)"]
+    assert denies(permissions(deny=["Read(./.env)"], allow=allow), "Bash", command=command) is not is_allowed
+    for deny in ([], ["Edit(./x)"], ["Bash(rm:*)"]):
+        assert not denies(permissions(deny=deny, allow=allow), "Bash", command=command)
+
+
 def test_a_rule_of_a_file_is_about_its_directory_and_the_working_directory() -> None:
     judge = permissions(deny=["Read(./conf/**)"], root="/w")
     assert denies(judge, "Read", file_path="/w/conf/x")

@@ -28,6 +28,8 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
         read_only=("/tmp/work/.git/config",),
         empty_directories=("/run/user",),
         empty_files=("/run/docker.sock",),
+        closed="/var/ralph/closed",
+        closed_directories=("/tmp/work/secrets",),
         has_network=False,
     )
     assert words == [
@@ -35,9 +37,10 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/var/ralph/tmp", "/tmp"),
         *("--ro-bind", "/tmp/python", "/tmp/python"),
         *("--bind", "/tmp/work", "/tmp/work", "--bind", "/srv", "/srv"),
-        *("--tmpfs", "/run/user", "--ro-bind", "/dev/null", "/run/docker.sock"),
         *("--bind", "/tmp/work/.git", "/tmp/work/.git"),
         *("--ro-bind", "/tmp/work/.git/config", "/tmp/work/.git/config"),
+        *("--tmpfs", "/run/user", "--ro-bind", "/dev/null", "/run/docker.sock"),
+        *("--ro-bind", "/var/ralph/closed", "/tmp/work/secrets"),
     ]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from hashlib import sha256
@@ -58,6 +59,45 @@ def test_what_a_rule_denies_to_read_commands_cannot_read_by_other_words(ralph, s
     [(told, _)] = results(server, 1)
     assert "text of open" in told
     assert "text of plans" not in told
+
+
+@pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces here")
+def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_commands(ralph, serve) -> None:
+    files = (".env", "sub/.env", "secrets/key", "secrets/deep/key", "open", "keys/a.pem", ".git/x.pem")
+    for name in files:
+        (ralph.cwd / name).parent.mkdir(parents=True, exist_ok=True)
+        (ralph.cwd / name).write_text(f"text of {name}\n")
+    subprocess.run(["git", "init", "-q"], cwd=ralph.cwd, check=True)
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.com"]
+    subprocess.run([*git, "add", "-A"], cwd=ralph.cwd, check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], cwd=ralph.cwd, check=True)
+    (ralph.cwd / "show.py").write_text(
+        "import subprocess\n"
+        f"for name in {files!r}:\n    try: print(open(name).read())\n    except OSError as error: print(error)\n"
+        "for name in ('.env', 'secrets/key', 'secrets'):\n"
+        "    subprocess.run(['sh', '-c', f'mv {name} there; rm -rf {name}; echo new > {name}; chmod 777 {name}'])\n"
+        f"subprocess.run({[*git, 'add', '-A']!r})\n"
+        f"subprocess.run({[*git, 'commit', '-qam', 'y']!r})\n"
+        "raise SystemExit(1)\n"
+    )
+    rules = ("Read(./.env)", "Read(./secrets/**)", "Read(*.pem)", "Read(./missing/**)")
+    server = serve(bash("python3 show.py"), bash("mv sub other"), DONE)
+    assert ralph("go", *(word for rule in rules for word in ("--disallowedTools", rule))).code == 0
+    [(told, _)] = results(server, 1)
+    assert [name for name in files if f"text of {name}" in told] == ["open", ".git/x.pem"]
+    assert "[the sandbox denies reading " in told
+    assert "mv: cannot move 'sub' to 'other': Device or resource busy" in results(server, 2)[0][0]
+    for name in files:
+        assert (ralph.cwd / name).read_text() == f"text of {name}\n"
+    removed = subprocess.run(
+        ["git", "log", "--diff-filter=D", "--name-only", "--format="],
+        check=True,
+        cwd=ralph.cwd,
+        capture_output=True,
+        text=True,
+    )
+    assert removed.stdout == "", "git takes no masked file for a removed one"
+    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
 
 @needs_landlock
