@@ -27,7 +27,7 @@ NOTES = {
     "dashes": "the other command begins after `--`",
     "input": "without another command, it reads commands from standard input",
     "version": "the other command is named by a package, which may have a version",
-    "environment": "the other command may begin with the name of an environment and a colon",
+    "environment": "the name of an environment and a colon may stand before the other command, and words with a plus before it",
     "also": "another command may follow without one of the names of several words",
     "1": "one operand stands before the other command",
     "as": "the next words are the beginning of the other command",
@@ -136,7 +136,7 @@ yarn workspaces foreach | ARWpivt --all --recursive --worktree --parallel --inte
 bun          | {_BUN} | F --cwd --filter --env-file | also | bun.sh/docs/cli/run
 bun run      | {_BUN} | F --cwd --filter --env-file | |
 bunx, bun x  | --bun --no-install --verbose --silent | p --package | version | bun.sh/docs/cli/bunx
-cross-env/cross-env-shell | | | assignments | github.com/kentcdodds/cross-env
+cross-env    | | | assignments | github.com/kentcdodds/cross-env
 bundle       | V --verbose --no-color | r --retry | | bundler.io/man/bundle-exec.1.html
 bundle exec  | --keep-file-descriptors --no-keep-file-descriptors --verbose --no-color | --gemfile | |
 conda/mamba/micromamba | v --verbose --no-plugins | r --root-prefix | | docs.conda.io/projects/conda/en/latest/commands/run.html

@@ -54,7 +54,7 @@ _RUN_OTHERS = frozenset(
     emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
     prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
-    scalene kernprof memray retry setuidgid chpst softlimit lerna nx turbo env-cmd
+    scalene kernprof memray retry setuidgid chpst cross-env-shell softlimit lerna nx turbo env-cmd
     """.split()
 )
 # Builtins that change what later words mean, or run their words later.
@@ -156,7 +156,8 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
     rest = _after_options(form, words)
     if isinstance(rest, Within):
         inner = {word for path in FORMS if path.startswith(f"{name} ") for word in path.split()}
-        is_family = name in _FAMILIES and "also" not in form.notes
+        may_be_run = [word for word in words if word.text is None or not word.text.startswith("-")]
+        is_family = name in _FAMILIES and ("also" not in form.notes or not may_be_run)
         is_other = name in _INTERPRETERS or (is_family and not _has(words, inner))
         return NOTHING if rest.not_understood and is_other else rest
     following = rest[0].text if rest else ""
@@ -228,6 +229,8 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
         if meaning == "command":
             return rest if value is None else [plain(value), *rest]
         rest = rest[1:] if meaning == "value" and value is None else rest
+    while "environment" in form.notes and rest and rest[0].known.startswith("+"):
+        rest = rest[1:]
     while "assignments" in form.notes and rest and re.match(r"[A-Za-z_]\w*=", rest[0].known):
         rest = rest[1:]
     return rest

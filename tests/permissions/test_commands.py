@@ -283,6 +283,8 @@ RUNNERS = [
     "pdm -c x run pytest",
     "hatch run pytest",
     "hatch run test:pytest",
+    "hatch run +py=3.12 test:pytest",
+    "cross-env-shell A=1 'pytest -x'",
     "hatch -e test run -i py=3.12 pytest",
     "rye run pytest",
     "pixi run -e test pytest",
@@ -410,6 +412,13 @@ def test_a_word_that_is_not_run_is_no_command(command: str) -> None:
     assert not denies(permissions(deny=["Bash(pytest:*)"]), "Bash", command=command)
 
 
+@every_row("command", ["pnpm rm lodash", "yarn link", "bun test", "pnpm -C sub rm lodash"])
+def test_what_a_runner_calls_its_own_is_no_program(command: str) -> None:
+    denied = ["Bash(rm:*)", "Bash(link:*)", "Bash(test:*)"]
+    assert not denies(permissions(deny=denied), "Bash", command=command)
+    assert denies(permissions(deny=denied), "Bash", command="pnpm exec rm x")
+
+
 @every_row(
     ("command", "is_denied"),
     [
@@ -452,11 +461,21 @@ def test_every_way_to_push_counts_as_git_push(command: str, is_denied: bool) -> 
         ("python3 --no-such-option -m pytest", False),
         ("pytest", False),
         ("tox -e py -- -k x", True),
+        ("yarn --no-such-option", True),
+        ("yarn --no-such-option x", False),
+        ("yarn install --no-such-option x", True),
+        ("npx tsc --no-such-option x", True),
     ],
 )
 def test_a_pattern_allows_a_runner_by_its_own_words(command: str, is_allowed: bool) -> None:
     judge = permissions(
-        allow=["Bash(uv run pytest:*)", "Bash(npx:*)", "Bash(python3 -m pytest:*)", "Bash(tox:*)"]
+        allow=[
+            "Bash(uv run pytest:*)",
+            "Bash(npx:*)",
+            "Bash(python3 -m pytest:*)",
+            "Bash(tox:*)",
+            "Bash(yarn:*)",
+        ]
     )
     assert denies(judge, "Bash", command=command) is not is_allowed
 

@@ -77,7 +77,8 @@ def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_co
         "for name in ('.env', 'secrets/key', 'secrets'):\n"
         "    subprocess.run(['sh', '-c', f'mv {name} there; rm -rf {name}; echo new > {name}; chmod 777 {name}'])\n"
         f"subprocess.run({[*git, 'add', '-A']!r})\n"
-        f"subprocess.run({[*git, 'commit', '-qam', 'y']!r})\n"
+        f"subprocess.run({[*git, 'add', '-A', 'secrets']!r})\n"
+        f"subprocess.run({[*git, 'commit', '-qm', 'y']!r})\n"
         "raise SystemExit(1)\n"
     )
     rules = ("Read(./.env)", "Read(./secrets/**)", "Read(*.pem)", "Read(./missing/**)")
