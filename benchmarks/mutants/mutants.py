@@ -796,4 +796,33 @@ MUTANTS = (
         "if one.name not in _OWN for word in one.words[:1])",
         LINE,
     ),
+    # --- rules about commands, and what the sandbox masks for them
+    Mutant(
+        "an-unknown-option-of-a-runner-is-a-flag",
+        "an option that the table of commands does not have is not understood",
+        "            meaning is None\n            or (text is None",
+        "            (text is None",
+        ("test_commands.py",),
+    ),
+    Mutant(
+        "a-glob-is-allowed-beside-a-denied-path",
+        "beside a rule that denies to read, a file name pattern matches no allowed pattern",
+        "_about(READERS, self._denying) if line.has_glob else []",
+        "_about(READERS, self._denying) if line.has_glob and not rules else []",
+        ("test_paths.py",),
+    ),
+    Mutant(
+        "git-takes-masked-files-for-removed-ones",
+        "a masked directory cannot be searched, so that git does not take its files for removed ones",
+        "os.chmod(self._closed.path, 0o400)",
+        "os.chmod(self._closed.path, 0o500)",
+        ("program/sandbox/test_sandbox.py",),
+    ),
+    Mutant(
+        "a-note-follows-links-of-ralphs-own-process",
+        "a printed path that leads through /proc is not looked at",
+        "or is_within_any(real, KERNEL_PLACES):",
+        "or not real:",
+        ("test_denials.py",),
+    ),
 )
