@@ -11,6 +11,7 @@ import re
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
+from ralph.permissions.command_table import FORMS
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 from ralph.permissions.wildcard import ANY, NAME, Element
 
@@ -31,6 +32,8 @@ _CHANGERS = frozenset(
     black gofmt rename dos2unix unix2dos link mktemp
     """.split()
 )
+# Options of commands of the table by which they run in another directory.
+_IN_DIRECTORY = frozenset("-C --prefix --directory --dir --cwd --chdir --cd".split())
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|--write|--fix|-o.*|--output.*")
 _CHANGES_IN_PLACE = frozenset("sed gsed perl ruby sort awk gawk yq clang-format autopep8 ruff".split())
 _GIT_CHANGES = frozenset("checkout restore rm mv apply reset clean stash am".split())
@@ -223,9 +226,12 @@ class PathJudge:
         for command in self._line.commands:
             words, name = command.words, command.name
             targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
-            if name in ("git", "make", "env", "tar", "npm"):
-                targets = [after for word, after in pairwise(words) if word.text in ("-C", "--prefix")]
-                targets += [plain(word.known[2:]) for word in words[1:] if re.match(r"-C.", word.known)]
+            if name in FORMS or name in ("make", "tar"):
+                targets = [after for word, after in pairwise(words) if word.text in _IN_DIRECTORY]
+                for word in words[1:]:
+                    attached = re.match(r"(-C|--[a-z]+(?==))=?(.*)", word.known)
+                    if attached and attached[1] in _IN_DIRECTORY and word.known != "-C":
+                        targets.append(UNKNOWN if word.text is None else plain(attached[2]))
             elif name not in ("cd", "pushd"):
                 is_lost = is_lost or name == "popd"
                 continue
