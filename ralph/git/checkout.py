@@ -33,6 +33,7 @@ from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory
+from ralph.places.git_places import foreign_directories
 from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class GitCheckout:
         self._directory = directory.resolve()
         self._plan = os.path.normpath(self._directory / plan_file)
         self._own = OwnPaths(top, self._directory, own_paths)
-        self._writable = tuple(Path(os.path.realpath(place)) for place in (top, self._directory, *writable))
+        self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
 
     @cached_property
@@ -139,6 +140,7 @@ class GitCheckout:
         not tracked. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
         branch.
         """
+        self.refuse_foreign()
         git = self.git()
         status = status_of(git)
         self.refuse_unfinished(status)
@@ -159,6 +161,7 @@ class GitCheckout:
         return True
 
     def push(self) -> int:
+        self.refuse_foreign()
         git = self.git()
         status = status_of(git)
         return self.push_of(git, status).push() if status.head else 0
@@ -178,7 +181,7 @@ class GitCheckout:
         """
         pins = self._pins = self._pins or self._pinned_now(git, status)
         settings = remote_settings(git.settings, pins)
-        return Push(git, settings, status, writable=self._writable, known=pins.places)
+        return Push(git, settings, status, writable=(self.top, *self._given), known=pins.places)
 
     def pins_text(self) -> str:
         """The pinned settings as text that `restore_pins` accepts. Raises CheckoutError and Interrupted."""
@@ -221,6 +224,15 @@ class GitCheckout:
         return not inside.startswith("../") and bool(
             self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
         )
+
+    def refuse_foreign(self) -> None:
+        """Raises CheckoutError if git would write a directory or a file that is not this checkout's own."""
+        found = foreign_directories(str(self.top), tuple(map(str, self._given)))
+        for path, why in found:
+            raise CheckoutError(
+                f"git would write {path}, which is not this checkout's own ({why}); if it is yours and you trust this "
+                f"checkout, name it: --add-dir {path}"
+            )
 
     def refuse_unfinished(self, status: GitStatus) -> None:
         """Raises CheckoutError if files have conflicts, or if a merge, rebase, cherry-pick or revert is unfinished."""

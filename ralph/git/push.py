@@ -170,7 +170,9 @@ class Push:
         remote = self.target.remote
         with self._environment(self._settings.with_only_url(remote, url)) as environment:
             git = Git(self._git.seams, self._git.top, environment, ())
-            return reach(git, command, url, rest, remote=remote, limit_s=REMOTE_LIMIT_S, asking=self._asking)
+            limit_s, given = REMOTE_LIMIT_S, tuple(map(str, self._writable))
+            asking = self._asking
+            return reach(git, command, url, rest, remote=remote, limit_s=limit_s, asking=asking, given=given)
 
     @contextmanager
     def _environment(self, settings: RemoteSettings) -> Iterator[dict[str, str]]:

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import Git
 from ralph.git.settings import ALWAYS, settings_from
+from ralph.places.git_places import foreign_directories
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,18 +51,21 @@ def reach(
     remote: str | None = None,
     refuses_checked_out: bool = False,
     held: int | None = None,
+    given: Sequence[str] = (),
 ) -> GitAnswer:
     """Runs `git COMMAND URL REST`, which contacts the remote at `url` and no other. `remote` is the name under which the
     settings of `git` have this address, or None. `asking` runs calls about a remote on this machine; a relative path is
     relative to its directory. If `refuses_checked_out` is True, such a remote refuses a push to a branch that is
-    checked out. Without it, only a push that would update files there is refused. `held` is as in `Git.call`. Raises
-    CheckoutError and Interrupted.
+    checked out. Without it, only a push that would update files there is refused. `held` is as in `Git.call`. `given` are
+    directories that the user has given: a remote on this machine may lead there. Raises CheckoutError and Interrupted.
     """
     service = "receive-pack" if command[0] == "push" else "upload-pack"
     path = local_path(url)
     started = f"git-{service}"
     if path is not None:
-        options = " ".join(map(quote, _for_theirs(asking, path, refuses_checked_out=refuses_checked_out)))
+        options = " ".join(
+            map(quote, _for_theirs(asking, path, given, refuses_checked_out=refuses_checked_out))
+        )
         started = f"{_whose_files(asking)}git {options} {service}"
     words = (*command, f"--{service}={started}", "--", remote or url, *rest)
     return git.call(*words, limit_s=limit_s, held=held, is_remote=True)
@@ -78,13 +82,13 @@ def refuse_old(git: Git) -> None:
         raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
 
 
-def _for_theirs(asking: Git, path: str, *, refuses_checked_out: bool) -> list[str]:
+def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked_out: bool) -> list[str]:
     """Options for git if the remote is the repository at `path` on this machine. With them, git runs no programs that
     this repository's configuration names. Raises CheckoutError and Interrupted.
     """
     pairs = (*_IN_THEIRS, *(["receive.denyCurrentBranch=refuse"] if refuses_checked_out else []))
     ours = [word for pair in pairs for word in ("-c", pair)]
-    place = _git_directory_of(asking, path)
+    place = _git_directory_of(asking, path, given)
     if place is None:  # git will report it
         return [*ALWAYS, *ours]
     # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
@@ -99,16 +103,32 @@ def _for_theirs(asking: Git, path: str, *, refuses_checked_out: bool) -> list[st
     return [*settings.arguments, *ours]
 
 
-def _git_directory_of(asking: Git, path: str) -> str | None:
+def _git_directory_of(asking: Git, path: str, given: Sequence[str]) -> str | None:
     """The git directory that git would use for a remote at `path`, or None if `path` is no repository. Raises
-    CheckoutError and Interrupted.
+    CheckoutError and Interrupted, also if this directory is not the remote's own.
     """
     for suffix in _SUFFIXES:
-        if os.path.lexists(asking.directory / (path + suffix)):
+        place = asking.directory / (path + suffix)
+        if os.path.lexists(place):
             answer = asking.call("rev-parse", "--resolve-git-dir", path + suffix)
             if not answer.status:
+                _refuse_foreign(path, place, given)
                 return os.fsdecode(answer.output.removesuffix(b"\n"))
     return None
+
+
+def _refuse_foreign(path: str, place: Path, given: Sequence[str]) -> None:
+    """Raises CheckoutError if a remote on this machine leads to a git directory that is not its own. `place` is what git
+    takes for its git directory.
+    """
+    is_bare = place.name != ".git"
+    if is_bare and place.is_file():
+        raise CheckoutError(f"the remote {path} is a file that names another repository: name that one")
+    top = os.path.realpath(place if is_bare else place.parent)
+    for foreign, why in foreign_directories(top, given, is_bare=is_bare):
+        raise CheckoutError(
+            f"the remote {path} leads to {foreign}, which is not its own ({why}): name the repository itself"
+        )
 
 
 def _whose_files(asking: Git) -> str:

@@ -1,13 +1,14 @@
 # os.path instead of pathlib: git directories are compared as strings.
 # ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
-"""Finds the git directories of the checkouts around the roots, and those of them that commands may write. It runs no
-program and writes nothing.
+"""Finds the git directories of the checkouts around the roots. It decides which of them the sandbox lets commands write, and
+whether ralph's own git commits and pushes there. It runs no program and writes nothing.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -30,6 +31,10 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 # The directories of a repository that `git commit` and `git fetch` write in a linked worktree, besides the worktree's own.
 _SHARED = ("objects", "refs", "logs")
 _GIT = ".git"
+# Files and directories that `git commit`, `git update-ref` and `git receive-pack` write. Git follows a link in the place
+# of each, and writes the words of a commit into some of them.
+_WRITTEN_FILES = ("index", "COMMIT_EDITMSG", "packed-refs")
+_WRITTEN_TREES = ("refs", "logs", "reftable")
 GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 """The variables by which the user's environment names a git directory (git(1))."""
 
@@ -86,6 +91,46 @@ def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) 
     )
 
 
+def foreign_directories(
+    place: str, roots: Sequence[str], *, is_bare: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """The paths that git would write for a repository although they are not the repository's own. Each comes with the
+    reason. `place` is the top of a checkout, or a git directory if `is_bare` is True, and `roots` are directories that the user has given.
+    All are without symbolic links. What lies in a root is not foreign.
+
+    Foreign is what `git_places` refuses because of its name: a file `.git`, a link, and a forged linked worktree or
+    submodule may come from an archive or from an agent, and name any repository. A symbolic link inside the git directory
+    is foreign too, unless it leads to a root outside of the repository.
+    """
+    claims = _claimed_itself(place, roots) if is_bare else _claimed_by_checkout(place, roots)
+    judged = [(os.path.realpath(path), why) for path, why in claims if why is not None]
+    foreign = [(path, why) for path, why in judged if why and not is_within_any(path, roots)]
+    own = [path for path, why in judged if not why or is_within_any(path, roots)]
+    for directory in own:
+        for link in _links_in(directory):
+            target = os.path.realpath(link)
+            if is_within_any(target, (place, *own)) or not is_within_any(target, roots):
+                foreign.append((target, f"{link} is a link"))
+    return tuple(dict.fromkeys(foreign))
+
+
+def _links_in(directory: str) -> Iterator[str]:
+    """Yields the symbolic links among what git writes in a git directory."""
+    pending = [f"{directory}/{name}" for name in _WRITTEN_TREES]
+    for path in (*(f"{directory}/{name}" for name in _WRITTEN_FILES), f"{directory}/objects", *pending):
+        if os.path.islink(path):
+            yield path
+    with suppress(OSError), os.scandir(f"{directory}/objects") as listing:
+        yield from (entry.path for entry in listing if entry.is_symlink())
+    for tree in pending:
+        with suppress(OSError), os.scandir(tree) as listing:
+            for entry in listing:
+                if entry.is_symlink():
+                    yield entry.path
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+
+
 def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
     """Whether a git directory may be granted as a whole, because it contains only git's own files. It must lie in a
     root, in a `.git`, or in the `worktrees` of the user's repository. A git directory outside of the roots must not
@@ -139,7 +184,7 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]
             if above != root:
                 yield above, "it only looks like a bare repository around the working directory"
                 continue
-            yield above, ""
+            yield from _claimed_itself(above, roots)
             return
 
 
@@ -150,12 +195,16 @@ def _claimed_by_checkout(top: str, roots: Sequence[str]) -> Iterator[tuple[str, 
         yield place, f"{place} is a link"
         yield from ((one, None) for one in (git_directory(top), common_directory(place)) if one)
     elif os.path.isdir(place):
-        yield place, ""
-        common = _common_of(place)  # git makes none there, but uses one that somebody made
-        if common is not None and common != place:
-            yield common, "" if is_within_any(common, roots) else f"{place}/commondir names it"
+        yield from _claimed_itself(place, roots)
     elif os.path.isfile(place):
         yield from _claimed_by_file(top, roots)
+
+
+def _claimed_itself(place: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    yield place, ""
+    common = _common_of(place)  # git makes none there, but uses one that somebody made
+    if common is not None and common != place:
+        yield common, "" if is_within_any(common, roots) else f"{place}/commondir names it"
 
 
 def _claimed_by_file(checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -194,10 +243,13 @@ def _is_worktree_of(directory: str, common: str) -> bool:
 
 
 def _submodule_at(directory: str) -> str | None:
-    """The working tree that a submodule's configuration names, or None."""
-    configuration = beginning_of(f"{directory}/config").replace(b"\0", b"")  # no path has a NUL
-    for line in os.fsdecode(configuration).splitlines():
-        key, equals, value = line.partition("=")
-        if equals and key.strip().lower() == "worktree":
-            return os.path.realpath(os.path.join(directory, value.strip()))
+    """The working tree that a submodule's configuration names, or None. With `extensions.worktreeConfig`, as for a sparse
+    checkout, the name is in the other file.
+    """
+    for file in ("config", "config.worktree"):
+        configuration = beginning_of(f"{directory}/{file}").replace(b"\0", b"")  # no path has a NUL
+        for line in os.fsdecode(configuration).splitlines():
+            key, equals, value = line.partition("=")
+            if equals and key.strip().lower() == "worktree":
+                return os.path.realpath(os.path.join(directory, value.strip()))
     return None

@@ -12,6 +12,7 @@ import pytest
 
 from ralph.fleet.checkouts import Delivered, GitCalls, Maker, Repositories, head_of
 from ralph.git.answer import CheckoutError
+from ralph.values.outcome import Outcome
 from tests.fleet.checked_out import checked_out, source_with
 from tests.fleet.http_repository import HttpRepository
 from tests.git.repositories import Repository, committed
@@ -150,6 +151,25 @@ def test_no_objects_of_another_repository_are_pushed(
         CheckoutError, match="read-tree" if way == "alternates" else "the agent has replaced it"
     ):
         checkout.finish("Job", FIRST)
+
+
+@pytest.mark.parametrize("way", ["link", "file"])
+def test_a_repository_that_leads_to_another_one_is_refused_before_anything_is_spent(
+    source: Repository, private: Repository, tmp_path: Path, way: str
+) -> None:
+    leading = tmp_path / "leading"
+    leading.mkdir()
+    if way == "link":
+        (leading / ".git").symlink_to(private.top / ".git")
+    else:
+        (leading / ".git").write_text(f"gitdir: {private.top}/.git\n")
+    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR))
+    with pytest.raises(CheckoutError, match="which is not its own") as raised:
+        repositories.check_out(str(leading), None, tmp_path / "job/checkout", "ralph/job")
+    assert raised.value.outcome is Outcome.CONFIG
+    worktree = tmp_path / "linked"
+    private.git("worktree", "add", "-q", "--detach", str(worktree))
+    repositories.check_out(str(worktree), None, tmp_path / "job/checkout", "ralph/job")
 
 
 @pytest.mark.parametrize("way", ["link", "file"])

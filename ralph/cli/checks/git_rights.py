@@ -74,6 +74,7 @@ def _told(subject: str, within_s: float, check: Callable[[], Finding]) -> Findin
 
 
 def _identity(checkout: GitCheckout) -> Finding:
+    checkout.refuse_foreign()
     name = committer(checkout.git())
     if name is None:
         problem = "git does not know who commits here, so every commit would fail"
@@ -83,6 +84,7 @@ def _identity(checkout: GitCheckout) -> Finding:
 
 def _push(checkout: GitCheckout) -> Finding:
     """Tries a push in the same way as a loop with `--push` does before it begins."""
+    checkout.refuse_foreign()
     git = checkout.git()
     try:
         push = checkout.push_of(git, status_of(git))

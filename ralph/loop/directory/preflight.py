@@ -68,6 +68,8 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
             )
         refuse_without_ripgrep()
         return []
+    if commits or pushes:
+        checkout.refuse_foreign()
     git = checkout.git()
     status = status_of(git)
     checkout.refuse_unfinished(status)

@@ -52,6 +52,29 @@ def git(ralph, *arguments: str) -> str:
     return ran.stdout.strip()
 
 
+def test_a_repository_elsewhere_is_refused_before_anything_is_spent(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """A plain run and a loop that neither commits nor pushes work there, with a notice."""
+    shutil.copytree(checkout.top, tmp_path / "other")
+    shutil.rmtree(checkout.top / ".git")
+    (checkout.top / ".git").write_text("gitdir: ../other/.git\n")
+    server = iterations([bash("echo work >> work")])
+    before = git(ralph, "-C", "other", "for-each-ref")
+    for option in ("--commit", "--push"):
+        ran = ralph("loop", "go", option, "--max-iterations", "1", "--sandbox", "auto")
+        assert ran.code == 78
+        assert "other/.git, which is not this checkout's own (it does not name " in ran.last_line
+        assert ran.last_line.endswith(f"--add-dir {tmp_path}/other/.git")
+    assert not server.requests
+    given = ("--add-dir", str(tmp_path / "other/.git"), "--max-iterations", "1")
+    assert ralph("loop", "go", "--commit", *given).code == 0
+    assert git(ralph, "-C", "other", "for-each-ref") != before
+    plain = ralph("loop", "go", "--max-iterations", "1", "--sandbox", "auto")
+    assert plain.code == 0
+    assert "[notice] commands may not write the git directory" in plain.stderr
+
+
 def of_remote(ralph, *arguments: str) -> str:
     return git(ralph, "--git-dir", "remote.git", *arguments)
 

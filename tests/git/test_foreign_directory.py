@@ -1,0 +1,169 @@
+"""ralph's git writes no repository but the checkout's own, and the sandbox gives the same answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.git.answer import CheckoutError
+from ralph.git.checkout import GitCheckout
+from ralph.loop.directory.preflight import check_checkout
+from ralph.places.git_places import git_places
+from ralph.values.outcome import Outcome
+from tests.git.repositories import Repository, cloned, committed
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# A program of the shell that runs in the checkout. `../other` is another repository of the user.
+CLAIMS = {
+    "a file": "rm -r .git && echo gitdir: ../other/.git >.git",
+    "a link": "rm -r .git && ln -s ../other/.git .git",
+    "a common directory": "echo ../../other/.git >.git/commondir",
+    "a forged linked worktree": "mv .git own && mkdir -p own/worktrees/x && echo gitdir: own/worktrees/x >.git && "
+    "cp own/HEAD own/index own/worktrees/x && echo $PWD/.git >own/worktrees/x/gitdir && "
+    "echo ../../../../other/.git >own/worktrees/x/commondir",
+    "the worktree of another checkout": "git -C ../other worktree add -q ../third && rm -r .git && cp ../third/.git .git",
+    "a submodule of another checkout": "git -C ../other submodule add -q ../remote.git part && rm -r .git && "
+    "echo gitdir: ../other/.git/modules/part >.git",
+}
+LINKS = {
+    "its branches": "rm -r .git/refs/heads && ln -s ../../../other/.git/refs/heads .git/refs/heads",
+    "one branch": "ln -sf ../../../../other/.git/refs/heads/main .git/refs/heads/main",
+    "its objects": "mv .git/objects ../moved && ln -s ../../moved .git/objects",
+    "some of its objects": "mkdir -p ../moved/d && rm -rf .git/objects/0a && ln -s ../../../moved/d .git/objects/0a",
+    "its index": "mv .git/index ../moved && ln -s ../../moved .git/index",
+    "the words of a commit": "touch ../moved && ln -sf ../../moved .git/COMMIT_EDITMSG",
+    "the words of a commit in its configuration": "ln -sf config .git/COMMIT_EDITMSG",
+    "its log": "mkdir -p .git/logs && touch ../moved && ln -sf ../../../moved .git/logs/HEAD",
+    "the log of a branch in a hook": "rm -rf .git/logs/refs/heads && ln -s ../../hooks .git/logs/refs/heads",
+    "its packed branches": "touch ../moved && ln -sf ../../moved .git/packed-refs",
+}
+OTHER = {
+    "a plain repository": ":",
+    "a linked worktree": "git worktree add -q --detach ../linked",
+    "a submodule": "git submodule add -q ../remote.git inner",
+    "a submodule with sparse files": "git submodule add -q ../remote.git inner && git -C inner sparse-checkout set dir",
+    "a worktree of a bare repository": "git clone -q --bare . ../bare && git -C ../bare worktree add -q --detach ../linked",
+}
+
+
+def made(place: Path, script: str) -> Repository:
+    repository = cloned(place / "work", place / "home")
+    committed(place / "other", place / "home")
+    environment = repository.environment | {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "protocol.file.allow",
+        "GIT_CONFIG_VALUE_0": "always",
+    }
+    subprocess.run(
+        ["sh", "-ec", script], cwd=repository.top, check=True, env=environment, capture_output=True
+    )
+    return repository
+
+
+def state_of(place: Path) -> dict[str, bytes]:
+    """Everything beside the checkout."""
+    return {
+        str(path): path.read_bytes()
+        for top in ("other", "remote.git", "moved", "third")
+        for path in (place / top, *(place / top).rglob("*"))
+        if path.is_file()
+    }
+
+
+def attempts(checkout: GitCheckout) -> dict[str, Callable[[], object]]:
+    return {
+        "begin with --commit": lambda: check_checkout(checkout, commits=True, pushes=False),
+        "begin with --push": lambda: check_checkout(checkout, commits=False, pushes=True),
+        "commit": lambda: checkout.commit("x"),
+        "push": checkout.push,
+    }
+
+
+@every_row(("name", "script"), [*CLAIMS.items(), *LINKS.items()])
+def test_a_directory_that_is_not_its_own_is_not_written(tmp_path_factory, name: str, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, script)
+    repository.write("new")
+    before = state_of(place)
+    for attempt, act in attempts(repository.checkout()).items():
+        with pytest.raises(CheckoutError, match="not this checkout's own") as raised:
+            act()
+        assert raised.value.outcome is Outcome.CONFIG, attempt
+    assert state_of(place) == before
+    refused = git_places([str(repository.top)], {}, os.getuid()).refused
+    assert bool(refused) == (name in CLAIMS), "the sandbox and git give one answer"
+
+
+@every_row("name", ["a file", "a link", "a common directory", "its objects"])
+def test_the_user_can_give_it_by_its_name(tmp_path_factory, name: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, (CLAIMS | LINKS)[name])
+    repository.write("new")
+    given = place / ("moved" if name == "its objects" else "other/.git")
+    checkout = GitCheckout(
+        repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=(given,)
+    )
+    assert check_checkout(checkout, commits=True, pushes=False) is not None
+    if name != "a common directory":  # its HEAD is of a branch that the other repository has elsewhere
+        assert checkout.commit("x")
+
+
+def test_a_loop_that_neither_commits_nor_pushes_begins(tmp_path: Path) -> None:
+    repository = made(tmp_path, "git init -q --separate-git-dir=../separate")
+    check_checkout(repository.checkout(), commits=False, pushes=False)
+    repository.checkout().snapshot()
+
+
+@every_row(("name", "script"), list(OTHER.items()))
+def test_what_git_itself_makes_is_the_checkouts_own(tmp_path_factory, name: str, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, script)
+    top = next(one for one in (place / "linked", repository.top / "inner", repository.top) if one.exists())
+    inner = Repository(top, place / "home")
+    inner.git("-c", "user.name=x", "-c", "user.email=x@y", "switch", "-q", "-C", "mine")
+    inner.git("config", "user.name", "x")
+    inner.git("config", "user.email", "x@y")
+    inner.write("new")
+    check_checkout(inner.checkout(), commits=True, pushes=False)
+    assert inner.checkout().commit("x"), name
+
+
+# The remote, and what a command of the agent makes of it.
+REMOTES = {
+    "a file": (
+        "../mine",
+        "git clone -q . ../mine && rm -r ../mine/.git && echo gitdir: ../other/.git >../mine/.git",
+    ),
+    "a link": ("../mine", "git clone -q . ../mine && rm -r ../mine/.git && ln -s ../other/.git ../mine/.git"),
+    "a bare one with a common directory": (
+        "../mine",
+        "git init -q --bare ../mine && echo ../other/.git >../mine/commondir",
+    ),
+    "a bare one with branches elsewhere": (
+        "../mine",
+        "git init -q --bare ../mine && rm -r ../mine/refs/heads && ln -s ../../other/.git/refs/heads ../mine/refs/heads",
+    ),
+    "a file of another name": ("../mine", "echo gitdir: other/.git >../mine.git"),
+}
+
+
+@every_row(("name", "url", "script"), [(name, *row) for name, row in REMOTES.items()])
+def test_a_remote_on_this_machine_leads_to_itself(tmp_path_factory, name: str, url: str, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, script)
+    repository.git("config", "remote.origin.url", url)
+    repository.git("-C", "../other", "config", "receive.denyCurrentBranch", "ignore")
+    repository.write("new")
+    repository.commit_all()
+    before = state_of(place)
+    with pytest.raises(CheckoutError, match=r"the remote .*/mine (leads to|is a file)") as raised:
+        repository.checkout().push()
+    assert raised.value.outcome is Outcome.CONFIG, name
+    assert state_of(place) == before
