@@ -121,6 +121,7 @@ TOUCHES_THE_WORLD = (
     "pages.page_frame",
     "places.gather",
     "places.git_places",
+    "places.nested_repositories",
     "prompt",
     "run.command",
     "run.context",

@@ -34,6 +34,7 @@ from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory
 from ralph.places.git_places import foreign_directories
+from ralph.places.nested_repositories import look_for_repositories
 from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from ralph.git.look import GitStatus, StatusEntry
     from ralph.git.runner import GitSeams
+    from ralph.places.nested_repositories import NestedRepository
 
 
 # Files in git's directory during an unfinished operation.
@@ -68,9 +70,10 @@ class GitCheckout:
         seams: GitSeams,
         own_paths: tuple[Path, ...] = (),
         writable: tuple[Path, ...] = (),
+        warn: Callable[[str], None] = lambda _text: None,
     ) -> None:
         """`top` is the result of `repository_top`. `own_paths` are as in `OwnPaths`. `writable` lists the directories
-        outside the checkout where the agent may write.
+        outside the checkout where the agent may write. `warn` tells the user what a commit leaves out.
         """
         self.top = top
         self._seams = seams
@@ -79,6 +82,7 @@ class GitCheckout:
         self._own = OwnPaths(top, self._directory, own_paths)
         self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
+        self._warn, self._warned = warn, ""
 
     @cached_property
     def git_directory(self) -> Path:
@@ -137,7 +141,7 @@ class GitCheckout:
 
     def commit(self, message: str) -> bool:
         """Commits all uncommitted work and returns whether there was any. Skips repositories inside this one that are
-        not tracked. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
+        not tracked, and those whose configuration names a program, also if they are staged. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
         branch.
         """
         self.refuse_foreign()
@@ -145,7 +149,14 @@ class GitCheckout:
         status = status_of(git)
         self.refuse_unfinished(status)
         self.refuse_detached(status)
-        entries = self.uncommitted(status)
+        nested = self._look_for_nested()
+        entries, left_out = [], []
+        for entry in counted(status.entries, self._own):
+            if any(_is_of(entry, one) for one in nested):
+                left_out.append(entry)
+            elif not entry.is_nested:
+                entries.append(entry)
+        _unstage(git, left_out)
         unstaged = [entry for entry in entries if entry.is_unstaged]
         if not entries:
             return False
@@ -159,6 +170,21 @@ class GitCheckout:
             f"--message={message}",
         )
         return True
+
+    def _look_for_nested(self) -> tuple[NestedRepository, ...]:
+        """Looks through the tree for repositories whose configuration names a program, and tells the user of them."""
+        digests = FileDigests(self._seams.waiter, self._seams.clock)
+
+        def is_over() -> bool:
+            digests.look_up()
+            return False
+
+        look = look_for_repositories(str(self.top), is_over=is_over)
+        sentence = look.sentence()
+        if sentence and sentence != self._warned:
+            self._warn(f"{sentence}; commits leave such repositories out")
+        self._warned = sentence
+        return look.found
 
     def push(self) -> int:
         self.refuse_foreign()
@@ -284,6 +310,21 @@ def shown(paths: Sequence[str], most: int = 3) -> str:
     """
     names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
+
+
+def _is_of(entry: StatusEntry, nested: NestedRepository) -> bool:
+    """Whether an entry is a nested repository or lies in it. The outer repository's own files in its working tree do not
+    count.
+    """
+    is_itself = entry.path.rstrip("/") == nested.path
+    return is_itself or (nested.holds(entry.path) and (nested.is_bare or not entry.is_tracked))
+
+
+def _unstage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
+    """Gives the index the entries of HEAD again. The working tree stays."""
+    lines = [line for entry in entries for line in entry.of_head()]
+    if lines:
+        git.change("update-index", "-z", "--index-info", given=b"".join(lines))
 
 
 def _stage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:

@@ -49,6 +49,14 @@ class StatusEntry(Struct, frozen=True):
         """Whether the entry is a repository inside this repository and is not tracked."""
         return not self.is_tracked and self.path.endswith("/")
 
+    def of_head(self) -> Iterator[bytes]:
+        """The line of git-update-index(1) that gives the index the entry of HEAD, if it has another one. The record of such
+        a file is "1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>".
+        """
+        parts = self.record.split(b" ", _FIELDS[b"1"])
+        if parts[0] == b"1" and parts[1][:1] != b".":
+            yield parts[3] + b" " + parts[6] + b"\t" + parts[-1] + b"\0"
+
 
 class GitStatus(Struct, frozen=True):
     head: str

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.git.answer import CheckoutError
+from ralph.places.git_config import STANDARD_LFS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -42,8 +43,6 @@ _FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|requir
 _CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
 _HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
 _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
-# The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH.
-_GIT_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OBJECT_FORMAT = "extensions.objectformat"
 _OF_THE_REPOSITORY = frozenset({"local", "worktree"})
@@ -140,7 +139,7 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
-        if match and not (match["name"] == "lfs" and _GIT_LFS.fullmatch(setting.value)):
+        if match and not (match["name"] == "lfs" and STANDARD_LFS.fullmatch(setting.value)):
             found.setdefault(match["name"], set()).add(match["key"])
     return found
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["around", "tree", "file"]
 """The kind of a guarded path: only a directory around guarded ones, a path with everything in it, or a single file."""
+_NESTED_IN = ("modules", "worktrees")
+"""The folders of a git directory that contain further git directories (gitrepository-layout(5))."""
+_MOST_NESTED = 10_000
+"""The maximum number of folders in which git directories are looked for. The look takes 10 ms for a thousand."""
 PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -139,7 +143,7 @@ def _code() -> Iterator[str]:
 
 class GuardedFiles:
     """The files on the disk with a guard of commands: READ_ONLY or COMPARED. These are the guard's paths, its names at the
-    top of each root, and its entries of each git directory.
+    top of each root, and its entries of each git directory, also of those of submodules and linked worktrees in it.
     """
 
     def __init__(
@@ -149,20 +153,61 @@ class GuardedFiles:
         are the guard's paths (`GuardedPlaces.guarded`).
         """
         own = (os.path.join(root, ".git") for root in roots)
-        self.git_directories = tuple(dict.fromkeys((*own, *git_directories)))
+        self.outer = tuple(dict.fromkeys((*own, *git_directories)))
+        """The git directories that contain all others."""
+        self.nested: dict[str, None] = {}
+        """The git directories inside of these that `look_for_nested` has found until now. They may be gone."""
+        self.around: dict[str, None] = {}
+        """The directories on the way to them, such as `.git/modules`."""
         self._entries = git_entries_with(guard)
+        self._folders = tuple(dict.fromkeys(one.rpartition("/")[0] for one in self._entries if "/" in one))
         self._names = [
             os.path.split(os.path.join(root, name)) for root in roots for name in names_with(guard)
         ]
         self._roots, self._paths = roots, tuple(paths)
+        self.look_for_nested()
+
+    @property
+    def git_directories(self) -> tuple[str, ...]:
+        return (*self.outer, *(one for one in self.nested if one not in self.outer))
+
+    @property
+    def removable(self) -> set[str]:
+        """The directories that git itself removes, as by `git worktree remove`."""
+        return {*self.around, *self.nested}.difference(self.outer)
+
+    def look_for_nested(self) -> None:
+        """Finds the git directories of submodules and linked worktrees that exist now. Follows no link."""
+        pending = [directory for directory in self.outer if _is_directory(directory)]
+        count = 0
+        for directory in pending:
+            for folder in _NESTED_IN:
+                above = f"{directory}/{folder}"
+                between = [above] if _is_directory(above) else []
+                for one in between:
+                    self.around[one] = None
+                    for name in _directories_in(one):
+                        count += 1
+                        if count > _MOST_NESTED:
+                            return
+                        path = f"{one}/{name}"
+                        # A submodule may have a name with slashes.
+                        if (
+                            folder == "modules"
+                            and not os.path.lexists(f"{path}/HEAD")
+                            and path not in self.nested
+                        ):
+                            between.append(path)
+                            continue
+                        self.nested[path] = None
+                        pending.append(path)
 
     def found(self) -> Iterator[tuple[str, Kind]]:
         """Yields the paths. A directory comes before its content. Files need not exist."""
-        for directory in self.git_directories:
+        for directory in (*self.around, *self.git_directories):
             yield directory, "around"
-            if _is_directory(directory):
-                for entry in self._entries:
-                    yield f"{directory}/{entry}", "tree"
+        for directory in filter(_is_directory, self.git_directories):
+            yield from self._found_in(directory)
         for path in self._paths:
             yield path, "tree"
         for above, name in self._names:
@@ -176,6 +221,23 @@ class GuardedFiles:
                     for one in os.listdir(above):
                         if one.startswith(start) and one.endswith(end):
                             yield os.path.join(above, one), "file"
+
+    def _found_in(self, directory: str) -> Iterator[tuple[str, Kind]]:
+        """Yields the guarded paths of a git directory."""
+        open_folders = {""}
+        for folder in self._folders:
+            yield f"{directory}/{folder}", "around"
+            if _is_directory(f"{directory}/{folder}"):
+                open_folders.add(folder)
+        for entry in self._entries:
+            if entry.rpartition("/")[0] in open_folders:
+                yield f"{directory}/{entry}", "tree"
+
+
+def _directories_in(directory: str) -> list[str]:
+    with suppress(OSError), os.scandir(directory) as listing:
+        return sorted(entry.name for entry in listing if entry.is_dir(follow_symlinks=False))
+    return []
 
 
 def files_in(place: str, depth: int = sys.maxsize) -> Iterator[str]:

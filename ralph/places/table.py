@@ -312,9 +312,13 @@ ROWS: tuple[PlaceRow, ...] = (
         around_work="rest",
         source=_SPEC,
     ),
-    # `commondir` names another directory from which git reads configuration and hooks.
+    # `commondir` names another directory from which git reads configuration and hooks, and `gitdir` the working tree of a
+    # linked worktree. Attributes choose filters. `{git}` are also the git directories below `modules` and `worktrees`.
     PlaceRow(
-        ("{git}/config", "{git}/config.worktree", "{git}/commondir"),
+        (
+            *("{git}/config", "{git}/config.worktree", "{git}/commondir", "{git}/gitdir"),
+            "{git}/info/attributes",
+        ),
         _GIT,
         (READ_ONLY, COMPARED),
         source="gitrepository-layout(5)",

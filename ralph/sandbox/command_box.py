@@ -10,6 +10,7 @@ import os
 import platform
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
+from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 _PREFIX = "ralph-tmp-"
 # Sockets of other programs that act for the user: agents with keys, the desktop, containers.
 _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
+_MOST_READ_ONLY = 400
+"""The maximum number of read-only mounts of protected files: a repository with many submodules has hundreds. The files of
+the others are compared."""
 
 
 class CommandBox:
@@ -78,7 +82,6 @@ class CommandBox:
         """The empty directory that is mounted on directories that commands must not read."""
         self._made: BoxParts | None = None
         self._cache = ""
-        self._git_directories: tuple[str, ...] = ()
         self._ruleset = Ruleset(plan.means.landlock.abi, is_worn_by_uses=bool(self._mounts))
         self._door: ProxyDoor | None = None
 
@@ -122,7 +125,6 @@ class CommandBox:
             has_own_temporary=parts.has_own_temporary and os.path.realpath(TEMPORARY) == TEMPORARY,
         )
         state = next(iter(state_directories(environment, home_directories(environment), None)))
-        self._git_directories = git.granted
         self._read_only_files = GuardedFiles(READ_ONLY, roots, git.granted, parts.read_only)
         self._protected = ProtectedFiles(roots, git.granted, state, parts.compared)
         return parts
@@ -292,22 +294,24 @@ class CommandBox:
         if bwrap is None:
             return ()
         read_only = self._read_only()
+        guarded = self._read_only_files
         # git could not work without its own files.
         masked = [
             place
             for place in self._plan.masked
             if os.path.lexists(place)
             and os.path.realpath(place) == place
-            and not any(is_within(place, one) or is_within(one, place) for one in self._git_directories)
+            and not any(is_within(place, one) or is_within(one, place) for one in guarded.git_directories)
         ]
-        tops = {*parts.writable, *self._roots, *self._git_directories}
-        around = {one for path in (*read_only, *masked) for one in _above_within(path, tops)}
+        tops = {*parts.writable, *self._roots, *guarded.outer}
+        above = {one for path in (*read_only, *masked) for one in _above_within(path, tops)}
+        pinned = (*guarded.outer, *sorted({*above, *guarded.around}))
         words = bwrap_command(
             bwrap,
             temporary=parts.temporary if parts.has_own_temporary else None,
             writable=[one for one in parts.writable if one in self._plan.write or os.path.exists(one)],
             visible=self._visible(parts),
-            pinned=(*filter(os.path.isdir, self._git_directories), *sorted(around)),
+            pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
             read_only=read_only,
             empty_directories=filter(os.path.isdir, parts.empty),
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
@@ -325,12 +329,13 @@ class CommandBox:
         """The protected files, and the directories of git hooks, that exist. A mount on a symbolic link would protect
         the link's target, and the link could still be replaced.
         """
-        return tuple(
+        found = (
             path
             for path, kind in self._read_only_files.found()
             if (os.path.isfile(path) or (kind == "tree" and os.path.exists(path)))
             and not os.path.islink(path)
         )
+        return tuple(islice(found, _MOST_READ_ONLY))
 
 
 def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:

@@ -7,17 +7,19 @@ can make git, ralph or another agent run programs outside of the sandbox.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ralph.machine.repository import is_within_any
+from ralph.machine.repository import is_within, is_within_any
+from ralph.places.git_config import WORKTREE, programs_named
 from ralph.places.table import COMPARED, names_with
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
 Kind = Literal["file", "link", "directory", "other"]
 How = Literal["made", "changed", "removed"]
@@ -29,6 +31,9 @@ _BY_COMMAND = (
 )
 _BETWEEN = ", made between two calls: by an MCP server, or from outside"
 
+# The folders of a git directory that contain protected files, and the folder of the git directories of submodules.
+_FOLDERS = ("hooks", "info", "modules", "worktrees")
+_MODULES = "/.git/modules"
 # git-init(1) writes these settings. They make git run nothing and send nothing.
 _FRESH_SECTION = re.compile(rb"\[(core|extensions)\]")
 _FRESH_SETTING = re.compile(
@@ -95,9 +100,13 @@ class Undone(Struct, frozen=True):
 
 
 def changes_of(
-    before: Mapping[str, Entry], after: Mapping[str, Entry], git_directories: Sequence[str]
+    before: Mapping[str, Entry],
+    after: Mapping[str, Entry],
+    git_directories: Sequence[str],
+    removable: Container[str] = (),
 ) -> Iterator[Change]:
-    """Yields the changes to undo. A directory comes before its content.
+    """Yields the changes to undo. A directory comes before its content. `removable` are the directories that a
+    command may remove: git itself removes that of a linked worktree.
 
     For a missing git directory, yields a single change and none for its content, because a removed repository cannot
     be restored. For a new directory in a forbidden place, yields a single change that covers the directory and its
@@ -108,6 +117,8 @@ def changes_of(
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
         if is_within_any(path, made) or (is_within_any(path, gone) and path not in gone):
+            continue
+        if new is None and path in removable:
             continue
         if old is None and new is not None:
             if may_be_made(path, new, git_directories):
@@ -126,18 +137,43 @@ def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[st
 
 
 def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
-    """Whether a command may make a path. It may make the files that `git init` makes, and directories whose content
-    is checked separately.
+    """Whether a command may make a path. It may make the files that `git init`, `git worktree add` and `git submodule` make,
+    and directories whose content is checked separately.
     """
     directory, _, name = path.rpartition("/")
     if entry.kind == _DIRECTORY:
         around = {one.rpartition("/")[0] for one in names_with(COMPARED)}
-        return path in git_directories or name in around or (directory in git_directories and name == "hooks")
+        is_known = path in git_directories or name in around or f"{_MODULES}/" in f"{path}/"
+        return is_known or (directory in git_directories and name in _FOLDERS)
     if entry.kind != "file":
         return False
     if name.endswith(".sample"):  # git runs no hook of that name
         return directory.rpartition("/")[0] in git_directories
-    return name == "config" and directory in git_directories and is_fresh_configuration(entry.content)
+    if directory not in git_directories or entry.content is None:
+        return False
+    outer, is_linked, _ = directory.rpartition("/worktrees/")
+    if is_linked and outer in git_directories:
+        match name:
+            case "commondir":
+                return entry.content.rstrip(b"\r\n") == b"../.."
+            case "gitdir":
+                return b"\n" not in entry.content.rstrip(b"\r\n")
+            case "config.worktree":
+                return not programs_named(entry.content)
+    if name == "config" and f"{_MODULES}/" in directory:
+        return is_of_submodule(entry.content, directory)
+    return name == "config" and is_fresh_configuration(entry.content)
+
+
+def is_of_submodule(content: bytes, directory: str) -> bool:
+    """Whether a new configuration of a submodule names no program and no working tree outside of the checkout.
+    `directory` is its git directory.
+    """
+    checkout = directory.partition(f"{_MODULES}/")[0]
+    return all(
+        name == WORKTREE and is_within(posixpath.normpath(posixpath.join(directory, value)), checkout)
+        for name, value in programs_named(content)
+    )
 
 
 def is_fresh_configuration(content: bytes | None) -> bool:

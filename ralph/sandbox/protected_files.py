@@ -24,7 +24,7 @@ from ralph.sandbox.undoing import Undoing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ralph.sandbox.protected_changes import Undone
+    from ralph.sandbox.protected_changes import Change, Undone
 
 _MOST_BYTES = 1024 * 1024
 """The maximum size of a file that can be restored. Changes of a larger file are noticed, but not undone."""
@@ -49,9 +49,8 @@ class ProtectedFiles:
         protected files while a command runs. `paths` are further files and directories to compare.
         """
         self._files = GuardedFiles(COMPARED, roots, git_directories, paths)
-        self.git_directories = self._files.git_directories
         self._kept_in = f"{state}/undone"
-        self._mark = CommandMark(running_below(state), (*roots, *self.git_directories))
+        self._mark = CommandMark(running_below(state), (*roots, *self._files.outer))
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
         self._left_bytes = 0
@@ -62,6 +61,11 @@ class ProtectedFiles:
         """The result of `changed_since_kill`, until the caller empties it. None before the first look."""
         self.between: tuple[Undone, ...] = ()
         """The changes that no command of this run made, and that were undone since the caller last emptied this."""
+
+    @property
+    def git_directories(self) -> tuple[str, ...]:
+        """The outer git directories, and those of submodules and linked worktrees that were found until now."""
+        return self._files.git_directories
 
     def watch(self) -> None:
         """Call this if other processes, such as MCP servers, may change protected files between two commands. From
@@ -133,17 +137,30 @@ class ProtectedFiles:
 
     def _undo(self) -> tuple[Undone, ...]:
         undoing = Undoing(self._kept_in, self.git_directories, dict(self._statuses))
-        changes = [*changes_of(self._known, self._found(), self.git_directories)]
+        changes = self._changes()
         opened = [undoing.undone(change) for change in changes if change.is_of_mode]
         if opened:  # what could not be seen in a closed directory can be seen now
-            changes = [*changes_of(self._known, self._found(), self.git_directories)]
+            changes = self._changes()
         return (*opened, *(undoing.undone(change) for change in changes if not change.is_of_mode))
+
+    def _changes(self) -> list[Change]:
+        found = self._found()
+        return [*changes_of(self._known, found, self.git_directories, self._files.removable)]
 
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
         self._left_bytes = _MOST_REMEMBERED_BYTES
+        self._files.look_for_nested()
+        elsewhere: list[
+            str
+        ] = []  # links and files in the place of directories: a path through a link is another file
         for path, kind in self._files.found():
-            if kind == "tree":
+            if elsewhere and any(path.startswith(one) for one in elsewhere):
+                continue
+            if kind == "around":
+                if not self._add(found, path) and path in found:
+                    elsewhere.append(f"{path}/")
+            elif kind == "tree":
                 self._add_tree(found, path)
             else:
                 self._add(found, path)

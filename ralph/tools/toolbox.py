@@ -82,6 +82,8 @@ class LocalToolbox:
         """
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
+        self._may_have_written = False
+        """Whether a tool has run that can make files."""
         self._looked_for: str | None = None
         """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
@@ -164,6 +166,7 @@ class LocalToolbox:
             _ = self._room.box  # made on this thread, before several threads look for it
         if all(_is_read_only(call) for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
+        self._may_have_written = True
         return [result for call in calls for result in self._run_alone(call)]
 
     def aside(self, name: str, work: Callable[[], T]) -> T | ToolOutput:
@@ -180,16 +183,19 @@ class LocalToolbox:
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
     def close(self) -> str:
-        """Ends the servers and removes temporary files. If changes to protected files were undone, returns a note for
-        people, otherwise an empty string.
+        """Ends the servers and removes temporary files. Returns a note for people if changes to protected files were undone,
+        or if there are repositories that name programs. Otherwise an empty string.
         """
-        if self._mcp is None:
-            self._room.close()
-            return ""
-        self._mcp.close()
-        undone = self._room.turns.end_watch() if "turns" in vars(self._room) else ""
+        notes = []
+        if self._mcp is not None:
+            self._mcp.close()
+            notes.append(self._room.turns.end_watch() if "turns" in vars(self._room) else "")
+        if self._may_have_written or self._mcp is not None:
+            from ralph.tools.last_look import last_look  # noqa: PLC0415 - not for runs without commands
+
+            notes.append(last_look(self._room.roots.paths))
         self._room.close()
-        return undone
+        return "; ".join(filter(None, notes))
 
     def _is_mcp(self, call: ToolCall) -> bool:
         return self._mcp is not None and self._mcp.has(call.name)

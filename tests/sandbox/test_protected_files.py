@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -95,6 +96,120 @@ def test_a_change_to_a_protected_file_is_undone_and_told(tmp_path_factory, scrip
     left.pop("x", None)
     assert left == work.before
     assert work.run("true") == {}
+
+
+# What a command does in a checkout with the submodules `part` and `a/b` and the linked worktree `linked`, and what is undone.
+NESTED = [
+    ("git -C part config core.fsmonitor ./x", {"modules/part/config": "changed"}),
+    ("git -C a/b config core.fsmonitor ./x", {"modules/a/b/config": "changed"}),
+    ("rm .git/modules/part/config", {"modules/part/config": "removed"}),
+    ("echo x >.git/modules/part/config.worktree", {"modules/part/config.worktree": "made"}),
+    ("echo ../../../x >.git/modules/part/commondir", {"modules/part/commondir": "made"}),
+    (
+        "mkdir -p .git/modules/part/hooks; echo x >.git/modules/part/hooks/post-commit",
+        {"modules/part/hooks/post-commit": "made"},
+    ),
+    ("echo '* filter=x' >.git/modules/part/info/attributes", {"modules/part/info/attributes": "made"}),
+    ("echo '* filter=x' >.git/info/attributes", {"info/attributes": "made"}),
+    (
+        "mkdir -p ../x; echo '* filter=x' >../x/attributes; rm -r .git/info; ln -s ../../x .git/info",
+        {"info": "changed"},
+    ),
+    ("echo ../x >.git/worktrees/linked/commondir", {"worktrees/linked/commondir": "changed"}),
+    ("echo /x/.git >.git/worktrees/linked/gitdir", {"worktrees/linked/gitdir": "changed"}),
+    ("echo x >.git/worktrees/linked/config.worktree", {"worktrees/linked/config.worktree": "made"}),
+    ("echo /x/.git >.git/gitdir", {"gitdir": "made"}),
+    ("cp -r .git/modules ../x; mv .git/modules ../y; ln -s ../../x .git/modules", {"modules": "changed"}),
+    (
+        "cp -r .git/modules/a ../x; mv .git/modules/a ../y; ln -s ../../../x .git/modules/a",
+        {"modules/a": "changed"},
+    ),
+    (
+        "cp -r .git/modules/part ../x; mv .git/modules/part ../y; ln -s ../../../x .git/modules/part",
+        {"modules/part": "changed"},
+    ),
+    (
+        "cp -r .git/modules/part .git/modules/new; git config -f .git/modules/new/config core.pager x",
+        {"modules/new/config": "made"},
+    ),
+    (
+        "cp -r .git/modules/part .git/modules/new; git config -f .git/modules/new/config core.worktree /etc",
+        {"modules/new/config": "made"},
+    ),
+    (
+        "mkdir -p .git/worktrees/new; echo ../../../x >.git/worktrees/new/commondir",
+        {"worktrees/new/commondir": "made"},
+    ),
+    (
+        "git worktree add -q ../new; git config -f .git/worktrees/new/config.worktree core.pager x",
+        {"worktrees/new/config.worktree": "made"},
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def with_nested(tmp_path_factory) -> Path:
+    place: Path = tmp_path_factory.mktemp("nested")
+    for path, name in ((place / "source", "s"), (place / "root", "r")):
+        subprocess.run(["git", "init", "-q", "-b", name, str(path)], check=True)
+        git_in(path, "commit", "-q", "--allow-empty", "-m", "x")
+    git_in(place / "root", "submodule", "add", "-q", "../source", "part")
+    git_in(place / "root", "submodule", "add", "-q", "../source", "a/b")
+    git_in(place / "root", "worktree", "add", "-q", "../linked")
+    return place
+
+
+def git_in(place: Path, *words: str) -> None:
+    told = ("-c", "user.name=x", "-c", "user.email=x@y", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *told, *words], cwd=place, check=True, capture_output=True)
+
+
+def undone_by(
+    script: str, with_nested: Path, place: Path
+) -> tuple[dict[str, Undone], Path, dict[Path, bytes]]:
+    """Runs a command in a copy. Also returns the git directory, and its files as they were before."""
+    shutil.copytree(with_nested, place, symlinks=True, dirs_exist_ok=True)
+    root = place / "root"
+    (place / "linked/.git").write_text(f"gitdir: {root}/.git/worktrees/linked\n")
+    (root / ".git/worktrees/linked/gitdir").write_text(f"{place}/linked/.git\n")
+    files = ProtectedFiles([str(root)], [f"{root}/.git"], str(place / "state"))
+    files.look()
+    before = {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
+    subprocess.run(["sh", "-ec", script], cwd=root, check=True, capture_output=True)
+    undone = files.undo_changes()
+    return {one.path.removeprefix(f"{root}/.git/"): one for one in undone}, root / ".git", before
+
+
+@every_row(("script", "paths"), NESTED)
+def test_the_git_directories_of_submodules_and_worktrees_are_protected(
+    tmp_path_factory, with_nested, script, paths
+) -> None:
+    undone, git, before = undone_by(script, with_nested, tmp_path_factory.mktemp("place"))
+    assert {path: one.how for path, one in undone.items()} == paths
+    for path in paths:
+        there = git / path
+        assert not there.is_symlink()
+        assert there.is_dir() or (there.read_bytes() if there.exists() else None) == before.get(there)
+
+
+@every_row(
+    "script",
+    [
+        "git worktree add -q ../new && git worktree remove ../new",
+        "git worktree remove ../linked",
+        "git worktree add -q ../new && git -C ../new commit -q --allow-empty -m y --author='x <x@y>' || true",
+        "git -C part checkout -q -b other && git -C part pack-refs --all",
+        "git submodule -q deinit -f part || true; rm -rf .git/modules/part",
+        (
+            "git clone -q --bare ../source .git/modules/new; git config -f .git/modules/new/config core.worktree ../../../new"
+            " && git config -f .git/modules/new/config core.bare false"
+        ),
+        "git sparse-checkout list || true; git rebase -q HEAD || true; git bisect start; git bisect reset",
+    ],
+)
+def test_ordinary_work_with_submodules_and_worktrees_stays(tmp_path_factory, with_nested, script) -> None:
+    undone, _, _ = undone_by(script, with_nested, tmp_path_factory.mktemp("place"))
+    assert {path for path in undone if path != "config"} == set()
 
 
 @every_row(
@@ -224,8 +339,12 @@ def test_a_link_above_a_git_directory_is_not_followed(work, tmp_path) -> None:
     (tmp_path / "outside" / "x" / "config.worktree").write_text("outside\n")
     own.parent.rename(tmp_path / "old")
     own.parent.symlink_to(tmp_path / "outside")
-    (undone,) = files.undo_changes()
-    assert undone.why_not
+    undone = {one.path: one.why_not for one in files.undo_changes()}
+    assert undone == {
+        str(own.parent): "",
+        str(own): "a git directory that was removed is not made again",
+    }
+    assert not own.parent.is_symlink()
     assert (tmp_path / "outside" / "x" / "config.worktree").read_text() == "outside\n"
 
 

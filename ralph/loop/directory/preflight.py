@@ -37,7 +37,7 @@ def open_checkout(
 
     `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
     absolute paths of other directories where the agent may write. `warn` tells the user which files are compared less
-    exactly. `start` starts ripgrep, which lists the files if the directory is not under git.
+    exactly, and what a commit leaves out. `start` starts ripgrep, which lists the files if the directory is not under git.
     """
     top = repository_top(directory)
     if top is None:
@@ -51,7 +51,7 @@ def open_checkout(
             start=start,
         )
     return GitCheckout(
-        top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable
+        *(top, directory), plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable, warn=warn
     )
 
 

@@ -1,0 +1,93 @@
+"""Reads the text of a git configuration, and says which of its settings make git run a program or look elsewhere. No I/O
+happens here: git itself would follow `include.path`, and this module names such a line instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STANDARD_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
+"""The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH."""
+
+WORKTREE = "core.worktree"
+UNREADABLE = "a line that is no setting"
+
+# git-config(1). The name between the dots may be empty, and may contain any character.
+_PROGRAMS = re.compile(
+    r"core\.(?:fsmonitor|hookspath|sshcommand|pager|editor|askpass|gitproxy|alternaterefscommand|worktree)"
+    r"|(?:pager|alias)\..*|sequence\.editor|credential\.(?:.*\.)?helper"
+    r"|gpg\.(?:.*\.)?program|gpg\.ssh\.defaultkeycommand"
+    r"|diff\.external|diff\..*\.(?:command|textconv)|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)"
+    r"|interactive\.difffilter|hook\..*\.command|trailer\..*\.(?:command|cmd)"
+    r"|remote\..*\.(?:receivepack|uploadpack|vcs)|uploadpack\.packobjectshook|gc\.recentobjectshook"
+    r"|(?:mergetool|difftool|browser|man|guitool)\..*\.(?:cmd|path)|web\.browser|instaweb\..*|imap\.tunnel"
+    r"|sendemail\.(?:.*\.)?(?:smtpserver|tocmd|cccmd|headercmd|sendmailcmd)"
+    r"|submodule\..*\.update|tar\..*\.command|include\.path|includeif\..*\.path"
+    r"|lfs\.(?:extension|customtransfer)\..*|lfs\.standalonetransferagent|protocol\.(?:.*\.)?allow",
+    re.DOTALL,
+)
+_SWITCHES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", ""})
+# Settings whose value is a program only if it begins so, and settings that may also be switches.
+_WITH_MARK = re.compile(r"(?:alias|submodule)\..*", re.DOTALL)
+_MAY_BE_SWITCH = re.compile(r"core\.fsmonitor|pager\..*", re.DOTALL)
+_LFS_FILTER = re.compile(r"filter\.lfs\.(?:clean|smudge|process)")
+
+_HEADER = re.compile(r'\[[ \t]*(?P<name>[A-Za-z0-9.-]+)(?:[ \t]+"(?P<part>(?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]')
+_ESCAPED = re.compile(r"\\(.)")
+_KEY = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9-]*)[ \t]*(?P<equals>=?)")
+_SKIPPED = re.compile(r"(?:[ \t\n\f\v]|[#;][^\n]*)+")
+_VALUE = re.compile(r'(?:[^\\"\n#;]|\\(?:\n|.))+|"(?:[^\\"\n]|\\(?:\n|.))*"')
+
+
+def programs_named(content: bytes) -> tuple[tuple[str, str], ...]:
+    """The settings that make git run a program or look elsewhere, each with its value. Names are as git prints them. A
+    text that is no configuration counts as one with the setting `UNREADABLE`.
+    """
+    return tuple((name, value) for name, value in _settings(content) if _names_program(name, value))
+
+
+def _names_program(name: str, value: str) -> bool:
+    if name == UNREADABLE:
+        return True
+    if _PROGRAMS.fullmatch(name) is None or (_LFS_FILTER.fullmatch(name) and STANDARD_LFS.fullmatch(value)):
+        return False
+    if _WITH_MARK.fullmatch(name):
+        return value.startswith("!")
+    return not (_MAY_BE_SWITCH.fullmatch(name) and value.lower() in _SWITCHES)
+
+
+def _settings(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yields the settings in the order of the text, and `UNREADABLE` where git would complain."""
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    section, at = "", 0
+    while at < len(text):
+        if found := _SKIPPED.match(text, at):
+            at = found.end()
+        elif found := _HEADER.match(text, at):
+            part, section = found["part"], found["name"].lower()
+            if part is not None:
+                section += "." + _ESCAPED.sub(r"\1", part)
+            at = found.end()
+        elif section and (found := _KEY.match(text, at)):
+            name, at = f"{section}.{found['key'].lower()}", found.end()
+            parts = []
+            while found["equals"] and (value := _VALUE.match(text, at)):
+                parts.append(value[0])
+                at = value.end()
+            yield name, _plain("".join(parts)) if found["equals"] else "true"
+            if at < len(text) and not _SKIPPED.match(text, at):
+                yield UNREADABLE, ""
+                return
+        else:
+            yield UNREADABLE, ""
+            return
+
+
+def _plain(value: str) -> str:
+    """A value as git reads it, without quotes. Escapes of white space become spaces."""
+    joined = re.sub(r"\\\n", "", value).strip()
+    return re.sub(r'\\(.)|"', lambda found: {None: "", "n": " ", "t": " "}.get(found[1], found[1]), joined)
