@@ -41,7 +41,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "retry": {"conversation", "values"},
     "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
     "pages": {"fleet", "loop", "git", "places", "sessions", "output", "conversation", "machine", "values"},
-    "fleet": {"settings", "loop", "git", "sessions", "prompt", "output", "machine", "values"},
+    "fleet": {"settings", "loop", "git", "places", "sessions", "prompt", "output", "machine", "values"},
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},

@@ -27,6 +27,7 @@ TOP = Path(__file__).parent.parent
 DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.stream_events": ("ralph.api.stream_events",),
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
+    "ralph.fleet.exported_job": ("ralph.fleet.exported_job:_JobRecord",),
     "ralph.fleet.job_content": ("ralph.fleet.jobs",),
     "ralph.fleet.job_file": (
         "ralph.fleet.job_file:_SharedFields",

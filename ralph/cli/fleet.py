@@ -390,6 +390,59 @@ def export(
     return 0
 
 
+@fleet.command(short_help="Do one job of an exported file.")
+def job(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The job, as an exported file carries it.", show_default=False),
+    ],
+    *,
+    set_name: Annotated[
+        str, typer.Option("--set", metavar="NAME", help="The set of the job.", show_default=False)
+    ],
+    directory: Annotated[
+        str,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="Keep checkouts and sessions below this directory.",
+            show_default=False,
+        ),
+    ],
+) -> int:
+    """Do one job of an exported file: a checkout, a run or a loop, a commit, a push. Exported files call it.
+
+    It needs neither a store nor a worker. Called again after 75, it resumes the session in the same checkout. If
+    RALPH_GIT_TOKEN is set, git gets it for https://$RALPH_GIT_HOST (github.com). Git sees neither it nor any key in
+    its environment.
+
+    Exit codes: those of the run or the loop; 74 if the branch has commits of somebody else, 75 if the repository cannot be
+    reached, 78 if the job cannot be done here.
+    """
+    from ralph.fleet.exported_job import do_exported_job  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.job_content import UnknownFormatError, job_from  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.job_rules import faults_of, why_no_name  # noqa: PLC0415 - not needed for --help
+
+    try:
+        one = job_from(Path(file).read_bytes())
+    except UnknownFormatError as error:
+        raise CannotError(Outcome.CONFIG, str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    for fault in faults_of(one):
+        raise CannotError(Outcome.CONFIG, f"the job cannot be done: {fault.field} {fault.problem}")
+    if why := why_no_name(set_name):
+        raise UsageError(f"--set: {why}")
+    place = absolute(directory)
+    assert place is not None  # noqa: S101 - the option has a value
+    return do_exported_job(set_name, one, Path(place), os.environ, _say)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
 def _jobs_to_export(
     file: str | None, set_name: str | None, db: str | None
 ) -> "tuple[list[Job], SetLimits, str]":

@@ -139,7 +139,11 @@ class Takeup:
         self._stopped = threading.Event()
         harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
         self._supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
-        self._calls = GitCalls(worker.environment, self._supervisor)
+        # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
+        for_git = {
+            name: value for name, value in worker.environment.items() if not name.startswith("ANTHROPIC_")
+        }
+        self._calls = GitCalls(for_git, self._supervisor)
         self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)

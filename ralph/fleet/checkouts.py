@@ -29,6 +29,7 @@ from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS
 from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.places.nested_repositories import look_for_repositories
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError, shortage_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
 
 MOST_FILE_BYTES = 20_000_000
@@ -111,11 +113,15 @@ def checkpoint_ref(job: str, attempt: int) -> str:
 class GitCalls:
     """Starts the git calls of a worker. `stop` may be called from any thread, and everything else from one thread."""
 
-    def __init__(self, environment: Mapping[str, str], supervisor: CommandSupervisor) -> None:
-        """`environment` are the worker's variables, with those that git needs to authenticate."""
+    def __init__(
+        self, environment: Mapping[str, str], supervisor: CommandSupervisor, token: GitToken | None = None
+    ) -> None:
+        """`environment` are the worker's variables, with those that git needs to authenticate. `token` is what git gets if a
+        server asks for a password.
+        """
         clock = SystemClock()
         self._waiter = InboxWaiter(clock)
-        self.seams = GitSeams(environment, supervisor, self._waiter, clock)
+        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token)
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -205,6 +211,14 @@ class Repositories:
             self._clone(git, directory)
         checkout = JobCheckout(git, directory, commit)
         checkout.write_files(commit, branch)
+        return checkout
+
+    def reopen(self, repository: str, directory: Path, commit: str) -> JobCheckout:
+        """The checkout that `check_out` made in an earlier process. `commit` is the commit that HEAD was then. Raises
+        CheckoutError and Interrupted.
+        """
+        checkout = JobCheckout(self._mirror(repository), directory, commit)
+        checkout.forget_index()
         return checkout
 
     def restore(
@@ -508,6 +522,14 @@ class JobCheckout:
             self._tree().change(*update, given=listed)
         return head, self._tree().change("write-tree").decode().strip(), tuple(left_out)
 
+    def forget_index(self) -> None:
+        """Makes the index that of the commit with which the checkout began, because an earlier process may have changed it.
+        Raises CheckoutError and Interrupted.
+        """
+        with _disk():
+            (self._own / "index.lock").unlink(missing_ok=True)
+        self._start_again(self.commit)
+
     def _start_again(self, head: str) -> None:
         """Makes the index that of a commit. What is known about unchanged files stays."""
         self._tree().change("read-tree", "-i", "-m", head)
@@ -519,16 +541,20 @@ class JobCheckout:
         left out: other repositories, and files that cannot be read. Files that the index has without the commit of HEAD
         count as other files.
         """
+        nested = look_for_repositories(os.path.realpath(self.directory)).found
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
         unreadable: dict[bytes, None] = {}
+        programs: dict[str, None] = {}
         left_out: list[str] = []
         for line in filter(None, output.split(b"\0")):
             is_untracked, path = line[:1] == b"?", line[2:]
             whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
             status = _status(whole)
-            if is_untracked and path.endswith(b"/"):
+            if is_untracked and any(one.holds(os.fsdecode(path)) for one in nested):
+                programs[next(one.path for one in nested if one.holds(os.fsdecode(path)))] = None
+            elif is_untracked and path.endswith(b"/"):
                 left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
             elif status and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK):
                 unreadable[path] = None
@@ -538,6 +564,7 @@ class JobCheckout:
             else:
                 changed[path] = None
         left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
+        left_out += [f"{path} (a repository that names a program)" for path in programs]
         return list(changed), sizes, left_out
 
     def _take_in(self, head: str) -> None:

@@ -25,6 +25,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from ralph.fleet.jobs import VARIABLE
 from ralph.sessions.places import places_to_read, state_directory
 from ralph.sessions.store import make_private
 from ralph.values.credentials import Secret
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VARIABLE = "RALPH_FLEET_DB"
 FOLDER = "fleet"
 """The folder of the fleet in ralph's state directory."""
 FILE = "fleet.sqlite"

@@ -15,8 +15,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ralph.fleet import export_script
-from ralph.fleet.job_content import session_id
-from ralph.fleet.job_rules import branch_of, host_of, words_of
+from ralph.fleet.job_content import content_of
+from ralph.fleet.job_rules import host_of
 from ralph.values.outcome import UsageError
 from ralph.values.setting import duration_s
 
@@ -113,35 +113,9 @@ def _most_on_one_host(jobs: Sequence[Job]) -> int:
     return max(Counter(host_of(job.repository) for job in jobs).values())
 
 
-def definition(job: Job, set_name: str) -> str:
-    """The shell text that `ralph_job` reads. It defines what the job is."""
-    values = {
-        "set_name": set_name,
-        "id": job.id,
-        "repository": job.repository,
-        "ref": job.ref or "",
-        "branch": branch_of(job),
-        "session": session_id(set_name, job.id),
-        "kind": "run" if job.until is None else "loop",
-        "needed": " ".join(job.env),
-        "budget": "" if job.max_budget_usd is None else f"{job.max_budget_usd:.6f}",
-    }
-    lines = [f"{name}={quote(value)}" for name, value in values.items()]
-    words = " ".join(map(quote, words_of(job)))
-    return "\n".join(
-        [
-            *lines,
-            f'job_words() {{ "$@" {words}',
-            "}",
-            f"job_prompt() {{ printf %s {quote(job.prompt)}",
-            "}",
-            "",
-        ]
-    )
-
-
-def _carried(job: Job, set_name: str) -> str:
-    return b64encode(definition(job, set_name).encode()).decode()
+def _carried(job: Job) -> str:
+    """The job in Base64, as `ralph fleet job` reads it. Its prompt may contain anything."""
+    return b64encode(content_of(job)).decode()
 
 
 def _refuse_large(size: int, most: int, subject: str, format_name: str) -> None:
@@ -196,7 +170,7 @@ def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
     return "\n".join(
         [
             "#!/bin/sh",
-            f"# The jobs of the set {set_name}, by GNU parallel: sh THIS_FILE. Needs git, parallel, and ralph on PATH.",
+            f"# The jobs of the set {set_name}, by GNU parallel: sh THIS_FILE. Needs parallel, and ralph and its git on PATH.",
             "# Run it again to go on: jobs that ended are left alone. `ralph fleet export` wrote it.",
             f"set_name={quote(set_name)}",
             f"ids={quote(' '.join(job.id for job in jobs))}",
@@ -208,17 +182,17 @@ def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
             "job_after() {",
             *(["  case $1 in", *after, "  esac"] if after else ["  :"]),
             "}",
-            *_definitions([(job.id, job) for job in jobs], set_name),
+            *_definitions([(job.id, job) for job in jobs]),
             export_script.ONE_JOB + export_script.PARALLEL,
         ]
     )
 
 
-def _definitions(jobs: Sequence[tuple[str, Job]], set_name: str) -> list[str]:
-    """The lines of a shell function that prints the definition of a job in Base64. The texts are names of cases."""
+def _definitions(jobs: Sequence[tuple[str, Job]]) -> list[str]:
+    """The lines of a shell function that prints a job in Base64. The texts are names of cases."""
     lines = ["job_definition() {", "  case $1 in"]
     for case, job in jobs:
-        carried = _carried(job, set_name)
+        carried = _carried(job)
         lines += [
             f"  {case})",
             f"    # {job.id}",
@@ -244,12 +218,12 @@ def _slurm(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
             f"#SBATCH --output=ralph-{set_name}-%A_%a.txt",
             *("#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --export=ALL"),
             *([] if longest is None else [f"#SBATCH --time={longest + _MINUTES_BESIDES}"]),
-            f"# The jobs of the set {set_name}, as a Slurm array: sbatch THIS_FILE. Each node needs git, and ralph on PATH.",
+            f"# The jobs of the set {set_name}, as a Slurm array: sbatch THIS_FILE. Each node needs ralph and its git on PATH.",
             "# RALPH_JOBS_DIR must be a directory that all nodes share. `ralph fleet export` wrote this file.",
             f"set_name={quote(set_name)}",
             'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/ralph-jobs}"',
             f"RALPH_ATTEMPTS={limits.max_attempts}",
-            *_definitions([(str(index), job) for index, job in enumerate(jobs)], set_name),
+            *_definitions([(str(index), job) for index, job in enumerate(jobs)]),
             export_script.ONE_JOB + export_script.SLURM,
         ]
     )
@@ -265,7 +239,9 @@ def _kubernetes(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
     _refuse_paths(jobs, "a pod")
     name = f"ralph-{set_name.lower().replace('_', '-').replace('.', '-')[:40]}".rstrip("-")
     maps = _config_maps(jobs, set_name)
-    documents = [_config_map(f"{name}-{number}", number, entries) for number, entries in enumerate(maps)]
+    documents = [
+        _config_map(f"{name}-{number}", number, entries, set_name) for number, entries in enumerate(maps)
+    ]
     documents.append(_indexed_job(name, jobs, limits, len(maps)))
     head = (
         f"# The jobs of the set {set_name}, as a Job of Kubernetes 1.29 or newer: kubectl create -f THIS_FILE.\n"
@@ -274,10 +250,10 @@ def _kubernetes(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
     return head + "\n---\n".join(documents) + "\n"
 
 
-def _config_map(name: str, number: int, entries: Sequence[tuple[int, str]]) -> str:
+def _config_map(name: str, number: int, entries: Sequence[tuple[int, str]], set_name: str) -> str:
     lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "immutable: true"]
     if number == 0:
-        lines += ["data:", "  run.sh: |", _indented(_pod_script(), 4)]
+        lines += ["data:", "  run.sh: |", _indented(_pod_script(set_name), 4)]
     if entries:
         lines += ["binaryData:", *(f'  "{index}": {carried}' for index, carried in entries)]
     return "\n".join(lines)
@@ -307,8 +283,8 @@ def _indexed_job(name: str, jobs: Sequence[Job], limits: SetLimits, maps: int) -
     )
 
 
-def _pod_script() -> str:
-    return export_script.ONE_JOB + export_script.KUBERNETES
+def _pod_script(set_name: str) -> str:
+    return f"set_name={quote(set_name)}\n{export_script.ONE_JOB}{export_script.KUBERNETES}"
 
 
 def _config_maps(jobs: Sequence[Job], set_name: str) -> list[list[tuple[int, str]]]:
@@ -316,9 +292,9 @@ def _config_maps(jobs: Sequence[Job], set_name: str) -> list[list[tuple[int, str
     also has the script.
     """
     maps: list[list[tuple[int, str]]] = [[]]
-    size = len(_pod_script())
+    size = len(_pod_script(set_name))
     for index, job in enumerate(jobs):
-        carried = _carried(job, set_name)
+        carried = _carried(job)
         _refuse_large(len(carried), _LARGEST_CONFIG_MAP, f"the job {job.id}", "kubernetes")
         if size + len(carried) > _LARGEST_CONFIG_MAP:
             maps.append([])
@@ -396,13 +372,14 @@ def _github_matrix(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str
         f"          '{name}': ${{{{ contains(matrix.needs, ',{name},') && secrets.{name} || '' }}}}\n"
         for name in names
     )
-    script = export_script.ONE_JOB + export_script.AGAIN + export_script.GITHUB
+    parts = (export_script.ONE_JOB, export_script.AGAIN, export_script.GITHUB)
+    script = f"set_name={quote(set_name)}\n{''.join(parts)}"
     workflow = _WORKFLOW.format(
         set_name=set_name,
         secrets="".join(f"; {name}" for name in names),
         name=json.dumps(f"ralph {set_name}"),
         slots=slots,
-        entries="\n".join(_matrix_entry(job, limits, set_name) for job in jobs),
+        entries="\n".join(_matrix_entry(job, limits) for job in jobs),
         attempts=limits.max_attempts,
         wait_s=_WAIT_S,
         key=_KEY,
@@ -413,8 +390,8 @@ def _github_matrix(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str
     return workflow
 
 
-def _matrix_entry(job: Job, limits: SetLimits, set_name: str) -> str:
-    carried = _carried(job, set_name)
+def _matrix_entry(job: Job, limits: SetLimits) -> str:
+    carried = _carried(job)
     _refuse_large(len(carried), _LONGEST_VARIABLE, f"the job {job.id}", "github-matrix")
     waits = (limits.max_attempts - 1) * _WAIT_S // 60
     minutes = (_minutes(job) or _LONGEST_GITHUB_MINUTES) + waits + _MINUTES_BESIDES

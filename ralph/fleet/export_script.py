@@ -2,97 +2,14 @@
 
 from __future__ import annotations
 
-from ralph.git.settings import ALWAYS
-
 ONE_JOB = r"""
-# ralph_job FILE does one job: a clone, a run or a loop of ralph, a branch. FILE defines the job.
-# Exit code 75 means: again later. Another attempt finds the checkout and the session in $RALPH_JOBS_DIR and resumes.
-# If RALPH_GIT_TOKEN is set, git uses it for https://$RALPH_GIT_HOST (github.com).
+# ralph_job FILE does one job. FILE is the job. Exit code 75 means: again later. Another attempt finds the checkout and the
+# session in $RALPH_JOBS_DIR and resumes. The command has the token RALPH_GIT_TOKEN for https://$RALPH_GIT_HOST (github.com).
 umask 077
-ralph_git() {
-  git GIT_OPTIONS \
-    ${RALPH_GIT_TOKEN:+-c "credential.https://${RALPH_GIT_HOST:-github.com}.helper=$ralph_git_helper"} "$@"
-}
-ralph_git_helper='!f() { echo username=x-access-token; echo "password=$RALPH_GIT_TOKEN"; }; f'
-# ralph_at BRANCH: the commit of a branch of the repository, or nothing.
-ralph_at() {
-  seen=$(ralph_git ls-remote -- "$repository" "refs/heads/$1") || return 1
-  printf '%s\n' "$seen" | awk -v name="refs/heads/$1" '$2 == name { print $1 }'
-}
-# ralph_left: what the attempts before this one left of the job's budget. Fails if that is nothing, or is not known.
-ralph_left() {
-  ralph sessions ls --all --format json | tr ',' '\n' | sed -n 's/^ *"cost_usd": *//p' |
-    awk -v budget="$budget" 'NR == 1 && /^[0-9]/ && $1 < budget + 0 { printf "%.6f", budget - $1; found = 1 }
-      END { exit !found }'
-}
-ralph_ends() { echo "ralph job $id: $2" >&2; exit "$1"; }
-
-ralph_job() (
-  if [ -n "${RALPH_GIT_TOKEN:-}" ]; then export RALPH_GIT_TOKEN; fi
-  . "$1" || exit 70
-  for name in $needed; do
-    eval "[ -n \"\${$name:-}\" ]" || ralph_ends 78 "the variable $name is not set"
-  done
-  dir=$RALPH_JOBS_DIR/$set_name/$id
-  mkdir -p "$dir/state" && job_prompt >"$dir/prompt.md" || ralph_ends 74 "cannot write in $dir"
-  if [ ! -d "$dir/checkout" ]; then
-    rm -rf "$dir/new"
-    ralph_at "$branch" >"$dir/lease" || ralph_ends 75 "the repository cannot be reached"
-    ralph_git clone -q --no-checkout -- "$repository" "$dir/new" || ralph_ends 75 "the repository cannot be cloned"
-    cd "$dir/new" || exit 74
-    if [ -z "$ref" ]; then
-      ralph_git checkout -q -B "$branch"
-    else
-      ralph_git checkout -q --no-track -B "$branch" "refs/remotes/origin/$ref" -- 2>/dev/null ||
-        ralph_git checkout -q -B "$branch" "$ref" -- 2>/dev/null ||
-        { ralph_git fetch -q origin "$ref" && ralph_git checkout -q -B "$branch" FETCH_HEAD --; }
-    fi || ralph_ends 78 "there is no $ref"
-    ralph_git rev-parse HEAD >"$dir/base" || ralph_ends 78 "the repository has no commit"
-    ralph_git config user.name >/dev/null || ralph_git config user.name ralph
-    ralph_git config user.email >/dev/null || ralph_git config user.email ralph@localhost
-    cd / && mv "$dir/new" "$dir/checkout" || exit 74
-  fi
-  if [ ! -s "$dir/ended" ]; then
-    export RALPH_STATE_DIR="$dir/state"
-    code=0
-    if [ "$kind" = loop ] && [ -n "$(find "$dir/state/loops" -name loop.json 2>/dev/null)" ]; then
-      ralph loop --continue "--cd=$dir/checkout" </dev/null
-    elif [ "$kind" = loop ]; then
-      job_words ralph loop "--cd=$dir/checkout" "--prompt-file=$dir/prompt.md" \
-        ${budget:+"--max-budget-usd=$budget"} </dev/null
-    elif [ -z "$(find "$dir/state/sessions" -name "$session.jsonl" 2>/dev/null)" ]; then
-      job_words ralph run "--cd=$dir/checkout" "--session-id=$session" "--prompt-file=$dir/prompt.md" \
-        ${budget:+"--max-budget-usd=$budget"} </dev/null
-    elif [ -n "$budget" ] && ! budget=$(ralph_left); then
-      echo "ralph job $id: its budget is used up" >&2
-      (exit 3)
-    else
-      job_words ralph run "--cd=$dir/checkout" "--resume=$session" ${budget:+"--max-budget-usd=$budget"} </dev/null
-    fi || code=$?
-    if [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
-    echo "$code" >"$dir/ended.new" && mv "$dir/ended.new" "$dir/ended" || exit 74
-  fi
-  code=$(cat "$dir/ended")
-  cd "$dir/checkout" || exit 74
-  ralph_git add -A || ralph_ends 74 "what is left cannot be added"
-  if ! ralph_git diff --cached --quiet; then
-    ralph_git commit -q --no-verify -m "What ralph left uncommitted" -m "Ralph-Job: $set_name/$id" ||
-      ralph_ends 74 "what is left cannot be committed"
-  fi
-  head=$(ralph_git rev-parse HEAD) || exit 74
-  if [ "$head" != "$(cat "$dir/base")" ]; then
-    lease=$(cat "$dir/lease")
-    if ! ralph_git push -q --no-verify "--force-with-lease=refs/heads/$branch:$lease" -- \
-      "$repository" "$head:refs/heads/$branch"; then
-      now=$(ralph_at "$branch") || ralph_ends 75 "the repository cannot be reached"
-      if [ "$now" = "$lease" ]; then ralph_ends 75 "$branch was not pushed"; fi
-      ralph_ends 74 "$branch was not pushed: it has commits of somebody else"
-    fi
-  fi
-  exit "$code"
-)
-""".replace("GIT_OPTIONS", " ".join(ALWAYS))
-"""The function `ralph_job`. The file that it reads is what `export.definition` makes."""
+if [ -n "${RALPH_GIT_TOKEN:-}" ]; then export RALPH_GIT_TOKEN; fi
+ralph_job() { ralph fleet job --set "$set_name" --dir "$RALPH_JOBS_DIR" "$1" </dev/null; }
+"""
+"""The function `ralph_job`. The file that it reads is what `job_content.content_of` makes."""
 
 AGAIN = r"""
 # ralph_again FILE repeats a job that ended with 75.
@@ -116,9 +33,9 @@ if [ "${1:-}" = --job ]; then
   dir=$RALPH_JOBS_DIR/$set_name/$2
   mkdir -p "$dir" || exit 74
   echo $(($(tried "$2" tries 0) + 1)) >"$dir/tries"
-  job_definition "$2" | base64 -d >"$dir/job.sh" || exit 74
+  job_definition "$2" | base64 -d >"$dir/exported.json" || exit 74
   code=0
-  ralph_job "$dir/job.sh" || code=$?
+  ralph_job "$dir/exported.json" || code=$?
   echo "$code" >"$dir/exit"
   exit "$code"
 fi
@@ -173,7 +90,7 @@ exit "$worst"
 SLURM = r"""
 place=$RALPH_JOBS_DIR/$set_name
 mkdir -p "$place" || exit 74
-file=$place/.$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.sh
+file=$place/.$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.json
 job_definition "$SLURM_ARRAY_TASK_ID" | base64 -d >"$file" || exit 74
 code=0
 ralph_job "$file" || code=$?
@@ -196,14 +113,14 @@ GITHUB = r"""
 place=$RUNNER_TEMP/ralph
 mkdir -p "$place" || exit 74
 export RALPH_JOBS_DIR="$place"
-printf '%s' "$JOB" | base64 -d >"$place/job.sh" || exit 74
+printf '%s' "$JOB" | base64 -d >"$place/job.json" || exit 74
 # The agent and its commands have no use for these.
 unset JOB GITHUB_OUTPUT GITHUB_ENV GITHUB_PATH GITHUB_STATE GITHUB_STEP_SUMMARY
 # Lines of a model or a command that look like commands to the runner are text, up to a word that nobody knows.
 token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 echo "::stop-commands::$token"
 code=0
-ralph_again "$place/job.sh" || code=$?
+ralph_again "$place/job.json" || code=$?
 echo
 echo "::$token::"
 exit "$code"

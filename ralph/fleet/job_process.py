@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.database import VARIABLE
 from ralph.fleet.decisions import ProcessEnd
 from ralph.fleet.job_content import session_id
 from ralph.fleet.job_rules import words_of
+from ralph.fleet.jobs import VARIABLE
 from ralph.loop.process.results import NoResultError, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
@@ -75,11 +75,12 @@ class JobProcess:
         objects: Path,
         hidden: Sequence[Path],
         told: Callable[[str], None],
-        rate_limited: Callable[[float], None],
+        rate_limited: Callable[[float], None] = lambda _seconds: None,
+        waits_in_outages: bool = False,
     ) -> None:
         """Commands may read `objects`, the objects that the checkout borrows. They may not read `hidden`, but for the
         checkout. `told` gets the narration, in pieces of whole lines. `rate_limited` gets the seconds that a server asked to
-        wait. Both are called from threads.
+        wait. Both are called from threads. If `waits_in_outages` is True, a loop itself waits until an outage is over.
         """
         self._job = job
         self._session = session_id(set_name, job.id)
@@ -92,6 +93,7 @@ class JobProcess:
         self._environment = child_environment(
             environment, self.state, self.turn_lock, objects=objects, hidden=hidden
         )
+        self._waits_in_outages = waits_in_outages
         self._told = told
         self._rate_limited = rate_limited
         self._process: subprocess.Popen[bytes] | None = None
@@ -243,7 +245,7 @@ class JobProcess:
                 return
             yield from (
                 "loop",
-                "--no-outage-waits",
+                *(() if self._waits_in_outages else ("--no-outage-waits",)),
                 "--output-format=stream-json",
                 *words_of(job),
                 *budget,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+VARIABLE = "RALPH_FLEET_DB"
+"""The variable that names the store."""
+
 FORMAT = 1
 """The version of a stored job. A worker refuses a job of another version: it does not guess what a field means."""
 

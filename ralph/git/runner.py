@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
 from ralph.git.settings import ALWAYS, GitSettings, settings_from
+from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
@@ -26,6 +28,7 @@ from ralph.values.shortage import ShortageError, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.values.ports import Clock, Waiter
 
@@ -62,6 +65,8 @@ class GitSeams(Struct, frozen=True):
     supervisor: CommandSupervisor
     waiter: Waiter
     clock: Clock
+    token: GitToken | None = None
+    """The token that git gets if a server asks for a password."""
 
 
 class Git:
@@ -142,14 +147,20 @@ class Git:
         """
         name, seams = arguments[0], self.seams
         environment = {**self.environment, **(variables or {})}
+        token = seams.token
+        options = self.options if token is None else (*self.options, *token.options)
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
         try:
-            with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
+            with (
+                tempfile.TemporaryFile() as errors,
+                tempfile.TemporaryFile() as source,
+                nullcontext() if token is None else token.pipe() as pipe,
+            ):
                 source.write(given or b"")
                 source.seek(0)
                 for _ in range(2):  # an iteration may have killed the supervisor
                     process = seams.supervisor.start(
-                        [git_program(environment["PATH"]), "--no-pager", *self.options, *arguments],
+                        [git_program(environment["PATH"]), "--no-pager", *options, *arguments],
                         cwd=self.directory,
                         environment=environment,
                         grace_s=_GRACE_S,
@@ -158,6 +169,7 @@ class Git:
                         output_to=output_to,
                         errors_to=errors.fileno(),
                         held=held,
+                        passed=None if pipe is None else (PIPE, pipe),
                     )
                     running = RunningCommand(
                         process, capture, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S

@@ -155,6 +155,7 @@ class CommandSupervisor:
         output_to: int | None = None,
         errors_to: int | None = None,
         held: int | None = None,
+        passed: tuple[int, int] | None = None,
         is_confined: bool = True,
         held_directory: int | None = None,
     ) -> SupervisedCommand:
@@ -166,7 +167,8 @@ class CommandSupervisor:
 
         The descriptor `input_from` becomes the standard input; None means empty input. The descriptors `output_to` and
         `errors_to` become the standard output and the standard error; None means the command's pipe. The launcher and
-        all processes of the command keep the descriptor `held` open until they have ended. If `is_confined` is True,
+        all processes of the command keep the descriptor `held` open until they have ended. `passed` is a number above 9, and the
+        descriptor that the command has under this number. If `is_confined` is True,
         the command gets this supervisor's limits and its sandbox, if there is one.
 
         Raises ShortageError if the machine is short of a resource. Raises ValueError for an argument that no command
@@ -174,6 +176,7 @@ class CommandSupervisor:
         """
         streams = {0: input_from, 1: output_to, 2: errors_to, _HELD: held}
         given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
+        given |= {} if passed is None else dict([passed])
         try:
             confinement = None
             if self._confinement is not None and is_confined:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from base64 import b64encode
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.export import FORMATS, definition, export
+from ralph.fleet.export import FORMATS, export
 from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM
-from ralph.fleet.job_content import session_id
-from ralph.fleet.job_rules import words_of
+from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Rate, SetLimits
-from ralph.git.settings import ALWAYS
 from ralph.values.outcome import UsageError
 from tests.fleet.hostile import job
 from tests.rows import every_row
@@ -165,31 +162,20 @@ def test_nothing_of_a_prompt_stands_in_a_file_as_text() -> None:
         written = export([job("a"), job("b")], FREE, name, "night")
         assert "pwned" not in written
         assert written.isascii()
-        assert b64encode(definition(job("b"), "night").encode()).decode() in written.replace("\n", "")
+        assert b64encode(content_of(job("b"))).decode() in written.replace("\n", "")
 
 
 def test_no_expression_of_github_stands_in_the_script() -> None:
     assert "${{" not in ONE_JOB + AGAIN + GITHUB
 
 
-def test_a_definition_gives_the_shell_what_the_job_says(tmp_path: Path) -> None:
-    """`dash` and `bash` read it alike."""
-    one = job(
-        "a", ref="v1", env=("A", "B"), model="it's", until="make 'x'\n", options=("--name", "$(touch pwned)")
-    )
-    (tmp_path / "job.sh").write_text(definition(one, "night"))
-    script = '. ./job.sh; job_prompt >prompt; job_words printf "%s\\0" first >words; '
-    script += 'printf "%s\\0" "$id" "$ref" "$branch" "$session" "$kind" "$needed" >values'
-    for shell in ("dash", "bash"):
-        subprocess.run([shell, "-c", script], cwd=tmp_path, check=True)
-        assert (tmp_path / "prompt").read_bytes().decode() == one.prompt
-        words = (tmp_path / "words").read_bytes().decode().split("\0")[:-1]
-        said = ["--until=make 'x'\n", "--model=it's", "--pass-env=A,B", "--name", "$(touch pwned)"]
-        assert words == ["first", *said]
-        assert words_of(one) == said
-        values = (tmp_path / "values").read_bytes().decode().split("\0")[:-1]
-        assert values == ["a", "v1", "ralph/a", session_id("night", "a"), "loop", "A B"]
-    assert not (tmp_path / "pwned").exists()
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_text_of_a_script_calls_git(name: str) -> None:
+    """Comments and the texts of messages may name it."""
+    written = export([job("a"), job("b")], FREE, name, "night")
+    lines = [line.partition(" # ")[0] for line in written.splitlines() if not line.lstrip().startswith("#")]
+    assert [line for line in lines if re.search(r"\bgit\b(?!hub)", line, re.IGNORECASE)] == []
+    assert len(re.findall(r"ralph fleet job --set", written)) == 1
 
 
 def test_the_scripts_are_posix_shell(tmp_path: Path) -> None:
@@ -206,62 +192,3 @@ def test_a_large_set_is_divided_over_config_maps() -> None:
     sources = ", ".join(f"{{configMap: {{name: {name}}}}}" for name in names)
     assert f"            sources: [{sources}]\n" in written
     assert len(re.findall(r'^  "\d": ', written, re.MULTILINE)) == 5
-
-
-# The cost of the session so far, as `ralph sessions ls` says it, and the words of the second attempt.
-LEFT = [
-    ("1.25", ["--resume=SESSION", "--max-budget-usd=2.750000"]),
-    ("4.0", None),
-    ("null", None),
-]
-
-
-@every_row(("cost", "words"), LEFT)
-def test_a_further_attempt_gets_what_is_left_of_the_budget(
-    cost: str, words: list[str] | None, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """A ralph of three lines stands in, whose first run ends with 75."""
-    place = tmp_path_factory.mktemp("budget")
-    ralph = place / "ralph"
-    ralph.write_text(
-        f"""#!/bin/sh
-if [ "$1" = sessions ]; then printf '[{{"title": "x, \\"cost_usd\\": 0", "cost_usd": {cost}, "path": "/"}}]'; exit; fi
-printf '%s\\n' "$@" >>{place}/words
-mkdir -p "$RALPH_STATE_DIR/sessions/x" && echo >"$RALPH_STATE_DIR/sessions/x/{session_id("night", "a")}.jsonl"
-exit 75
-"""
-    )
-    ralph.chmod(0o755)
-    one = job("a", str(place / "repository"), max_budget_usd=4)
-    (place / "job.sh").write_text(definition(one, "night"))
-    (place / "run.sh").write_text(ONE_JOB + 'ralph_job "$1"\n')
-    who = ("-c", "user.name=x", "-c", "user.email=x")
-    for command in (("init", "-q", "."), (*who, "commit", "-q", "--allow-empty", "-m", "Begin")):
-        (place / "repository").mkdir(exist_ok=True)
-        subprocess.run(["git", *command], cwd=place / "repository", check=True)
-    environment = {
-        "PATH": f"{place}:{os.environ['PATH']}",
-        "HOME": str(place),
-        "RALPH_JOBS_DIR": str(place / "jobs"),
-    }
-    codes = [
-        subprocess.run(["sh", "run.sh", place / "job.sh"], cwd=place, env=environment, check=False).returncode
-        for _ in range(2)
-    ]
-    checkout = f"--cd={place}/jobs/night/a/checkout"
-    prompt = f"--prompt-file={place}/jobs/night/a/prompt.md"
-    first = ["run", checkout, f"--session-id={session_id('night', 'a')}", prompt, "--max-budget-usd=4.000000"]
-    second = [] if words is None else ["run", checkout, *words]
-    said = (
-        (place / "words")
-        .read_text()
-        .replace(f"resume={session_id('night', 'a')}", "resume=SESSION")
-        .splitlines()
-    )
-    assert said == [*first, *second]
-    assert codes == [75, 3 if words is None else 75]
-
-
-def test_the_git_of_a_script_has_the_options_of_every_call_of_ralph() -> None:
-    assert f"git {' '.join(ALWAYS)} " in ONE_JOB
-    assert "core.hooksPath=/dev/null" in ALWAYS

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
@@ -23,7 +24,7 @@ class GitServer:
     def __init__(self, root: Path, token: str, certificate: Path) -> None:
         self.refused = 0
         """The number of requests without the token."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self, root, f"Bearer {token}"))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self, root, token))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -41,7 +42,9 @@ class GitServer:
         self._server.server_close()
 
 
-def _handler_of(server: GitServer, root: Path, authorization: str) -> type[BaseHTTPRequestHandler]:
+def _handler_of(server: GitServer, root: Path, token: str) -> type[BaseHTTPRequestHandler]:
+    accepted = {f"Bearer {token}", f"Basic {b64encode(f'x-access-token:{token}'.encode()).decode()}"}
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self._answer()
@@ -53,9 +56,12 @@ def _handler_of(server: GitServer, root: Path, authorization: str) -> type[BaseH
             """Prints nothing."""
 
         def _answer(self) -> None:
-            if self.headers.get("Authorization") != authorization:
+            if self.headers.get("Authorization") not in accepted:
                 server.refused += 1
-                self.send_error(401)
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="git"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
                 return
             path, _, query = self.path.partition("?")
             environment = {

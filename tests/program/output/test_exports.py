@@ -98,8 +98,8 @@ class Model:
             self.kills -= 1
             for one in Path("/proc").glob("[0-9]*/cmdline"):
                 with suppress(OSError):
-                    words = one.read_text().split("\0")
-                    if "loop" in words and f"--cd={self._jobs}/night/c/checkout" in words:
+                    is_there = str((one.parent / "cwd").readlink()) == f"{self._jobs}/night/c/checkout"
+                    if is_there and "loop" in one.read_text().split("\0"):
                         os.kill(int(one.parent.name), signal.SIGKILL)
             return Fault(close_before_headers=True)
         is_done = any(block["type"] == "tool_result" for block in messages[-1]["content"])
@@ -144,7 +144,7 @@ def test_gnu_parallel_does_the_jobs_resumes_after_an_outage_and_a_kill_and_pushe
         assert git(repository, "show", f"ralph/{name}:{name}.txt") == f"by {name}\n"
         assert git(
             repository, "log", "-1", "--format=%(trailers:key=Ralph-Job,valueonly)", f"ralph/{name}"
-        ).split() == [f"night/{name}"]
+        ).split() == [f"night/{name}", "1", "1"]
     assert git(repository, "rev-parse", "ralph/a^", "ralph/b^", "ralph/c^").split() == [
         *(2 * [git(repository, "rev-parse", "side").strip()]),
         git(repository, "rev-parse", "main").strip(),

@@ -1,0 +1,252 @@
+"""Does one job for another scheduler (`ralph fleet job`): a checkout, a run or a loop of ralph, a commit and a push. No store and
+no worker of the fleet takes part.
+
+Git runs as for a worker (`checkouts.py`): with a git directory, an index and settings of its own. No key and no token is in
+git's environment: `GitToken` gives the token when git asks for it.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories
+from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
+from ralph.fleet.job_rules import branch_of
+from ralph.git.answer import CheckoutError
+from ralph.git.token import GitToken, TokenError
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.opened_file import read_regular_file
+from ralph.machine.processes import environment_for_commands
+from ralph.sessions.looking import look_at
+from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.outcome import Outcome
+from ralph.values.ports import SignalReceived
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from types import FrameType
+
+    from ralph.fleet.checkouts import JobCheckout
+    from ralph.fleet.jobs import Job
+
+TOKEN = "RALPH_GIT_TOKEN"  # noqa: S105 - the name of a variable
+HOST = "RALPH_GIT_HOST"
+_DEFAULT_HOST = "github.com"
+_KEPT = "job.json"
+_MOST_BYTES = 65_536
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_EVERY_S = 0.5
+_AGAIN = Outcome.API_UNAVAILABLE.exit_code()
+
+
+class CannotDoJobError(Exception):
+    """A job ends without a result of ralph. The message is one line."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class _JobRecord(Struct, frozen=True):
+    """The record that an attempt leaves for the next one, beside the checkout and the state directory."""
+
+    commit: str
+    """The commit with which the checkout began."""
+    expected: str | None
+    """The commit of the job's branch at the remote at that time. None if there was no such branch."""
+    ended: int | None = None
+    """The exit code of ralph. None if it has not ended with a final one."""
+    made: str | None = None
+    """The commit that is pushed, so that the same push is repeated. None before it was made."""
+
+
+class ExportedJob:
+    """One attempt at a job. Must be used on the main thread."""
+
+    def __init__(
+        self,
+        set_name: str,
+        job: Job,
+        folder: Path,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+    ) -> None:
+        """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people. Raises
+        CannotDoJobError.
+        """
+        self._set, self._job, self._folder, self._say = set_name, job, folder, say
+        missing = [name for name in job.env if not environment.get(name)]
+        if missing:
+            raise CannotDoJobError(Outcome.CONFIG, f"the variable {missing[0]} is not set")
+        self._environment = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
+        ours = git_environment(environment, job)
+        self._supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
+        self._calls = GitCalls(ours, self._supervisor, _token(environment))
+        self._repositories = Repositories(folder / "mirrors", self._calls)
+        self._process: JobProcess | None = None
+        self._stopped_by: int | None = None
+
+    def attempt(self) -> int:
+        """Does the job, or goes on with it, and returns its exit code. Raises CannotDoJobError, CheckoutError, Interrupted
+        and OSError.
+        """
+        with self._signals():
+            try:
+                kept, checkout = self._checked_out()
+                if kept.ended is None:
+                    code = self._worked(checkout)
+                    if code == _AGAIN or code > 128:
+                        return code
+                    kept = replace(kept, ended=code)
+                    self._keep(kept)
+                self._deliver(kept, checkout)
+                return kept.ended or 0
+            finally:
+                if self._process is not None:
+                    self._process.end_now()
+                self._supervisor.close()
+
+    def _checked_out(self) -> tuple[_JobRecord, JobCheckout]:
+        job, place = self._job, self._folder / "checkout"
+        with suppress(FileNotFoundError):
+            text = read_regular_file(self._folder / _KEPT, _MOST_BYTES)
+            try:
+                kept = msgspec.json.Decoder(_JobRecord).decode(text)
+            except msgspec.MsgspecError as error:
+                problem = f"{self._folder / _KEPT} is damaged ({error}); remove {self._folder} to begin anew"
+                raise CannotDoJobError(Outcome.IO_ERROR, problem) from None
+            return kept, self._repositories.reopen(job.repository, place, kept.commit)
+        import shutil  # noqa: PLC0415 - only for the first attempt
+
+        shutil.rmtree(place, ignore_errors=True)  # of an attempt that was killed before it could begin
+        branch = branch_of(job)
+        expected = self._repositories.branch_at(job.repository, branch)
+        checkout = self._repositories.check_out(job.repository, job.ref, place, branch)
+        kept = _JobRecord(checkout.commit, expected)
+        self._keep(kept)
+        return kept, checkout
+
+    def _keep(self, kept: _JobRecord) -> None:
+        new = self._folder / f"{_KEPT}.new"
+        new.write_bytes(msgspec.json.encode(kept))
+        new.replace(self._folder / _KEPT)
+
+    def _worked(self, checkout: JobCheckout) -> int:
+        """Runs ralph in the checkout, and returns its exit code. After a signal, this is 128 and its number."""
+        process = self._process = JobProcess(
+            self._set,
+            self._job,
+            self._folder,
+            self._environment,
+            objects=checkout.objects,
+            hidden=(self._folder,),
+            told=self._say,
+            waits_in_outages=True,
+        )
+        budget_usd = self._left_usd(process)
+        if budget_usd is not None and budget_usd <= 0:
+            self._say("its budget is used up, or what it has spent is not known\n")
+            return Outcome.LIMIT_REACHED.exit_code()
+        process.start(budget_usd)
+        while (status := process.wait(_EVERY_S)) is None and self._stopped_by is None:
+            pass
+        if status is None:
+            status = wait_for_end(process, STOPS_WITHIN_S)
+        end = process.end(status)
+        if end.result:
+            self._say(f"{end.result.rstrip()}\n")
+        if self._stopped_by is not None:
+            return 128 + self._stopped_by
+        return end.exit_code
+
+    def _left_usd(self, process: JobProcess) -> float | None:
+        """The part of the job's budget that the attempts before this one left. None without a budget."""
+        budget_usd, journal = self._job.max_budget_usd, process.journal()
+        if budget_usd is None:
+            return None
+        if self._job.until is None and journal is not None:
+            history = look_at(journal).history
+            if history.has_message and history.cost_usd is None:
+                return 0.0
+        return budget_usd - process.spending().cost_usd
+
+    def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
+        commit = kept.made
+        if commit is None:
+            made = checkout.finish("What ralph left uncommitted", Maker(self._set, self._job.id, 1, 1))
+            for path in made.left_out:
+                self._say(f"left out of the commit: {path}\n")
+            commit = made.commit
+            self._keep(replace(kept, made=commit))
+        if commit == kept.commit:
+            return
+        branch = branch_of(self._job)
+        if isinstance(checkout.push_branch(commit, branch, kept.expected), NotDelivered):
+            problem = f"{branch} was not pushed: it has commits of somebody else; the work is in {checkout.directory}"
+            raise CannotDoJobError(Outcome.IO_ERROR, problem)
+        self._say(f"pushed {branch}\n")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Passes the first signal on to ralph and to git, so that the session can be resumed."""
+
+        def stop(number: int, _frame: FrameType | None) -> None:
+            self._stopped_by = self._stopped_by or number
+            self._calls.stop()
+            if self._process is not None:
+                self._process.stop()
+
+        before = {number: signal.signal(number, stop) for number in _STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def git_environment(environment: Mapping[str, str], job: Job) -> dict[str, str]:
+    """The variables of git: none that looks like a credential, and none that the job names for its tools."""
+    secrets = known_secrets(environment)
+    return child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
+
+
+def _token(environment: Mapping[str, str]) -> GitToken | None:
+    token = environment.get(TOKEN)
+    if not token:
+        return None
+    try:
+        return GitToken(environment.get(HOST) or _DEFAULT_HOST, token)
+    except TokenError as error:
+        raise CannotDoJobError(Outcome.CONFIG, str(error)) from None
+
+
+def do_exported_job(
+    set_name: str, job: Job, place: Path, environment: Mapping[str, str], say: Callable[[str], None]
+) -> int:
+    """Does a job below the directory `place`, and returns the exit code. `say` gets text for people, in whole lines."""
+    folder = place / set_name / job.id
+
+    def about(text: str) -> None:
+        for line in text.splitlines():
+            say(f"{job.id}: {line}\n")
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return ExportedJob(set_name, job, folder.resolve(), environment, say).attempt()
+    except (CannotDoJobError, CheckoutError) as error:
+        about(str(error))
+        return error.outcome.exit_code()
+    except SignalReceived as received:
+        return 128 + received.signal_number
+    except OSError as error:
+        shortage = shortage_of(error)
+        about(str(shortage or error))
+        return (Outcome.IO_ERROR if shortage is None else Outcome.API_UNAVAILABLE).exit_code()

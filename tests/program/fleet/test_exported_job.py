@@ -1,0 +1,203 @@
+"""`ralph fleet job` does a job of an exported file: git runs as a worker's, without a key, a token or a program of the agent."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.fleet.job_content import content_of
+from ralph.fleet.jobs import Job
+from ralph.mock_api import Fault, Turn
+from tests.git.repositories import Repository, cloned
+from tests.program.conftest import KEY
+from tests.program.loop.git_servers import GitServer, bare_git_http_is_there
+from tests.program.model_answers import bash
+from tests.services.certificates import make_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.program.conftest import Finished, Ralph
+
+TOKEN = "ghs_canary0123456789abcdefghijklmnopqrst"
+SECRET = "another-secret-0123456789"
+
+# What a command of the agent plants. $P is a program that leaves a mark with its environment.
+ATTACKS = {
+    "a filter": "git config filter.evil.clean $P; echo '* filter=evil' >.gitattributes",
+    "a filter of a nested repository": "git init -q inner; git -C inner config filter.evil.clean $P; "
+    "echo '* filter=evil' >inner/.gitattributes; echo x >inner/x; git add -f inner || true",
+    "a submodule that has a monitor": "git init -q inner; git -C inner -c user.name=x -c user.email=x@y commit -q --allow-empty -m x; "
+    "git add inner; git -C inner config core.fsmonitor $P",
+    "a monitor": "git config core.fsmonitor $P",
+    "a monitor in another directory": "cp -r .git x; git config -f x/config core.fsmonitor $P; rm -rf .git; echo gitdir: x >.git",
+    "hooks": "for h in pre-commit commit-msg post-commit pre-push post-index-change reference-transaction; "
+    "do mkdir -p .git/hooks; cp $P .git/hooks/$h; done",
+    "hooks elsewhere": "mkdir h; cp $P h/pre-push; cp $P h/pre-commit; git config core.hooksPath $PWD/h",
+    "an alias": "for a in add commit diff push rev-parse update-index write-tree commit-tree; do git config alias.$a !$P; done",
+    "a helper for passwords": "git config credential.helper !$P; git config core.askPass $P",
+    "a program on PATH": "cp $P git; cp $P git-remote-https; mkdir -p bin; cp $P bin/git",
+    "a signature": "git config commit.gpgSign true; git config gpg.program $P; git config push.gpgSign if-asked",
+    "a pager and an editor": "git config core.pager $P; git config core.editor $P",
+    "another address": "git config remote.origin.pushurl ext::$P; git config protocol.ext.allow always",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    if not bare_git_http_is_there():
+        pytest.skip("git http-backend is not installed")
+    cloned(tmp_path / "origin/work", tmp_path / "origin/home")
+    return tmp_path
+
+
+@pytest.fixture
+def server(place: Path) -> Iterator[GitServer]:
+    (place / "c").mkdir()
+    certificate = make_certificate(place / "c", names="IP:127.0.0.1")
+    with GitServer(place / "origin", TOKEN, certificate) as made:
+        yield made
+
+
+def begin(ralph: Ralph, place: Path, server: GitServer) -> Repository:
+    """Sets up the user's own git: its certificate, and a filter that leaves its environment and that of git."""
+    seen = place / "seen"
+    seen.mkdir()
+    dump = place / "own-filter"
+    dump.write_text(
+        f"#!/bin/sh\ntr '\\0' '\\n' </proc/$PPID/environ >{seen}/git.$$\ntr '\\0' ' ' </proc/$PPID/cmdline >{seen}/words.$$\n"
+        f"env >{seen}/own.$$\nexec cat\n"
+    )
+    dump.chmod(dump.stat().st_mode | stat.S_IXUSR)
+    user = Repository(place / "origin/work", place / "home-of-user")
+    user.environment["HOME"] = ralph.environment["HOME"]
+    user.git("config", "--global", "http.sslCAInfo", str(place / "c/cert.pem"))
+    user.git("config", "--global", "filter.mine.clean", str(dump))
+    ralph.environment |= {
+        "RALPH_GIT_TOKEN": TOKEN,
+        "RALPH_GIT_HOST": server.url.removeprefix("https://"),
+        "X_TOKEN": SECRET,
+        "PLAIN": SECRET,
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    return user
+
+
+def do(ralph: Ralph, place: Path, job: Job) -> Finished:
+    file = place / "job.json"
+    file.write_bytes(content_of(job))
+    return ralph("fleet", "job", "--set", "night", "--dir", str(place / "jobs"), str(file))
+
+
+def job_of(server: GitServer, **values: object) -> Job:
+    given = {"sandbox": "off", "env": ("X_TOKEN", "PLAIN"), "options": ("--retry", "off"), **values}
+    return Job(id="a", repository=f"{server.url}/remote.git", prompt="Do it.", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
+    ralph: Ralph, iterations_of_job, place: Path, server: GitServer, attack: str
+) -> None:
+    marks = place / "marks"
+    marks.mkdir()
+    planted = place / "planted"
+    planted.write_text(f"#!/bin/sh\n: >{marks}/ran\nexec cat\n")
+    planted.chmod(0o755)
+    user = begin(ralph, place, server)
+    script = f"P={planted}; {ATTACKS[attack]}; rm -f {marks}/*; echo '*.txt filter=mine' >>.gitattributes; echo work >work.txt"
+    iterations_of_job(bash(script))
+    ran = do(ralph, place, job_of(server))
+    assert ran.code == 0, ran.stderr
+    assert list(marks.iterdir()) == []
+    bare = str(place / "origin/remote.git")
+    assert user.git("-C", bare, "show", "ralph/a:work.txt") == "work"
+    assert (
+        "inner" not in user.git("-C", bare, "ls-tree", "--name-only", "ralph/a").split()
+        or "submodule" in attack
+    )
+    seen = {path.name: path.read_text() for path in (place / "seen").iterdir()}
+    assert {name.partition(".")[0] for name in seen} == {"git", "words", "own"}, "the user's own filter runs"
+    for text in seen.values():
+        assert not any(secret in text for secret in (KEY, TOKEN, SECRET))
+    for path in (place / "jobs").rglob("*"):
+        assert path.is_symlink() or not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
+
+
+@pytest.fixture
+def iterations_of_job(serve):
+    """Starts a server that sends these answers in turn, and then a final one."""
+
+    def start(*steps: object) -> object:
+        def play(request, _index):
+            done = sum(one["role"] == "assistant" for one in request.json()["messages"])
+            return steps[done] if done < len(steps) else Turn("Done.")
+
+        return serve(script=play)
+
+    return start
+
+
+def test_an_attempt_resumes_the_session_in_the_same_checkout_with_what_is_left_of_the_budget(
+    ralph: Ralph, serve, place: Path, server: GitServer
+) -> None:
+    user = begin(ralph, place, server)
+    outages = [True]
+
+    def play(request, _index):
+        done = sum(one["role"] == "assistant" for one in request.json()["messages"])
+        if done == 1 and outages:
+            outages.pop()
+            return Fault(status=529)
+        return bash("echo one >one.txt") if done == 0 else Turn("Done.")
+
+    api = serve(script=play)
+    job = job_of(server, max_budget_usd=5, ref="main")
+    first = do(ralph, place, job)
+    assert first.code == 75, first.stderr
+    assert "ralph/a" not in user.git("-C", str(place / "origin/remote.git"), "branch", "--list")
+    second = do(ralph, place, job)
+    assert second.code == 0, second.stderr
+    asked = api.request_count
+    assert asked == 3
+    assert (do(ralph, place, job).code, api.request_count) == (0, asked), "what ended is not done again"
+    assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"env": ("MISSING",)}, 78, "the variable MISSING is not set"),
+        ({"ref": "nowhere"}, 78, "has no branch, tag or commit nowhere"),
+        ({"max_budget_usd": 1e-9}, 3, ""),
+    ],
+)
+def test_a_job_that_cannot_be_done_says_why(
+    ralph: Ralph, serve, place: Path, server: GitServer, change: dict[str, object], code: int, says: str
+) -> None:
+    begin(ralph, place, server)
+    serve(script=lambda _request, _index: Turn("Done."))
+    ran = do(ralph, place, job_of(server, **change))
+    assert ran.code == code, ran.stderr
+    assert says in ran.stderr
+    assert TOKEN not in ran.stderr
+
+
+def test_it_needs_no_library_of_the_fleet(ralph: Ralph, place: Path, server: GitServer) -> None:
+    begin(ralph, place, server)
+    ralph.run_first("import sys\nfor name in ('dbos', 'sqlalchemy', 'psycopg'): sys.modules[name] = None\n")
+    ran = do(ralph, place, job_of(server, ref="nowhere"))
+    assert (ran.code, "has no branch, tag or commit nowhere" in ran.stderr) == (78, True), ran.stderr
+
+
+def test_a_wrong_token_is_told_and_not_shown(ralph: Ralph, serve, place: Path, server: GitServer) -> None:
+    begin(ralph, place, server)
+    ralph.environment["RALPH_GIT_TOKEN"] = f"{TOKEN}x"
+    api = serve(script=lambda _request, _index: Turn("Done."))
+    ran = do(ralph, place, job_of(server))
+    assert (ran.code, api.request_count) == (77, 0)
+    assert TOKEN not in ran.stderr
+    ralph.environment["RALPH_GIT_TOKEN"] = "two words"
+    assert do(ralph, place, job_of(server)).code == 78
