@@ -185,6 +185,7 @@ PURE = {
     "array",
     "base64",
     "binascii",
+    "bisect",
     "codecs",
     "collections",
     "contextlib",

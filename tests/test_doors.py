@@ -28,6 +28,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.stream_events": ("ralph.api.stream_events",),
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
     "ralph.fleet.exported_job": ("ralph.fleet.exported_job:_JobRecord",),
+    "ralph.conversation.secret_spans": ("ralph.conversation.secret_spans",),
     "ralph.fleet.job_content": ("ralph.fleet.jobs",),
     "ralph.fleet.job_file": (
         "ralph.fleet.job_file:_SharedFields",

@@ -2,11 +2,12 @@
 a command runs, and only `work` imports the engine.
 """
 
+import json
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -522,7 +523,7 @@ def _console() -> "Console":
     from ralph.fleet.command import Console  # noqa: PLC0415 - not needed for --help
     from ralph.output.standard_streams import CLEAR_LINE, ErrorLines, obeys_controls, print_lines  # noqa: PLC0415 - not needed for --help
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed for --help
-    from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed for --help
+    from ralph.values.redaction import Redactor, redacted  # noqa: PLC0415 - not needed for --help
     from ralph.values.screen_text import cut_to_columns, json_for_terminal  # noqa: PLC0415 - not needed for --help
 
     redact = Redactor(known_secrets(os.environ)).redact_all
@@ -535,8 +536,16 @@ def _console() -> "Console":
         with suppress(OSError):
             os.write(2, CLEAR_LINE + line.encode("utf-8", "replace"))
 
+    def write(lines: Iterable[str]) -> None:
+        text = redact("\n".join(lines))  # together, because a private key takes several lines
+        if text:
+            print_lines([json_for_terminal(text)])
+
     return Console(
-        write=lambda lines: print_lines(json_for_terminal(redact(line)) for line in lines),
+        write=write,
+        write_value=lambda value: print_lines(
+            [json_for_terminal(json.dumps(redacted(value, redact), indent=2))]
+        ),
         write_text=lambda text: _print_text(redact(text)),
         tell=ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status).write,
         show_status=show_status if has_status else None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +19,12 @@ from msgspec import Struct, ValidationError, to_builtins
 
 from ralph.conversation.messages import RequestHead, to_json
 from ralph.conversation.records import Record, Recorded, UnknownRecord
+from ralph.conversation.secret_spans import spans_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.values.redaction import SpansOf
 
 _WRITTEN = b',"at":'
 _CHECKSUM = b',"crc":"'
@@ -33,6 +37,10 @@ _HOLDS_NULS = (
     "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
 )
+
+
+View = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+"""Takes the kind and the fields of a line."""
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
@@ -52,14 +60,21 @@ class JournalReading(Struct, frozen=True):
     """True if only the line break at the end of the journal is missing. It must be added."""
 
 
-def line_of(seq: int, record: Record | Recorded, written_s: float | None = None) -> bytes:
+def line_of(
+    seq: int,
+    record: Record | Recorded,
+    written_s: float | None = None,
+    spans_of: SpansOf | None = None,
+) -> bytes:
     """The journal line of a record, including the line break. `written_s` is the time of writing, in seconds since
-    1970. None leaves the time out.
+    1970. None leaves the time out. `spans_of` finds the secrets in a text, and the line says where they are. None if
+    nobody looks for secrets.
     """
     written = {} if written_s is None else {"at": round(written_s, 3)}
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields, **written})
-    return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text), **written})
+    fields = to_builtins(record, enc_hook=_head_text)
+    return sealed({"seq": seq, **fields, **spans_field(record.kind, fields, spans_of), **written})
 
 
 def written_at(line: bytes) -> float | None:
@@ -110,8 +125,9 @@ def read_lines(data: bytes) -> JournalReading:
     return JournalReading(records, tail, lacks_break)
 
 
-def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records before the first damaged line. The second value is the damage, or None if no line is damaged.
+def readable_part(data: bytes, view: View | None = None) -> tuple[tuple[Record, ...], JournalDamage | None]:
+    """The records before the first damaged line. The second value is the damage, or None if no line is damaged. `view`
+    makes the fields of each record safe to show. None for the records as they are.
 
     An incomplete last line is not damage, because a run may be writing it now. The result is only for display: a
     damaged session must not be resumed. Raises NewerFormatError if the journal has a newer format.
@@ -124,7 +140,7 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
     records: list[Record] = []
     for seq, line in enumerate(lines):
         try:
-            records.append(_read(line, seq, decoded))
+            records.append(_read(line, seq, decoded, view))
         except JournalDamage as damage:
             return tuple(records), damage
     return tuple(records), None
@@ -198,16 +214,18 @@ class CheckedLines:
             self.end, self.number = first + start, number
 
 
-def record_of(line: bytes, number: int) -> Record:
-    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. Raises
-    JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
+def record_of(line: bytes, number: int, view: View | None = None) -> Record:
+    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. `view` is that of
+    `readable_part`. Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
     """
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 
-    return _read(line, number, decoded)
+    return _read(line, number, decoded, view)
 
 
-def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record]) -> Record:
+def _read(
+    line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record], view: View | None = None
+) -> Record:
     if not _is_whole(line):
         raise _unlike_its_checksum(line, seq)
     try:
@@ -222,7 +240,9 @@ def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Rec
     if not isinstance(kind, str):
         raise JournalDamage(seq + 1, "is no record")
     try:
-        return decoded(kind, fields)
+        return decoded(kind, fields if view is None else view(kind, fields))
+    except RecursionError:
+        raise JournalDamage(seq + 1, "is nested too deep to be shown") from None
     except (ValidationError, UnicodeEncodeError) as error:
         raise JournalDamage(seq + 1, f"makes no sense: {error}") from error
 

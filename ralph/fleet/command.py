@@ -5,7 +5,6 @@ nothing on the disk.
 from __future__ import annotations
 
 import difflib
-import json
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +47,8 @@ class Console(Struct, frozen=True, kw_only=True):
 
     write: Callable[[Iterable[str]], None]
     """Prints lines on standard output."""
+    write_value: Callable[[object], None]
+    """Prints a value on standard output, as JSON."""
     write_text: Callable[[str], None]
     """Prints a text on standard output, without a further line break."""
     tell: Callable[[str], None]
@@ -135,7 +136,7 @@ class Fleet:
         workers = self._workers()
         jobs = self._rows(sets) if is_json or len(sets) == 1 else []
         if is_json:
-            self._write_json(
+            self._console.write_value(
                 {
                     "sets": [listing.set_object(row, workers.get(row.name, _NOBODY)) for row in sets],
                     "jobs": [listing.job_object(row) for row in jobs],
@@ -153,7 +154,7 @@ class Fleet:
         attempts = self._ask(lambda: self._store.attempt_rows(set_name, job))
         if is_json:
             told = [listing.attempt_object(one) for one in attempts]
-            self._write_json({**listing.job_object(row), "attempts": told})
+            self._console.write_value({**listing.job_object(row), "attempts": told})
         else:
             self._console.write(listing.story_lines(row, attempts, time.time()))
         return 0
@@ -161,14 +162,18 @@ class Fleet:
     def logs(self, chosen: Chosen, *, is_followed: bool) -> int:
         """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
         set_name, job = self._found(chosen.names[0], chosen.set_name)
-        number, is_told = 0, False
+        number, is_told, rest = 0, False, ""
         while True:
             row = self._row(set_name, job)
             lines = self._ask(lambda: self._store.log_lines(set_name, job, number))  # noqa: B023 - called at once
-            for line in lines:
-                self._console.write_text(listing.log_text(line))
-                number = line.number
             is_last = not is_followed or row.state.is_final
+            # A piece may end within a line, and so within a credential.
+            text = "".join([rest, *(line.text for line in lines)])
+            end = len(text) if is_last else text.rfind("\n") + 1
+            rest = text[end:]
+            if end:
+                self._console.write_text(listing.log_text(text[:end]))
+            number = lines[-1].number if lines else number
             if not number and not is_told:
                 is_told = True
                 self._console.tell(
@@ -234,7 +239,7 @@ class Fleet:
             left = sum(row.open_jobs for row in sets)
             self._console.tell(f"{counted(left, 'job')} still open after {time_limit(timeout_s)}")
         if is_json:
-            self._write_json(listing.wait_object(sets, rows, code))
+            self._console.write_value(listing.wait_object(sets, rows, code))
         else:
             self._console.write(listing.end_lines(sets, rows))
         return code
@@ -370,9 +375,6 @@ class Fleet:
             if seen_s < _SEEN_WITHIN_S:
                 machines.setdefault(set_name, []).append(machine)
         return {name: listing.Workers(len(found), len(set(found))) for name, found in machines.items()}
-
-    def _write_json(self, value: object) -> None:
-        self._console.write([json.dumps(value, indent=2)])
 
 
 _NOBODY = listing.Workers(0, 0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.rows import AttemptRow, JobRow, LogLine, SetRow
+    from ralph.fleet.rows import AttemptRow, JobRow, SetRow
 
 _WIDEST_ID = 40
 _FEWEST_REASON_COLUMNS = 12
@@ -226,9 +226,9 @@ def end_lines(sets: Sequence[SetRow], rows: Sequence[JobRow]) -> Iterator[str]:
         yield f"  and {len(failed) - _MOST_FAILURES} more"
 
 
-def log_text(line: LogLine) -> str:
-    """A piece of a job's log. It may begin and end in the middle of a line."""
-    return visible(line.text)
+def log_text(text: str) -> str:
+    """A part of a job's log as a terminal may show it."""
+    return visible(text)
 
 
 def _local(at: float) -> str:

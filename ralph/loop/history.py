@@ -24,7 +24,7 @@ from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import cut_to_columns, dollars, in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.loop.record import FileRecord
 
@@ -63,17 +63,17 @@ def show_loop(directory: Path, number: str | None, *, prints_log: bool) -> int:
     the loop, or None for the newest. Raises UsageError if there is no such loop.
     """
     store = LoopStore.to_read(os.environ, directory)
+    redact = Redactor(known_secrets(os.environ)).redact_all
     try:
         record = store.newest() if number is None else store.numbered(number)
         if prints_log:
-            return _print_log(record.folder)
+            return _print_log(record.folder, redact)
         look = look_at_record(record, directory, store)
     except RecordError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
-    redact = Redactor(known_secrets(os.environ)).redact_all
     with suppress(ReaderLeftError):
         print_lines(safe_lines(_story(look), redact))
     return 0
@@ -152,15 +152,18 @@ def _story(look: LoopLook) -> Iterator[str]:
     yield f"log: {look.folder / LOG_TEXT} (ralph loop show {int(look.folder.name)} --log)"
 
 
-def _print_log(folder: Path) -> int:
-    """Prints the log's lines, the older part first. Returns the exit code. They were made safe when they were written."""
+def _print_log(folder: Path, redact: Callable[[str], str]) -> int:
+    """Prints the log's lines, the older part first. Returns the exit code. They were made safe when they were written,
+    by the credentials known then.
+    """
     found = False
     with suppress(ReaderLeftError):
         for name in (f"{LOG_TEXT}{OLDER}", LOG_TEXT):
             with suppress(FileNotFoundError), (folder / name).open("rb") as file:
                 found = True
-                while piece := file.read(_PIECE_BYTES):
-                    print_bytes(piece)
+                while lines := file.readlines(_PIECE_BYTES):
+                    text = b"".join(lines).decode("utf-8", "surrogateescape")
+                    print_bytes(redact(text).encode("utf-8", "surrogateescape"))
     if not found:
         complain(f"this loop has no log: {folder / LOG_TEXT} does not exist")
     return 0 if found else Outcome.IO_ERROR.exit_code()

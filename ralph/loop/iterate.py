@@ -163,7 +163,7 @@ class OuterLoop:
             cost_usd=result.cost_usd,
             duration_s=self._book.elapsed_s() - current.elapsed_s,
             commits=changes.commits + is_committed,
-            files=changes.files[:MOST_FILES_KEPT],
+            files=tuple(map(self._world.redact, changes.files[:MOST_FILES_KEPT])),
             file_count=len(changes.files),
             made_progress=made_progress,
             check=None if check is None else check.words,

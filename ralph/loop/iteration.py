@@ -146,12 +146,17 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
-        """Adds the turns and the cost of the iteration's earlier sessions to the result."""
+        """Adds the turns and the cost of the iteration's earlier sessions to the result. Its texts lose the credentials:
+        a journal, from which they may come, has them as they are.
+        """
         current = self._book.current
         cost = None
         if result.cost_usd is not None and current.earlier_cost_usd is not None:
             cost = result.cost_usd + current.earlier_cost_usd
-        return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
+        texts = {
+            name: self._world.redact(getattr(result, name)) for name in ("last_words", "summary", "reason")
+        }
+        return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost, **texts)
 
     def _composed_prompt(self) -> str:
         """The user's prompt, after a text with facts that a fresh context needs. Also makes the directory of the stop

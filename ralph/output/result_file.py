@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+_PRIVATE = 0o600
 _READER_S = 5.0  # as the writer of standard output waits for its reader at the end
 # /dev/stdout and /dev/fd/3 are links that the system makes. The user means their target.
 _OF_THE_SYSTEM = ("/dev", "/dev/fd")
@@ -49,9 +50,12 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
     )
 
 
-def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] = ()) -> None:
+def write_result_file(
+    path: str, data: bytes, directories: Sequence[str | Path] = (), *, is_private: bool = False
+) -> None:
     """Writes the file. Raises OSError. `path` and `directories` are as in `result_file_problem`. A regular file or a
-    link is replaced atomically. If `path` is a pipe or a device, the data is written into it.
+    link is replaced atomically. If `path` is a pipe or a device, the data is written into it. With `is_private`, only
+    the user can read the new file, whoever could read the old one.
     """
     if _is_of_the_system(path):
         path = os.path.realpath(path) if _leads_to_file(path) else path
@@ -66,7 +70,10 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
         problem = _problem_of_directory(above, opened_path(directory, above) or "", directories)
         if problem is not None:
             raise OSError(errno.EPERM, problem, path)
-        replace_at(directory, name, data, _regular_file(directory, name))
+        if is_private:
+            replace_at(directory, name, data, None, new_mode=_PRIVATE)
+        else:
+            replace_at(directory, name, data, _regular_file(directory, name))
     finally:
         os.close(directory)
 

@@ -78,7 +78,7 @@ def write_report(request: ReportRequest) -> int:
 def put_page(
     html: bytes, path: Path | None, lines: Sequence[str], directories: Sequence[Path], *, is_opened: bool
 ) -> bool:
-    """Writes the page to the file, or to standard output if `path` is None, and prints where it is and the lines.
+    """Writes the page to the file, which only the user can read, or to standard output if `path` is None, and prints where it is and the lines.
     Returns False if the file cannot be written, which standard error then tells. `directories` are those of
     `place_of_page`.
     """
@@ -89,7 +89,7 @@ def put_page(
                 complain(line)
             return True
         try:
-            write_result_file(str(path), html, directories)
+            write_result_file(str(path), html, directories, is_private=True)
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}")
             return False

@@ -1,4 +1,4 @@
-"""Cuts long texts to excerpts without known credentials. No I/O happens here."""
+"""Cuts long texts to excerpts without credentials. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _HEAD_SHARE = 0.6
 """The share of the beginning in an excerpt. The end is shown too, because it says whether a command succeeded."""
 _LEAST_CHARS = 50
 _ROOM_FOR_MARK = 100
+_LONGEST_SHAPE_CHARS = 4096
+"""Room for a credential of a known form. Private keys are the longest ones: RSA with 4096 bits takes 3,300 characters."""
 # How many more characters HTML has for these: `&#34;`, `&#39;`, `&lt;`, `&gt;`, `&amp;`.
 _LONGER_IN_HTML = {'"': 4, "'": 4, "<": 3, ">": 3, "&": 4}
 
@@ -27,18 +29,19 @@ class Excerpts:
     """Cuts texts. A credential is removed before the cut, so that no part of it is left at the edge."""
 
     def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+        self._redact = redactor.redact_all
+        self._slack = max(redactor.longest_bytes, _LONGEST_SHAPE_CHARS)
 
     def plain(self, text: str) -> str:
-        """The whole text without known credentials. Characters that UTF-8 cannot encode become question marks."""
-        text = self._redactor.redact(text)
+        """The whole text without credentials. Characters that UTF-8 cannot encode become question marks."""
+        text = self._redact(text)
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def line(self, text: str, most_chars: int = 200) -> str:
         """The beginning of the text, in one line."""
-        slack = self._redactor.longest_bytes
+        slack = self._slack
         head = self.plain(text[: 4 * most_chars + slack])
-        if len(text) > 4 * most_chars + slack and slack:  # the cut may have left half of a credential
+        if len(text) > 4 * most_chars + slack:  # the cut may have left half of a credential
             head = head[:-slack]
         excerpt = " ".join(head.split())
         return excerpt if len(excerpt) <= most_chars else f"{excerpt[: most_chars - 1]}…"
@@ -52,17 +55,17 @@ class Excerpts:
         return Excerpt(kept, cut_chars)
 
     def _cut(self, text: str, most_chars: int) -> tuple[str, int]:
-        slack = self._redactor.longest_bytes
+        slack = self._slack
         head_chars = int(most_chars * _HEAD_SHARE)
         tail_chars = most_chars - head_chars
         if len(text) > 2 * (most_chars + slack):
             # A credential that begins in a kept piece ends before the cut. What may be half of one is left out.
-            head = self._redactor.redact(text[: head_chars + slack])
-            tail = self._redactor.redact(text[-tail_chars - slack :])
+            head = self._redact(text[: head_chars + slack])
+            tail = self._redact(text[-tail_chars - slack :])
             head, tail = head[: max(len(head) - slack, 0)], tail[slack:]
             cut_chars = len(text) - head_chars - tail_chars
         else:
-            whole = self._redactor.redact(text)
+            whole = self._redact(text)
             if len(whole) <= most_chars:
                 return self.plain(whole), 0
             head, tail = whole[:head_chars], whole[-tail_chars:]

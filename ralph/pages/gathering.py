@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph import __version__
+from ralph.conversation.secret_spans import RecordView
 from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.store import LoopStore
@@ -73,7 +74,9 @@ class _Gathering:
         self._subject = subject
         self._environment = environment
         self._session_directory = session_directory
-        self._excerpts = Excerpts(Redactor(known_secrets(environment)))
+        self._secrets = known_secrets(environment)
+        self._redactor = Redactor(self._secrets)
+        self._excerpts = Excerpts(self._redactor)
         self._store = SessionStore.to_read(environment, session_directory)
         self._now_s = time.time()
         self._own_files = () if page is None else (page,)
@@ -96,9 +99,16 @@ class _Gathering:
         lines = {path: number_of_lines(path) for path in (*of_loops, *sessions)}
         share = PageShare(sum(lines.values()))
         reads: dict[Path, JournalRead] = {}
+        found: set[str] = set()
         for at, path in enumerate(lines):
+            view = RecordView(self._redactor)
             with suppress(FileNotFoundError):  # it was deleted just now
-                reads[path] = read_journal(path, share, lines[path], self._excerpts, prefix=f"s{at}")
+                reads[path] = read_journal(
+                    path, share, lines[path], self._excerpts, prefix=f"s{at}", view=view
+                )
+            found |= view.found
+        # What the journals say is secret may be in commits, in the output of a check or in a loop's record too.
+        self._excerpts = Excerpts(Redactor(self._secrets | found))
         room = PageRoom(
             self._excerpts,
             works=len(loops) + len(sessions),
@@ -237,10 +247,11 @@ class _Gathering:
     def _resume_command(self, read: JournalRead) -> str:
         story = read.story
         is_completed = read.outcome == Outcome.COMPLETED.value
-        return resume_command(
+        command = resume_command(
             self._store.short_name(read.id),
             cwd=None if story.opening is None else story.opening.directory,
             session_dir=None if self._session_directory is None else str(self._session_directory),
             again=story.runs[-1].opening.again if story.runs else None,
             prompt=NEXT_PROMPT if is_completed else None,
         )
+        return self._excerpts.plain(command)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ralph.conversation.secret_spans import RecordView
     from ralph.pages.excerpts import Excerpts
 
 UNKNOWN = "unknown"
@@ -79,6 +80,8 @@ class JournalRead:
         self.incidents = incidents
         self.written_at_s = written_at_s
         self.is_running = False
+        self.is_unmarked = False
+        """True if an older ralph made a part of it, and did not record where secrets are."""
         self.is_newer = False
         """True if a newer ralph wrote the journal in a format that this one cannot read."""
         self.problem: str | None = None
@@ -125,9 +128,11 @@ def number_of_lines(path: Path) -> int:
         return 0
 
 
-def read_journal(path: Path, share: PageShare, lines: int, excerpts: Excerpts, *, prefix: str) -> JournalRead:
-    """Reads a journal. `lines` is its number of lines, and `prefix` begins the ids of its entries. Raises
-    FileNotFoundError.
+def read_journal(
+    path: Path, share: PageShare, lines: int, excerpts: Excerpts, *, prefix: str, view: RecordView
+) -> JournalRead:
+    """Reads a journal. `lines` is its number of lines, and `prefix` begins the ids of its entries. `view` cuts the
+    secrets out of the records. Raises FileNotFoundError.
     """
     most = share.entries_of(lines)
     incidents = Incidents()
@@ -144,7 +149,7 @@ def read_journal(path: Path, share: PageShare, lines: int, excerpts: Excerpts, *
                 and _has_passed(passes, story, line)
             ):
                 continue
-            story.take(record_of(line, number), written_at(line), number)
+            story.take(record_of(line, number, view), written_at(line), number)
         read.is_running = _may_run(story) and is_locked(path)
     except (JournalDamage, NewerFormatError) as found:
         read.is_newer = isinstance(found, NewerFormatError)
@@ -153,6 +158,7 @@ def read_journal(path: Path, share: PageShare, lines: int, excerpts: Excerpts, *
         raise
     except OSError as error:
         read.problem = error.strerror or type(error).__name__
+    read.is_unmarked = view.has_unmarked
     return read
 
 

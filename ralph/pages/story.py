@@ -240,7 +240,7 @@ class SessionStory:
     def pass_intent(self, call_id: str, name: str, at_s: float | None) -> None:
         if self.runs:
             draft = self._calls.get(call_id)
-            title, entry = (name, None) if draft is None else (draft.entry.title, draft.entry.id)
+            title, entry = (self._line(name), None) if draft is None else (draft.entry.title, draft.entry.id)
             self._step(What.INTENT, at_s, title, entry=entry, call_id=call_id)
 
     def pass_result(self, call_id: str, at_s: float | None, *, is_error: bool) -> None:

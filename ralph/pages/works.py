@@ -56,6 +56,10 @@ if TYPE_CHECKING:
 
 _TITLE_CHARS = 160
 _MOST_DETAILS = 20
+_NOTE_ON_SECRETS = (
+    "an older ralph made a part of this, and did not record where secrets are: only keys of known forms, and credentials "
+    "of the environment in which this page was made, are cut out of it"
+)
 _WAITED_FOR = {
     "outage": "the API was unavailable",
     "shortage": "this machine lacked a process, a thread, memory or a file descriptor",
@@ -132,7 +136,7 @@ def session_work(
         contexts=_contexts(own_steps, room),
         costs=_costs(own_steps, room),
         counts=_counts([read.incidents]),
-        notes=(*_notes_on_times([times]), *git.notes),
+        notes=(*_notes_on_times([times]), *_notes_on_secrets([read]), *git.notes),
         resume_command=resume,
         files=git.files,
     )
@@ -196,6 +200,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         # The page has the command itself. A hint says more only after a limit.
         *([hint] if hint and resumes and hint != f"go on with: {continue_command(state)}" else []),
         *_notes_on_times(all_times),
+        *_notes_on_secrets(facts.journals.values()),
         *_first_of(git.notes),
     )
     work = Work(
@@ -223,7 +228,9 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         contexts=_contexts(steps, room),
         counts=_counts([read.incidents for read in facts.journals.values()], outages),
         notes=tuple(map(room.reason, notes)),
-        resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
+        resume_command=room.excerpts.plain(f"ralph loop --continue --cd {shell_word(plan.directory)}")
+        if resumes
+        else None,
         files=git.files or _recorded_files(state, room),
     )
     return _with_commits(work, git)
@@ -530,6 +537,12 @@ def _notes_on_times(times: Iterable[Timed]) -> list[str]:
     if any(one.was_set_back for one in times):
         notes.append("the clock was set back during the work: later times are moved forward by the same step")
     return notes
+
+
+def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
+    if not any(read.is_unmarked for read in reads):
+        return []
+    return [_NOTE_ON_SECRETS]
 
 
 def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]:

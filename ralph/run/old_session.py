@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.sessions.history import SessionHistory
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
+    from ralph.values.redaction import SpansOf
 
 
 def open_old_session(
@@ -49,16 +50,17 @@ def open_old_session(
     environment: Mapping[str, str],
     now: datetime,
     *,
+    spans_of: SpansOf,
     settings: Settings,
 ) -> OpenSession:
     """Opens the old session.
 
-    `new_id` is the id of the copy if the session is forked. Raises UsageError if there is no session that could be
+    `new_id` is the id of the copy if the session is forked. `spans_of` is that of `open_new_session`. Raises UsageError if there is no session that could be
     resumed in this directory, and CannotOpenError if the session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
-        old = OldSession(options, store, cwd, now).open(new_id, settings)
+        old = OldSession(options, store, cwd, now, spans_of).open(new_id, settings)
         return replace(old, notices=(*((store.notice,) if store.notice else ()), *old.notices))
 
 
@@ -69,11 +71,14 @@ class NoSessionError(UsageError):
 class OldSession:
     """Opens an old session. The journal of the session is not changed until all checks have passed."""
 
-    def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
+    def __init__(
+        self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime, spans_of: SpansOf
+    ) -> None:
         self._options = options
         self._store = store
         self._cwd = cwd
         self._now = now
+        self._spans_of = spans_of
 
     def open(self, new_id: str, settings: Settings) -> OpenSession:
         path = self._found()
@@ -110,7 +115,7 @@ class OldSession:
 
     def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:
         try:
-            journal = FileJournal.open(path, is_for_reading=self._options.forks)
+            journal = FileJournal.open(path, is_for_reading=self._options.forks, spans_of=self._spans_of)
             return journal, replay(journal.records), history_of(journal.records)
         except SessionLockedError:
             raise CannotOpenError(
@@ -146,7 +151,7 @@ class OldSession:
     def _copy(self, journal: FileJournal, new_id: str, move: MovedRecord | None) -> FileJournal:
         rest = journal.lines_behind_first()
         journal.close()
-        copy = self._store.create(new_id, self._cwd)
+        copy = self._store.create(new_id, self._cwd, self._spans_of)
         opening = session_record(new_id, str(self._cwd), self._now.isoformat(), __version__)
         copy.begin_as_fork(forked_record(opening, journal.records), rest, move)
         return copy

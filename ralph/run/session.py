@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.conversation.session import Session
+    from ralph.values.redaction import SpansOf
 
 
 _LIMITS = frozenset({Outcome.LIMIT_REACHED.value, Outcome.TIMED_OUT.value})
@@ -159,9 +160,15 @@ def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
 
 
 def open_new_session(
-    options: SessionOptions, new_id: str, cwd: Path, environment: Mapping[str, str], now: datetime
+    options: SessionOptions,
+    new_id: str,
+    cwd: Path,
+    environment: Mapping[str, str],
+    now: datetime,
+    *,
+    spans_of: SpansOf,
 ) -> OpenSession:
-    """Opens a new session.
+    """Opens a new session. `spans_of` finds the secrets in a text, for the journal.
 
     Raises UsageError if a session with this id exists, and CannotOpenError if no journal can be created.
     """
@@ -169,6 +176,6 @@ def open_new_session(
         return OpenSession(new_id, NoJournal())
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
-        journal = store.create(new_id, cwd)
+        journal = store.create(new_id, cwd, spans_of)
         journal.append(session_record(new_id, str(cwd), now.isoformat(), __version__))
         return OpenSession(new_id, journal, None, (store.notice,) if store.notice else ())

@@ -1,4 +1,6 @@
-"""Implements `ralph sessions ls`, `show` and `export`, which print journals and never change them."""
+"""Implements `ralph sessions ls`, `show` and `export`, which print journals and never change them. Secrets are cut
+where the journal says they are, wherever it is read.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.conversation.records import SessionError
+from ralph.conversation.secret_spans import RecordView
 from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import history as names
-from ralph.sessions.document import as_json, json_text, markdown
+from ralph.sessions.document import as_json, markdown, session_export
 from ralph.sessions.list_text import SessionList, session_object
 from ralph.sessions.looking import SessionLook, look_at, look_to_list
 from ralph.sessions.store import SessionStore, written_at
 from ralph.sessions.story_text import SessionText
+from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
+from ralph.values.redaction import Redactor, redacted
 from ralph.values.resume_command import NEXT_PROMPT, resume_command
 
 if TYPE_CHECKING:
@@ -58,11 +63,12 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
         complain(f"there is no session {'in' if of_all else 'of'} {where} yet")
     try:
         if is_json:
+            view = _view()
             objects = [
                 session_object(str(look.path), look.id, look.written_at_s, look.outcome, look.history)
-                for look in _looks(newest_first)
+                for look in _looks(newest_first, view)
             ]
-            print_lines([as_json(objects)])
+            print_lines([as_json(redacted(objects, view.redactor.redact_all))])
         elif newest_first:
             print_lines(_list_lines(newest_first, of_all=of_all))
     except ReaderLeftError:
@@ -75,13 +81,16 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
     ends before that record.
     """
     store = place.store
-    look = look_at(_found(store, prefix))
+    view = _view()
+    look = look_at(_found(store, prefix), view)
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
         return _refuse(look)
     text = SessionText(has_color=_has_color())
     try:
         header = text.header(look.id, look.outcome, look.history, _iso(look.written_at_s))
-        problem = _guarded(chain(header, text.story(look.outcome, look.history)), look.problem)
+        problem = _guarded(
+            map(view.redactor.redact_all, chain(header, text.story(look.outcome, look.history))), look.problem
+        )
         if problem is not None:
             print_lines(["", text.damage(problem)])
             return Outcome.IO_ERROR.exit_code()
@@ -96,19 +105,21 @@ def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -
     """Prints everything in one session and returns the exit code. If the journal has a damaged record, the output
     ends before that record.
     """
-    look = look_at(_found(place.store, prefix))
+    view = _view()
+    look = look_at(_found(place.store, prefix), view)
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
         return _refuse(look)
     problem = look.problem
     try:
         if is_json:
-            problem = _guarded(_json_lines(look), problem)
+            problem = _guarded(_json_lines(look, view), problem)
         else:
-            problem = _guarded(markdown(look.id, look.outcome, look.history, problem), problem)
+            lines = markdown(look.id, look.outcome, look.history, problem)
+            problem = _guarded(map(view.redactor.redact_all, lines), problem)
     except ReaderLeftError:
         pass
     if problem is not None:
-        complain(f"the journal {look.path} is damaged: {problem}")
+        complain(view.redactor.redact_all(f"the journal {look.path} is damaged: {problem}"))
     return _code(problem)
 
 
@@ -123,18 +134,24 @@ def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
     )
     if is_terminal:
         yield listed.header()
-    for look in _looks(paths):
-        yield listed.row(look.id, look.written_at_s, look.outcome, look.history)
+    view = _view()
+    for look in _looks(paths, view):
+        yield view.redactor.redact_all(listed.row(look.id, look.written_at_s, look.outcome, look.history))
 
 
-def _looks(paths: Iterable[Path]) -> Iterator[SessionLook]:
+def _looks(paths: Iterable[Path], view: RecordView) -> Iterator[SessionLook]:
     for path in paths:
         with suppress(FileNotFoundError):  # removed since it was listed
-            yield look_to_list(path)
+            yield look_to_list(path, view)
 
 
-def _json_lines(look: SessionLook) -> Iterator[str]:
-    yield json_text(look.id, look.outcome, look.history, look.records, look.problem)
+def _json_lines(look: SessionLook, view: RecordView) -> Iterator[str]:
+    exported = session_export(look.id, look.outcome, look.history, look.records, look.problem)
+    yield as_json(redacted(exported, view.redactor.redact_all))
+
+
+def _view() -> RecordView:
+    return RecordView(Redactor(known_secrets(os.environ)))
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:

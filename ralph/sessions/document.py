@@ -55,13 +55,13 @@ def markdown(session_id: str, outcome: str, history: SessionHistory, problem: st
         yield from ("", f"**Damaged: {_inline(problem)}; what follows cannot be read.**")
 
 
-def json_text(
+def session_export(
     session_id: str, outcome: str, history: SessionHistory, records: Sequence[Record], problem: str | None
-) -> str:
-    """The session as one JSON object. Raises SessionError if the records do not form a conversation."""
+) -> dict[str, Any]:
+    """The session as an object for JSON. Raises SessionError if the records do not form a conversation."""
     opening = history.opening
     runs = [_run_object(run) for run in history.runs]
-    exported = {
+    return {
         "version": EXPORT_VERSION,
         "id": session_id,
         "title": history.title,
@@ -86,7 +86,6 @@ def json_text(
             "duration_s": sum(run["duration_s"] or 0 for run in runs if not run["is_copied"]),
         },
     }
-    return as_json(exported)
 
 
 def as_json(value: object) -> str:

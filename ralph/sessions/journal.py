@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.conversation.records import MovedRecord, Record, SessionRecord
+    from ralph.values.redaction import SpansOf
 
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)
@@ -42,8 +43,15 @@ class FileJournal:
     """A journal that is open for appending and locked against other processes. Safe to use from several threads."""
 
     def __init__(
-        self, path: Path, descriptor: int, found: JournalReading | None = None, size: int = 0
+        self,
+        path: Path,
+        descriptor: int,
+        found: JournalReading | None = None,
+        size: int = 0,
+        *,
+        spans_of: SpansOf | None,
     ) -> None:
+        """`spans_of` finds the secrets in a text. Each line says where they are. None if nobody looks for secrets."""
         found = found or JournalReading(())
         self.path = path
         self.records: Sequence[Record] = found.records
@@ -56,9 +64,10 @@ class FileJournal:
         """The offset of the current run's first line. None if no run is in progress."""
         self._lock = threading.Lock()
         self._failure: JournalError | None = None
+        self._spans_of = spans_of
 
     @classmethod
-    def create(cls, path: Path) -> FileJournal:
+    def create(cls, path: Path, spans_of: SpansOf | None = None) -> FileJournal:
         """Creates an empty journal. Raises JournalError if that fails, for example because the file exists."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -69,10 +78,12 @@ class FileJournal:
         except SessionLockedError:
             os.close(descriptor)
             raise JournalError(path, BlockingIOError(errno.EAGAIN, "in use by another process")) from None
-        return cls(path, descriptor)
+        return cls(path, descriptor, spans_of=spans_of)
 
     @classmethod
-    def open(cls, path: Path, *, is_for_reading: bool = False) -> FileJournal:
+    def open(
+        cls, path: Path, *, is_for_reading: bool = False, spans_of: SpansOf | None = None
+    ) -> FileJournal:
         """Opens and locks an existing journal. Does not change the file. If its last line is incomplete, `mend` can
         repair it later. Raises SessionLockedError, NewerFormatError, JournalDamage and JournalError.
         """
@@ -90,7 +101,7 @@ class FileJournal:
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(path, descriptor, reading, len(data) - len(reading.torn))
+        return cls(path, descriptor, reading, len(data) - len(reading.torn), spans_of=spans_of)
 
     def mend(self) -> None:
         """Repairs the end of the journal. If the last line is complete except for its line break, adds the line
@@ -133,7 +144,7 @@ class FileJournal:
             elif isinstance(record, EndedRecord) and self._run_offset is not None:
                 record = replace(record, run_bytes=offset - self._run_offset)  # noqa: PLW2901 - the line differs in this
                 self._run_offset = None
-            lines += line_of(seq, record, time.time())
+            lines += line_of(seq, record, time.time(), self._spans_of)
         return lines
 
     def lines_behind_first(self) -> bytes:

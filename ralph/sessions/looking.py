@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ralph.conversation.journal_lines import JournalDamage
+    from ralph.conversation.journal_lines import JournalDamage, View
     from ralph.conversation.records import Record
 
 _MOST_READINGS = 3
@@ -53,18 +53,18 @@ class SessionLook(Struct, frozen=True):
         return self.history.given_title or self.history.task
 
 
-def look_at(path: Path) -> SessionLook:
+def look_at(path: Path, view: View | None = None) -> SessionLook:
     """Reads a session. Raises FileNotFoundError if the journal does not exist. Any other problem is described by
-    `outcome` and `problem` of the result.
+    `outcome` and `problem` of the result. `view` makes the records safe to show. None for the records as they are.
     """
-    return _look_by(path, _read)
+    return _look_by(path, partial(_read, view=view))
 
 
-def look_to_list(path: Path) -> SessionLook:
+def look_to_list(path: Path, view: View | None = None) -> SessionLook:
     """Reads only the records that `ralph sessions ls` needs. The history in the result contains no other records.
-    Raises FileNotFoundError if the journal does not exist.
+    `view` is that of `look_at`. Raises FileNotFoundError if the journal does not exist.
     """
-    return _look_by(path, _skimmed)
+    return _look_by(path, partial(_skimmed, view=view))
 
 
 def _look_by(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> SessionLook:
@@ -92,12 +92,12 @@ def _look(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> Sessio
     return look
 
 
-def _read(path: Path) -> tuple[int, SessionLook]:
+def _read(path: Path, view: View | None) -> tuple[int, SessionLook]:
     with path.open("rb") as file:
         data = file.read()
         written_at_s = os.fstat(file.fileno()).st_mtime
     try:
-        records, damage = readable_part(data)
+        records, damage = readable_part(data, view)
     except NewerFormatError as error:
         return len(data), SessionLook(path, written_at_s, history_names.NEWER_FORMAT, problem=str(error))
     history = history_of(records)
@@ -106,11 +106,11 @@ def _read(path: Path) -> tuple[int, SessionLook]:
     return len(data), SessionLook(path, written_at_s, outcome, history, records, problem)
 
 
-def _skimmed(path: Path) -> tuple[int, SessionLook]:
+def _skimmed(path: Path, view: View | None) -> tuple[int, SessionLook]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        seen = skim(partial(os.pread, descriptor), status.st_size)
+        seen = skim(partial(os.pread, descriptor), status.st_size, view=view)
     except NewerFormatError as error:
         return 0, SessionLook(path, status.st_mtime, history_names.NEWER_FORMAT, problem=str(error))
     finally:

@@ -26,6 +26,8 @@ from ralph.sessions.history import SessionHistory, history_of_numbered
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ralph.conversation.journal_lines import View
+
     Read = Callable[[int, int], bytes]
 
 _FIRST_BYTES = 16 * 1024
@@ -94,19 +96,19 @@ LONG_BYTES = 64 * 1024
 """A run of at least this size in bytes is skipped. Reading and checking a run of this size takes 0.1 ms."""
 
 
-def skim(read: Read, size: int, *, long_bytes: int = LONG_BYTES) -> Skimmed:
+def skim(read: Read, size: int, *, long_bytes: int = LONG_BYTES, view: View | None = None) -> Skimmed:
     """Reads a journal of `size` bytes. In a run of at least `long_bytes` bytes, the lines between its first and its
     last line are skipped. `read(most, offset)` returns at most `most` bytes of the journal, beginning at `offset`. It returns fewer bytes only at the
-    journal's end. Raises NewerFormatError.
+    journal's end. `view` makes the records safe to show. Raises NewerFormatError.
     """
-    return _Skim(read).done(_runs(read, size, long_bytes), size)
+    return _Skim(read, view).done(_runs(read, size, long_bytes), size)
 
 
 class _Skim:
     """Reads the lines of a journal in order, and leaves out the lines to be skipped."""
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
+    def __init__(self, read: Read, view: View | None) -> None:
+        self._read, self._view = read, view
         self._found: dict[int, Record] = {}
         """Decoded records by the index of their line."""
         self._number = self._offset = 0
@@ -134,7 +136,7 @@ class _Skim:
         """
         for number, _, kind, line in self._lines(end, _OFTEN):
             if kind not in _NOT_SHOWN:
-                self._note(record_of(line, number), number)
+                self._note(record_of(line, number, self._view), number)
 
     def _read_ended(self, run: _FoundRun, end: _Mark) -> None:
         """Reads a run whose end is recorded. `end` is the position of that record. If the run is to be skipped, stops
@@ -159,7 +161,7 @@ class _Skim:
         for number, _, kind, line in self._lines(end.offset, _OFTEN):
             if kind in _NOT_SHOWN or (has_message and kind == _ANSWER):
                 continue
-            record = record_of(line, number)
+            record = record_of(line, number, self._view)
             self._note(record, number)
             has_message = has_message or isinstance(record, UserRecord | AssistantRecord)
             if is_passed_over and has_message and self._has_prompt:
@@ -180,12 +182,12 @@ class _Skim:
                     if _ATTEMPT in line:
                         self._note(_attempt_of(line, number), number)
                 elif kind not in _NOT_SHOWN:
-                    self._note(record_of(line, number), number)
+                    self._note(record_of(line, number, self._view), number)
         finally:  # behind the last answer every record counts, also before damage
             end = self._offset
             self._number, self._offset = last_answer
             for number, _, _, line in self._lines(end):
-                self._note(record_of(line, number), number)
+                self._note(record_of(line, number, self._view), number)
 
     def _note(self, record: Record, number: int) -> None:
         self._found[number] = record

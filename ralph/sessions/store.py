@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from ralph.values.redaction import SpansOf
+
 _PIECE_BYTES = 64 * 1024
 _MOST_NAMED = 3
 
@@ -79,17 +81,17 @@ class SessionStore:
         root, *others = places_to_read(environment, named)
         return cls(root, others=tuple(others))
 
-    def create(self, session_id: str, cwd: Path) -> FileJournal:
-        """Creates the journal of a new session. Raises JournalError, caused by FileExistsError if the session exists."""
+    def create(self, session_id: str, cwd: Path, spans_of: SpansOf | None = None) -> FileJournal:
+        """Creates the journal of a new session. `spans_of` is that of `FileJournal`. Raises JournalError, caused by FileExistsError if the session exists."""
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
         make_private(path.parent)
         try:
-            return FileJournal.create(path)
+            return FileJournal.create(path, spans_of)
         except JournalError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
         make_private(path.parent)  # another run has just removed the empty directory
-        return FileJournal.create(path)
+        return FileJournal.create(path, spans_of)
 
     def place_of(self, cwd: Path) -> Path:
         """The directory for new sessions of the working directory `cwd`."""

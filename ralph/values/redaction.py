@@ -4,6 +4,10 @@
 everything that looks like a secret. `shown` and `redacted` remove secrets from a JSON object, one string at a time, so
 that the object remains valid JSON.
 
+All of them find a secret in the text as a reader sees it: characters that `screen_text.visible` removes cannot hide a
+secret that would be whole on a screen or a page. So it does not matter whether a text is made visible before or after.
+`Redactor.spans` says where known secrets are, for a text that is stored as it is.
+
 `shown` does not change file contents in the calls and results of Read, Edit and Write. Otherwise a later edit might not
 match the file. The output of the other tools was redacted earlier.
 """
@@ -13,19 +17,26 @@ from __future__ import annotations
 import binascii
 import json
 import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import credential_shapes
+from ralph.values.screen_text import visible, visible_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
+Span = tuple[int, int]
+"""The begin and the end of a part of a text, in code points."""
+SpansOf = Callable[[str], Sequence[Span]]
+"""Finds the secrets in a text."""
 
 MARK = "[redacted]"
 # In an http or https URL, a user name without a password may be a token. In other schemes it is an ordinary name:
 # ssh://git@host, postgres://me@localhost.
-_USER_IN_URL = r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?@"
+_USER_IN_URL = r"(?i)\bhttps?://(?!\[redacted\]@)([^\s/?#:@'\"<>]+:?)@"
 _UNRESERVED = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )  # RFC 3986, 2.3
@@ -49,6 +60,8 @@ _LEAST_WRAPPED = 24
 accident."""
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
+_CONTROLS = bytes((*range(33), 127))
+"""The control characters of ASCII, and the space."""
 
 
 class Redactor:
@@ -63,26 +76,76 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """The text with every known secret replaced by `MARK`. A text without secrets is returned unchanged."""
-        # A plain search takes a tenth of the time of the regular expression, and most texts contain no secret.
-        if ("\n" in text or "\\n" in text) and _holds_any(_joined(text), self._wrapped_forms):
-            text = self._wrapped_pattern.sub(MARK, text)
-        if not _holds_any(text, self._forms):
+        if not self._may_hold(text):
             return text
+        redacted = self._redact_plain(text)
+        seen = visible(redacted)
+        if seen == redacted or self._redact_plain(seen) == seen:
+            return redacted
+        return cut_at(redacted, self.spans(redacted))
+
+    def redact_all(self, text: str) -> str:
+        """The text with `MARK` in place of known secrets and of everything that looks like a credential.
+
+        This method is for texts that are shown, and for error messages. It sometimes replaces harmless text too, so it
+        is not used for tool results.
+        """
+        redacted = self.redact(text)
+        shapes = _shapes_in(redacted)
+        seen = visible(redacted)
+        if seen != redacted:
+            shapes += _behind_hidden(redacted, _shapes_in(seen))
+        return cut_at(redacted, _merged(shapes)) if shapes else redacted
+
+    def spans(self, text: str) -> list[Span]:
+        """The places of the known secrets in a text, in order and without overlaps. If it is cut at these places, it
+        contains no known secret.
+        """
+        if not self._may_hold(text):
+            return []
+        spans = self._plain_spans(text)
+        seen = visible(text)
+        if seen != text:
+            spans += _behind_hidden(text, self._plain_spans(seen))
+        merged = _merged(spans)
+        if not merged:
+            return []
+        rest = cut_at(text, merged)
+        seen = visible(rest)
+        # If `MARK` and the text around it form a secret, the whole text is one place.
+        if self._redact_plain(rest) != rest or self._redact_plain(seen) != seen:
+            return [(0, len(text))]
+        return merged
+
+    def _plain_spans(self, text: str) -> list[Span]:
+        patterns = [self._text_pattern, *([self._wrapped_pattern] if self._wrapped_forms else [])]
+        return [found.span() for pattern in patterns for found in pattern.finditer(text)]
+
+    def _redact_plain(self, text: str) -> str:
+        if ("\n" in text or "\\n" in text) and self._wrapped_forms:
+            text = self._wrapped_pattern.sub(MARK, text)
         redacted = self._text_pattern.sub(MARK, text)
         while self._may_rejoin and self._text_pattern.search(redacted):
             # The text becomes shorter each time, so the loop ends.
             redacted = self._text_pattern.sub("", redacted)
         return redacted
 
-    def redact_all(self, text: str) -> str:
-        """The text with `MARK` in place of known secrets and of everything that looks like a credential.
-
-        This method is for error messages and similar texts. It sometimes replaces harmless text too, so it is not
-        used for tool results.
+    def _may_hold(self, text: str) -> bool:
+        """Whether a secret may be in the text. Nearly all texts contain none, and to search them without their white
+        space and control characters takes a tenth of the time of the regular expressions.
         """
-        redacted = self.redact(text)
-        redacted = credential_shapes(redacted).sub(_mark_shape, redacted)
-        return re.sub(_USER_IN_URL, rf"\1{MARK}@", redacted)
+        if not self._forms or len(text) < len(self._forms[-1]):
+            return False
+        if _holds_any(_joined(text), self._joined_forms):
+            return True
+        if "\\n" in text and _holds_any(
+            _joined(text.replace("\\r", "").replace("\\n", "")), self._joined_forms
+        ):
+            return True
+        if text.isascii() and "\x1b" not in text:
+            return False
+        seen = visible(text)
+        return seen != text and _holds_any(_joined(seen), self._joined_forms)
 
     @cached_property
     def longest_bytes(self) -> int:
@@ -99,6 +162,10 @@ class Redactor:
     def _forms(self) -> list[str]:
         forms = {form for secret in self._secrets for form in _forms_of(secret) if form not in MARK}
         return sorted(forms, key=lambda form: (-len(form), form))
+
+    @cached_property
+    def _joined_forms(self) -> list[bytes]:
+        return [joined for form in self._forms if (joined := _joined(form))]
 
     @cached_property
     def _text_pattern(self) -> re.Pattern[str]:
@@ -124,18 +191,61 @@ class Redactor:
         return any("[" in form or "]" in form for form in self._forms)
 
 
-def _joined(text: str) -> str:
-    """The text without white space. Line breaks that are written as JSON escapes are removed too."""
-    if "\\n" in text:
-        text = text.replace("\\r", "").replace("\\n", "")
-    return "".join(text.split())
+def _joined(text: str) -> bytes:
+    """The text without white space and control characters of ASCII."""
+    return text.encode("utf-8", "surrogatepass").translate(None, _CONTROLS)
 
 
-def _holds_any(text: str, forms: Iterable[str]) -> bool:
+def _holds_any(text: bytes, forms: Iterable[bytes]) -> bool:
     for form in forms:  # noqa: SIM110 - a generator would cost more than the search
         if form in text:
             return True
     return False
+
+
+def cut_at(text: str, spans: Iterable[Span]) -> str:
+    """The text with `MARK` in place of each span. The spans are in order and do not overlap."""
+    pieces, at = [], 0
+    for begin, end in spans:
+        pieces += [text[at:begin], MARK]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """The spans in order, with overlapping ones joined."""
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _behind_hidden(text: str, spans: Iterable[Span]) -> list[Span]:
+    """The spans in the text that belong to `spans` in `visible(text)`."""
+    parts = visible_parts(text)
+    begins, length = [], 0
+    for begin, end in parts:
+        begins.append(length)
+        length += end - begin
+
+    def place(at: int) -> int:
+        number = bisect_right(begins, at) - 1
+        return parts[number][0] + at - begins[number]
+
+    return [(place(begin), place(end - 1) + 1) for begin, end in spans if begin < end]
+
+
+def _shapes_in(text: str) -> list[Span]:
+    spans = []
+    for found in credential_shapes(text).finditer(text):
+        password = found.groupdict().get("password")
+        spans.append(found.span() if password is None else found.span("password"))
+    if "@" in text:
+        spans += [found.span(1) for found in re.finditer(_USER_IN_URL, text)]
+    return [span for span in spans if text[slice(*span)] != MARK]
 
 
 def _forms_of(secret: str) -> Iterator[str]:
@@ -199,28 +309,21 @@ def _utf8(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def _mark_shape(match: re.Match[str]) -> str:
-    if match.groupdict().get("password") is None:
-        return MARK
-    before = match.start("password") - match.start()
-    return f"{match[0][:before]}{MARK}@"
-
-
 # A tuple, because `list | tuple` would be made anew for each value.
 _LISTS = (list, tuple)
 
 _FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
 
 # Keys whose values are ralph's own and are read by programs.
-_OWN_KEYS = frozenset({"type", "subtype", "terminal_reason", "uuid", "session_id"})
+OWN_KEYS = frozenset({"type", "subtype", "terminal_reason", "uuid", "session_id"})
 
 # No value below these keys is ralph's own, whatever the key is called.
 _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a JSON value in which `redact` is applied to the strings. Three kinds of strings are not changed:
-    values of the keys in `_OWN_KEYS`, arguments of the file tools, and contents of tool results.
+    """A copy of a JSON value in which `redact` is applied to the strings, and to the names of members. Three kinds of
+    strings are not changed: values of the keys in `OWN_KEYS`, arguments of the file tools, and contents of tool results.
     """
     if isinstance(value, str):
         return redact(value)
@@ -228,23 +331,23 @@ def shown(value: Any, redact: Callable[[str], str]) -> Any:
         return [shown(item, redact) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = _OWN_KEYS
+    kept = OWN_KEYS
     if value.get("type") == "tool_use" and value.get("name") in _FILE_TOOLS:
         kept = kept | {"input"}
     elif value.get("type") == "tool_result":
         kept = kept | {"content"}
     return {
-        name: item if name in kept else (redacted if name in _OTHERS_OBJECTS else shown)(item, redact)
+        redact(name): item if name in kept else (redacted if name in _OTHERS_OBJECTS else shown)(item, redact)
         for name, item in value.items()
     }
 
 
 def redacted(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a JSON value in which `redact` is applied to every string. The keys of objects are not changed."""
+    """A copy of a JSON value in which `redact` is applied to every string, and to the names of members."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, _LISTS):
         return [redacted(item, redact) for item in value]
     if isinstance(value, dict):
-        return {name: redacted(item, redact) for name, item in value.items()}
+        return {redact(name): redacted(item, redact) for name, item in value.items()}
     return value

@@ -30,13 +30,15 @@ _HIDDEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
+_HIDDEN_ASCII = bytes({*range(32), 127} - {9, 10})
+_UNSEEN = f"{_SEQUENCES}|[{_HIDDEN}]"
 # Characters that a reader may not notice before a bracket: characters outside ASCII that are neither letters nor
 # digits, spaces and control characters of ASCII, and letters that are not visible.
 _UNNOTICED = r"(?:[^\w!-~]|[\u115f\u1160\u3164\uffa0])*"
 _BRACKETS = r"[\[\uff3b\u2045\u27e6\u2772\u3010\u3014\u3016]"
 # Between the letters of a name there may be invisible characters, because joiners and selectors are kept.
 _NAME = _UNNOTICED.join("ralph")
-_LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICED}[:\uff1a])"
+_LIKE_OURS = rf"(?i){_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICED}[:\uff1a])"
 
 
 def visible(text: str) -> str:
@@ -44,11 +46,25 @@ def visible(text: str) -> str:
 
     Line breaks and tabs are kept.
     """
-    if text.isprintable() or not _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").search(text):
+    if not _holds_unseen(text):
         return text
-    text = _compiled(_SEQUENCES).sub("", text)
     text = _compiled(f"[{_LINE_SEPARATORS}]").sub("\n", text)
-    return _compiled(f"[{_HIDDEN}]").sub("", text)
+    return _compiled(_UNSEEN).sub("", text)
+
+
+def _holds_unseen(text: str) -> bool:
+    if text.isprintable():
+        return False
+    if text.isascii():  # a hundred times as fast as the regular expression
+        raw = text.encode()
+        return len(raw.translate(None, _HIDDEN_ASCII)) < len(raw)
+    return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").search(text) is not None
+
+
+def visible_parts(text: str) -> list[tuple[int, int]]:
+    """The parts of the text that `visible` keeps, each with its begin and its end."""
+    ends = [(found.start(), found.end()) for found in _compiled(_UNSEEN).finditer(text)]
+    return list(zip([0, *(end for _, end in ends)], [*(begin for begin, _ in ends), len(text)], strict=True))
 
 
 def in_one_line(text: str) -> str:
@@ -108,7 +124,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     """The compiled pattern. It is compiled when it is first used. If it were compiled earlier, every start of ralph
     would be slower.
     """
-    return re.compile(pattern, re.IGNORECASE)
+    return re.compile(pattern)
 
 
 def _as_json_escape(match: re.Match[str]) -> str:

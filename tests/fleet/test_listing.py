@@ -25,7 +25,7 @@ from ralph.fleet.listing import (
     story_lines,
     wait_object,
 )
-from ralph.fleet.rows import AttemptRow, JobRow, LogLine, SetRow
+from ralph.fleet.rows import AttemptRow, JobRow, SetRow
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
 
@@ -116,7 +116,7 @@ def test_foreign_text_cannot_control_the_terminal() -> None:
         *job_lines([hostile], now=NOW, width=None),
         *story_lines(hostile, [attempt], NOW),
         *end_lines([set_row(done=1)], [hostile]),
-        *log_text(LogLine(1, 1, NOW, HOSTILE)).split("\n"),
+        *log_text(HOSTILE).split("\n"),
     ]
     assert sum("all is well" in text for text in texts) >= 4
     assert all(text.isprintable() and "\u202e" not in text for text in texts)

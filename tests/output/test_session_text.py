@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 
 from ralph.conversation.records import EventRecord
-from ralph.sessions.document import json_text, markdown
+from ralph.sessions.document import as_json, markdown, session_export
 from ralph.sessions.history import KILLED, RUNNING, history_of
 from ralph.sessions.list_text import SessionList
 from ralph.sessions.story_text import SessionText
@@ -107,7 +107,9 @@ def test_nothing_that_was_said_moves_the_cursor() -> None:
     journal.ends(Outcome.IO_ERROR, evil)
     for shown in ("\n".join(story(journal)), document(journal)):
         assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown) == []
-    exported = json_text(SESSION_ID, "io_error", history_of(journal.records), journal.records, None)
+    exported = as_json(
+        session_export(SESSION_ID, "io_error", history_of(journal.records), journal.records, None)
+    )
     assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", exported) == []
     assert evil in str(json.loads(exported)["messages"][1]["content"][0]["text"])
 
@@ -154,7 +156,7 @@ def test_the_document_leaves_nothing_out() -> None:
 
 def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
     records = completed().records
-    exported = json.loads(json_text(SESSION_ID, "completed", history_of(records), records, None))
+    exported = session_export(SESSION_ID, "completed", history_of(records), records, None)
     assert {"version", "id", "cwd", "created_at", "runs", "messages", "events", "totals"} <= set(exported)
     assert exported["runs"][0]["request"]["system"][0]["text"] == "system"
     assert [event["subtype"] for event in exported["events"]] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.conversation.journal_lines import line_of
+from ralph.conversation.secret_spans import RecordView
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.journal import PageShare, read_journal
 from ralph.values.events import AttemptEnded, TurnAsked
@@ -51,7 +52,9 @@ def long_journal(path: Path) -> int:
 
 
 def read(path: Path, lines: int, of_page: int) -> JournalRead:
-    return read_journal(path, PageShare(of_page), lines, Excerpts(Redactor()), prefix="e")
+    return read_journal(
+        path, PageShare(of_page), lines, Excerpts(Redactor()), prefix="e", view=RecordView(Redactor())
+    )
 
 
 def test_the_timeline_of_a_long_journal_is_that_of_a_journal_that_is_decoded_completely(tmp_path) -> None:

@@ -18,6 +18,7 @@ from ralph.run.session import SessionOptions
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.tables import Settings
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.fakes import call
 from tests.sessions.session_journals import Told
@@ -54,7 +55,9 @@ def killed_in(cwd: Path, *moves: Path) -> Told:
 def opened(store: SessionStore, cwd: Path, resume: str, fork: str | None = None) -> tuple[Session, Path]:
     """The state with which a run goes to work, and its journal. The run is killed before it records anything."""
     options = SessionOptions(resume=resume, forks=fork is not None, has_moved=True)
-    session = OldSession(options, store, cwd, NOW).open(fork or FORK_ID, Settings(targets=(TARGET,)))
+    session = OldSession(options, store, cwd, NOW, Redactor().spans).open(
+        fork or FORK_ID, Settings(targets=(TARGET,))
+    )
     assert session.old is not None
     assert isinstance(session.journal, FileJournal)
     session.journal.close()

@@ -3,12 +3,14 @@ from __future__ import annotations
 import base64
 import json
 import time
+from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ralph.values.redaction import MARK, Redactor
+from ralph.values.redaction import MARK, Redactor, cut_at, redacted, shown
+from ralph.values.screen_text import in_one_line, visible
 from tests.rows import every_row
 
 SECRET = 'pä"ss/w+o rd\\1?'
@@ -172,3 +174,56 @@ def test_redact_all_cuts_known_secrets_and_shapes(text: str, expected: str) -> N
 
 def test_redact_leaves_shapes_alone() -> None:
     assert Redactor(["known-secret"]).redact("sk-ant-api03-abcdefgh") == "sk-ant-api03-abcdefgh"
+
+
+HIDDEN = [
+    "\r",
+    "\x00",
+    "\x1b[31m",
+    "\x1b]0;title\x07",
+    "\u200b",
+    "\u202e",
+    "\ufeff",
+    "\x9b1m",
+    "\r\x1b[0m\u2060",
+]
+
+
+@every_row("secret", [SECRET, "hunter2hunter2", "sk-ant-api03-" + "a1B2" * 8])
+@every_row("hidden", HIDDEN)
+def test_what_a_reader_does_not_see_hides_no_secret(secret: str, hidden: str) -> None:
+    for at in (1, len(secret) // 2, len(secret) - 1):
+        text = f"\u00e4 a\x1b[1m b {secret[:at]}{hidden}{secret[at:]} c\r\nd"
+        for redact in (Redactor([secret]).redact, Redactor([secret]).redact_all):
+            assert redact(text) == f"\u00e4 a\x1b[1m b {MARK} c\r\nd"
+        assert Redactor([secret]).spans(text) == [(text.index(secret[0], 9), text.index(" c\r"))]
+        assert secret not in in_one_line(Redactor([secret]).redact(text))
+
+
+@every_row("hidden", HIDDEN)
+def test_what_a_reader_does_not_see_hides_no_key_of_a_known_form(hidden: str) -> None:
+    for key in ("ghp_" + "A1b2" * 6, "https://me:pass" + "word@host", "https://tok" + "en@host/x"):
+        at = len(key) // 2
+        text = f"a {key[:at]}{hidden}{key[at:]} b"
+        assert visible(Redactor().redact_all(text)) == Redactor().redact_all(f"a {key} b") != text
+        assert Redactor().redact(text) == text
+
+
+@given(secret_lists, st.lists(st.text(LETTERS + "\r\u200b", max_size=5), max_size=8), st.data())
+def test_a_text_that_is_cut_at_the_spans_holds_no_secret(
+    secrets: list[str], pieces: list[str], data: st.DataObject
+) -> None:
+    text = "".join(data.draw(st.permutations([*pieces, *secrets])))
+    redactor = Redactor(secrets)
+    spans = redactor.spans(text)
+    assert spans == sorted(spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    for rest in (cut_at(text, spans), visible(cut_at(text, spans)), visible(redactor.redact(text))):
+        assert not [secret for secret in secrets if secret in rest and secret not in MARK]
+
+
+def test_the_names_of_members_are_looked_at() -> None:
+    value = {"a": {"x hunter2hunter2": 1}, "input": {"hunter2hunter2": [{"hunter2hunter2": 2}]}}
+    redact = Redactor(["hunter2hunter2"]).redact
+    for looked_at in (redacted(value, redact), shown(value, redact)):
+        assert looked_at == {"a": {"x [redacted]": 1}, "input": {"[redacted]": [{"[redacted]": 2}]}}

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from ralph.cli.commands import COMMANDS
 from ralph.mock_api import MockApi, Scenario, Turn
 from tests.patience import PATIENCE_S, within_s
-from tests.program.model_answers import bash
+from tests.program.model_answers import calls
 from tests.services.outside_programs import ACTIONLINT, CHECK_JSONSCHEMA, folder_or_skip
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.outside
 ROOT = Path(__file__).parents[3]
 ACTION = ROOT / "action.yml"
 EXAMPLE = ROOT / "docs" / "examples" / "ralph-loop.yml"
+HIDDEN_KEY = "none-knows-my-form-0123456789"
 HOSTILE = (
     "\"; touch pwned; $(touch pwned) `touch pwned` ${{ secrets.X }} '\n::set-output name=x::y\n-- --quiet"
 )
@@ -205,8 +207,12 @@ def met(condition: str, outputs: dict[str, dict[str, str]]) -> bool:
 @pytest.fixture(scope="module")
 def server() -> Iterator[MockApi]:
     answers = [
-        bash("echo done >>notes; env >env.txt"),
-        Turn("The notes are written."),
+        calls(
+            ("Bash", {"command": "echo done >>notes; env >env.txt"}),
+            ("Read", {"file_path": "config.ini"}),
+            ("Write", {"file_path": "copy.ini", "content": f"key = {HIDDEN_KEY}"}),
+        ),
+        Turn(f"The notes are written. The key is {HIDDEN_KEY}."),
         Turn("::error::Nothing is left."),
     ]
     with MockApi(Scenario(answers)) as server:
@@ -224,12 +230,13 @@ def job(server, tmp_path_factory) -> Job:
 
 
 def test_the_steps_install_ralph_and_run_a_loop_until_its_check_passes(job, server) -> None:
+    (job.work / "config.ini").write_text(f"key = {HIDDEN_KEY}")
     code, printed, outputs = job.run(
         prompt=HOSTILE,
         until="grep -q done notes",
         commit="true",
         model="sonnet",
-        api_key="sk-ant-test-0123456789abcdef",
+        api_key=HIDDEN_KEY,
         args="--effort\nlow\n\n--name=$(touch pwned) `touch pwned`\n",
     )
     assert code == 0, printed
@@ -246,9 +253,13 @@ def test_the_steps_install_ralph_and_run_a_loop_until_its_check_passes(job, serv
     assert not [*job.work.rglob("pwned"), *job.home.rglob("pwned")]
     seen = (job.work / "env.txt").read_text()
     assert "\nPATH=" in f"\n{seen}"
-    assert not [word for word in ("INPUT_", "GITHUB_ENV", "GITHUB_OUTPUT", "sk-ant-test") if word in seen]
+    assert not [word for word in ("INPUT_", "GITHUB_ENV", "GITHUB_OUTPUT", HIDDEN_KEY) if word in seen]
     if "report" in COMMANDS:  # where it is missing, the job has a warning
-        assert Path(outputs["upload"]["path"]).read_text().lower().startswith("<!doctype html>")
+        page = Path(outputs["upload"]["path"])
+        assert page.read_text().lower().startswith("<!doctype html>")
+        assert "copy.ini" in page.read_text()
+        assert HIDDEN_KEY not in page.read_text(), "the step that makes the page does not have the key"
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
 def test_the_job_ends_with_the_exit_code_of_the_loop_and_runs_no_command_of_the_model(job) -> None:

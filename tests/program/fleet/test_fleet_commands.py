@@ -126,7 +126,12 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
     stop = StopEvent()
     stop.set()
     console = command.Console(
-        write=lambda _: None, write_text=lambda _: None, tell=lambda _: None, show_status=None, width=None
+        write=lambda _: None,
+        write_value=lambda _: None,
+        write_text=lambda _: None,
+        tell=lambda _: None,
+        show_status=None,
+        width=None,
     )
     with (
         command.opened(None, ralph.environment, console, stop) as fleet,
@@ -278,3 +283,34 @@ def test_a_set_of_the_store_is_exported_as_its_file_is(ralph, ralph_here) -> Non
     of_file = ralph_here("fleet", "export", "night.jsonl", "--format", "slurm")
     assert of_file.stdout == (ralph.cwd / "night.sh").read_text()
     assert of_file.stdout.startswith("#!")
+
+
+def test_no_command_shows_a_key_of_a_known_form(store, ralph_here) -> None:
+    key = "ghp_" + "A1b2" * 8
+    lines = "MIIEabcdefghijk\nlmnopqrstuvwxyz"
+    pem = f"-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----"
+    store.submit("s", SetLimits(), [job("a", prompt=f"Use {key}.", until=f"echo {key}")])
+    takeup = taken(store, "a")
+    for piece in (
+        f"one {key[:9]}",
+        f"{key[9:]} two\n{pem[:40]}",
+        f"{pem[40:]}\nthree {key[:5]}\r",
+        f"{key[5:]}",
+    ):
+        store.add_log(takeup, piece)
+    store.end_job(takeup, exit_code=4, reason=f"no {key[:7]}\x1b[1m{key[7:]}", result=f"{key}\n{pem}")
+    commands = [
+        "ls --json",
+        "ls s",
+        "show s/a",
+        "show s/a --json",
+        "logs s/a",
+        "report -o -",
+        "wait s --json",
+        "wait s",
+    ]
+    for words in commands:
+        ran = ralph_here("fleet", *words.split())
+        seen = "".join(char for char in ran.stdout + ran.stderr if char.isprintable())
+        assert [part for part in (key[:12], key[-12:], "MIIEabc", "lmnopq") if part in seen] == [], words
+        assert "[redacted]" in seen, words

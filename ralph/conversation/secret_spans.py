@@ -1,0 +1,181 @@
+"""The places of secrets in the records of a journal. A journal stores many texts as they are, because the model gets
+them again or a file must match them. Its lines say where secrets are in these texts, so that they can be cut whenever a
+record is shown, also where nobody knows the secrets any more. No I/O happens here.
+
+A line without secrets has no places. Only the line of a run always has a list, which may be empty. If it has none, an
+older ralph made the run, and only keys of known forms can be cut out of its records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import replace
+
+from ralph.conversation.messages import to_json
+from ralph.values.credentials import MIN_SECRET_CHARS
+from ralph.values.redaction import OWN_KEYS, cut_at
+from ralph.values.screen_text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.values.redaction import Redactor, SpansOf
+
+FIELD = "secrets"
+"""The field of a line with its places."""
+_HEAD = "head"
+"""The field with a request head, which is JSON in a string. Its places are those in the object."""
+_OF_DIRECTORIES = frozenset({"session", "moved"})
+"""Records that contain ids, times and directories only. Programs need their directories as they are."""
+_ALWAYS_HAS_FIELD = "run"
+_OWN_WORD = r"[a-z_]{1,40}"
+
+
+class SecretSpan(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The place of one secret. The offset and the length are in code points of the decoded string."""
+
+    path: tuple[str | int, ...]
+    """The way from the record to the string: names of members and indexes of items. A member whose own name contains a
+    secret is given by its index in the object."""
+    offset: int
+    length: int
+    is_in_name: bool = False
+    """True if the secret is in the name of the member at the end of the path, which is then an index."""
+
+
+def spans_field(kind: str, fields: Mapping[str, Any], spans_of: SpansOf | None) -> dict[str, Any]:
+    """The field with the places of the secrets in a record. Empty if the line needs no such field. `spans_of` finds
+    the secrets in a text. None if nobody looks for secrets.
+    """
+    if spans_of is None or kind in _OF_DIRECTORIES:
+        return {}
+    spans = _spans_in(_with_open_head(fields), spans_of)
+    return {FIELD: spans} if spans or kind == _ALWAYS_HAS_FIELD else {}
+
+
+def _spans_in(record: Any, spans_of: SpansOf) -> list[list[Any]]:
+    """The places in the form in which a line has them."""
+    found: list[list[Any]] = []
+    waiting: list[tuple[Any, tuple[str | int, ...]]] = [(record, ())]  # a model may nest values deep
+    while waiting:
+        value, path = waiting.pop()
+        if isinstance(value, str):
+            found += [[path, begin, end - begin] for begin, end in spans_of(value)]
+        elif isinstance(value, dict):
+            for index, (name, item) in enumerate(value.items()):
+                in_name = spans_of(name)
+                found += [[(*path, index), begin, end - begin, True] for begin, end in in_name]
+                if not _is_media(value, name):
+                    waiting.append((item, (*path, index if in_name else name)))
+        elif isinstance(value, list | tuple):
+            waiting += [(item, (*path, index)) for index, item in enumerate(value)]
+    return found
+
+
+class RecordView:
+    """Makes the fields of records safe to show. Cuts the secrets at the recorded places, then the secrets that
+    `redactor` knows, and everything that looks like a key. Control characters cannot hide a secret.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self.redactor = redactor
+        self.found: set[str] = set()
+        """The secrets at the recorded places. The same page or text may contain them elsewhere too, for example in a
+        commit."""
+        self.has_unmarked = False
+        """True if an older ralph made one of the runs."""
+
+    def __call__(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of a line of a journal without secrets. Raises ValidationError if a place is not in the record."""
+        if kind in _OF_DIRECTORIES:
+            return fields
+        self.has_unmarked = self.has_unmarked or (kind == _ALWAYS_HAS_FIELD and FIELD not in fields)
+        spans = convert(fields.get(FIELD, ()), tuple[SecretSpan, ...])
+        bare: Any = _with_open_head({name: item for name, item in fields.items() if name != FIELD})
+        clean = self._clean(self._cut(bare, spans) if spans else bare)
+        return (
+            {**clean, _HEAD: to_json(clean[_HEAD]).decode()} if isinstance(clean.get(_HEAD), dict) else clean
+        )
+
+    def _cut(self, value: Any, spans: Sequence[SecretSpan]) -> Any:
+        """A copy of the value without the secrets at `spans`, whose paths begin at the value."""
+        if not spans:
+            return value
+        if isinstance(value, str) and not any(one.path for one in spans):
+            return self._without(value, spans)
+        if isinstance(value, dict):
+            items: list[tuple[str | int, str, Any]] = [(name, name, item) for name, item in value.items()]
+        elif isinstance(value, list | tuple):
+            items = [(index, "", item) for index, item in enumerate(value)]
+        else:
+            raise _misplaced()
+        own: dict[str | int, list[SecretSpan]] = {}
+        for one in spans:
+            if not one.path:
+                raise _misplaced()
+            own.setdefault(one.path[0], []).append(one)
+        cut = []
+        for index, (key, name, item) in enumerate(items):
+            its = [*own.pop(key, ()), *(own.pop(index, ()) if key != index else ())]
+            below = [replace(one, path=one.path[1:]) for one in its]
+            shown = self._without(name, [one for one in below if one.is_in_name and not one.path])
+            cut.append((shown, self._cut(item, [one for one in below if not one.is_in_name or one.path])))
+        if own:
+            raise _misplaced()
+        return dict(cut) if isinstance(value, dict) else [item for _, item in cut]
+
+    def _without(self, text: str, spans: Sequence[SecretSpan]) -> str:
+        places = sorted((one.offset, one.offset + one.length) for one in spans)
+        ends = [0, *(end for _, end in places)]
+        if any(
+            not end <= begin < its_end <= len(text)
+            for end, (begin, its_end) in zip(ends, places, strict=False)
+        ):
+            raise _misplaced()
+        for begin, end in places:
+            secret = visible(text[begin:end])
+            if len(secret) >= MIN_SECRET_CHARS:
+                self.found.add(secret)
+        return cut_at(text, places)
+
+    def _clean(self, value: Any) -> Any:
+        redact = self.redactor.redact_all
+        if isinstance(value, str):
+            return redact(value)
+        if isinstance(value, list | tuple):
+            return [self._clean(item) for item in value]
+        if isinstance(value, dict):
+            return {
+                redact(name): item if _is_kept(value, name) else self._clean(item)
+                for name, item in value.items()
+            }
+        return value
+
+
+def _with_open_head(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    head = fields.get(_HEAD)
+    if not isinstance(head, str):
+        return fields
+    try:
+        return {**fields, _HEAD: json.loads(head)}
+    except ValueError:  # the decoder tells what is wrong
+        return fields
+
+
+def _is_media(value: Mapping[str, Any], name: str) -> bool:
+    """Whether the member holds the bytes of an image or a document."""
+    return name == "data" and value.get("type") == "base64"
+
+
+def _is_kept(value: Mapping[str, Any], name: str) -> bool:
+    item = value[name]
+    is_own = name in OWN_KEYS and isinstance(item, str) and re.fullmatch(_OWN_WORD, item) is not None
+    return is_own or _is_media(value, name)
+
+
+def _misplaced() -> ValidationError:
+    return ValidationError(f"No text at the place of a secret - at `$.{FIELD}`")

@@ -1,0 +1,195 @@
+"""A secret that is known only while a run or a loop works is in nothing that is shown later, when the environment is
+empty: sessions, exports, pages, loops and their logs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from ralph.conversation.journal_lines import read_lines, sealed
+from ralph.mock_api import Text, ToolUse, Turn
+from tests.program.conftest import KEY
+from tests.program.kept_sessions import only_journal
+from tests.program.model_answers import calls
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.mock_api import MockApi
+
+PASSWORD = 'korrekt"pferd\\batterie/77'
+HALVES = PASSWORD[:9], PASSWORD[9:]
+FORMS = {
+    "plain": PASSWORD,
+    "in json": json.dumps(PASSWORD)[1:-1],
+    "in a url": quote(PASSWORD, safe=""),
+    "base64": base64.b64encode(PASSWORD.encode()).decode(),
+}
+FILE = (
+    "\n".join([f"{name}: {form}" for name, form in FORMS.items()] + ["hidden: " + "\u200b".join(HALVES)])
+    + "\n"
+)
+UNKNOWN = "ghp_" + "A1b2C3d4" * 5
+"""A key that no environment has. Its form is known."""
+
+
+def shows_a_secret(text: str) -> list[str]:
+    """The secrets that a reader of the text sees. Control characters and characters without width do not help him."""
+    seen = "".join(char for char in text if char.isprintable() or char == "\n").replace("\u200b", "")
+    seen += seen.replace("&#34;", '"').replace("&quot;", '"')
+    return [form for form in (*FORMS.values(), *HALVES, UNKNOWN, UNKNOWN[:20]) if form in seen]
+
+
+def turns() -> list[Turn]:
+    """A model that reads the file, repeats what it says, and writes it elsewhere."""
+    return [
+        Turn(
+            [
+                Text(f"I look for {PASSWORD}."),
+                ToolUse("Read", {"file_path": "secrets.txt"}),
+                ToolUse("Bash", {"command": f"echo '{UNKNOWN}'", PASSWORD: 1}),
+            ]
+        ),
+        calls(
+            ("Write", {"file_path": "copy.txt", "content": FILE}),
+            (
+                "Edit",
+                {
+                    "file_path": "secrets.txt",
+                    "old_string": "plain: " + PASSWORD,
+                    "new_string": f"x {UNKNOWN}",
+                },
+            ),
+            (
+                "Bash",
+                {"command": "git add -A; git -c user.name=a -c user.email=a@b commit -qm it; printf '\\n'"},
+            ),
+        ),
+        Turn("The password is " + "\r".join((PASSWORD, *HALVES)) + " and " + "\x1b[1m".join(HALVES)),
+    ]
+
+
+@pytest.fixture
+def server(serve) -> MockApi:
+    started: MockApi = serve(*turns(), Turn("Gone on."))
+    return started
+
+
+@pytest.fixture
+def session(ralph, server, checkout) -> Path:
+    """The journal of a run that has seen the password. The environment does not have it any more."""
+    (ralph.cwd / "secrets.txt").write_text(FILE)
+    ralph.environment["DATABASE_PASSWORD"] = PASSWORD
+    ran = ralph("look at it")
+    assert (ran.code, shows_a_secret(ran.stdout.replace(UNKNOWN, ""))) == (0, [])
+    del ralph.environment["DATABASE_PASSWORD"]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    return only_journal(ralph)
+
+
+READERS = [
+    ("sessions", "ls"),
+    ("sessions", "ls", "--format", "json"),
+    ("sessions", "show"),
+    ("sessions", "export"),
+    ("sessions", "export", "--format", "json"),
+    ("report", "-o", "-"),
+]
+
+
+@every_row("words", READERS)
+def test_no_reader_of_a_session_shows_the_secret(session, ralph_here, words: tuple[str, ...]) -> None:
+    ran = ralph_here(*words)
+    assert ran.code == 0, ran.stderr
+    assert shows_a_secret(ran.stdout + ran.stderr) == []
+    assert "[redacted]" in ran.stdout or words[:2] == ("sessions", "ls")
+    assert "older ralph" not in ran.stdout
+
+
+def test_the_journal_keeps_the_texts_and_says_where_the_secrets_are(session, ralph, server) -> None:
+    raw = session.read_bytes()
+    lines = [json.loads(line) for line in raw.splitlines()]
+    marked = {line["kind"] for line in lines if line.get("secrets")}
+    assert {"assistant", "tool_result"} <= marked
+    (read,) = [line for line in lines if line["kind"] == "tool_result" and "hidden: " in str(line["content"])]
+    places = [
+        read["content"][begin : begin + length]
+        for path, begin, length in read["secrets"]
+        if path == ["content"]
+    ]
+    assert sorted(places) == sorted([*FORMS.values(), "\u200b".join(HALVES)])
+    ralph.environment["ANTHROPIC_API_KEY"] = KEY
+    ran = ralph("--continue", "go on")
+    assert ran.code == 0, ran.stderr
+    assert FORMS["in json"] in json.dumps(server.requests[-1].json()), "the model gets what it got before"
+    assert session.read_bytes().startswith(raw)
+
+
+def test_a_fork_keeps_the_places(session, ralph, ralph_here) -> None:
+    ralph.environment["ANTHROPIC_API_KEY"] = KEY
+    assert ralph("--continue", "--fork-session", "go on").code == 0
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    for words in READERS:
+        ran = ralph_here(*words)
+        assert (ran.code, shows_a_secret(ran.stdout)) == (0, []), words
+
+
+def test_a_journal_of_an_older_ralph_loses_keys_of_known_forms_and_its_page_says_so(
+    session, ralph_here
+) -> None:
+    lines = [json.loads(line) for line in session.read_bytes().splitlines()]
+    for line in lines:
+        line.pop("secrets", None)
+        del line["crc"]
+    session.write_bytes(b"".join(map(sealed, lines)))
+    assert read_lines(session.read_bytes()).records
+    for words in READERS:
+        ran = ralph_here(*words)
+        assert ran.code == 0
+        assert UNKNOWN[:20] not in ran.stdout, words
+    assert "did not record where secrets are" in ran.stdout, "the last reader makes a page"
+
+
+def test_a_page_is_private_even_where_an_open_one_was(session, ralph, ralph_here) -> None:
+    page = ralph.cwd / "page.html"
+    page.write_text("old")
+    page.chmod(0o644)
+    assert ralph_here("report", "-o", str(page)).code == 0
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def loop(ralph, iterations, checkout) -> None:
+    """A loop that has seen the password. The environment does not have it any more."""
+    (ralph.cwd / "secrets.txt").write_text(FILE)
+    ralph.environment["DATABASE_PASSWORD"] = PASSWORD
+    iterations(turns())
+    check = f"cat secrets.txt; printf '{UNKNOWN}\\n'; test -e copy.txt"
+    assert ralph("loop", "do it", "--until", check, "--max-iterations", "2").code == 0
+    del ralph.environment["DATABASE_PASSWORD"]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+
+
+@every_row(
+    "words",
+    [
+        ("loop", "ls"),
+        ("loop", "ls", "--format", "json"),
+        ("loop", "show"),
+        ("loop", "show", "--log"),
+        ("loop", "--status"),
+        ("loop", "--status", "--json"),
+        ("report", "-o", "-"),
+    ],
+)
+def test_no_reader_of_a_loop_shows_the_secret(loop, ralph_here, words: tuple[str, ...]) -> None:
+    ran = ralph_here(*words)
+    assert ran.code == 0, ran.stderr
+    assert shows_a_secret(ran.stdout + ran.stderr) == []
