@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ralph.fleet import listing
-from ralph.fleet.database import Waiting, database_of, patiently, prepare, refuse_pooler
+from ralph.fleet.database import Waiting, database_of, patiently, prepare, refuse_others_file, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_file import read_jobs
@@ -384,8 +384,11 @@ _NOBODY = listing.Workers(0, 0)
 def opened(
     named: str | None, environment: Mapping[str, str], console: Console, stop: StopEvent
 ) -> Iterator[Fleet]:
-    """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError."""
+    """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError, also if the
+    store is a file of another user.
+    """
     database = database_of(named, environment)
+    refuse_others_file(database)
     store = FleetStore(database)
     try:
         yield Fleet(database, store, console, stop)

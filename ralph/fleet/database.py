@@ -232,6 +232,18 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
     return {"sslrootcert": usual}
 
 
+def refuse_others_file(database: Database) -> None:
+    """Raises StoreError if another user could have made, or can replace, the SQLite file that is to be read. Makes and
+    changes nothing.
+    """
+    if database.file is None or not os.path.lexists(database.file):
+        return
+    _refuse_others_folder(database.file.parent, may_be_open=False)
+    status = database.file.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise _not_ours(database.file)
+
+
 def prepare(database: Database) -> None:
     """Makes the folder of the fleet and the SQLite file, so that other users can access neither. The engine and its
     library give the files beside the SQLite file the same permissions. Call it before the engine opens the store.
@@ -257,15 +269,19 @@ def _own_folder(folder: Path, *, is_named: bool) -> None:
     """
     if not os.path.lexists(folder):
         make_private(folder)
+    _refuse_others_folder(folder, may_be_open=not is_named)
+    if not is_named and folder.lstat().st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _refuse_others_folder(folder: Path, *, may_be_open: bool) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise StoreError(f"{folder} is no folder: the fleet follows no link there")
     if status.st_uid != os.geteuid():
         raise StoreError(f"{folder} belongs to another user")
-    if is_named and status.st_mode & 0o022:
+    if not may_be_open and status.st_mode & 0o022:
         raise StoreError(f"other users may write to {folder}: chmod go-w it, or name another place")
-    if not is_named and status.st_mode & 0o077:
-        folder.chmod(0o700)
 
 
 def _own_file(file: Path) -> None:
@@ -273,11 +289,15 @@ def _own_file(file: Path) -> None:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise StoreError(f"{file} is no file of this user")
+            raise _not_ours(file)
         if status.st_mode & 0o077:
             os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
+
+
+def _not_ours(file: Path) -> StoreError:
+    return StoreError(f"{file} is no file of this user")
 
 
 def make_engine(

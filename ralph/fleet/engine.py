@@ -2,7 +2,8 @@
 module of ralph knows it. Only its public interface is used.
 
 The workflow has no steps of the engine's own. What must survive lies in the fleet's tables and in the checkpoint,
-because the result of a step that was made on another machine, such as a checkout, would be false here.
+because the result of a step that was made on another machine, such as a checkout, would be false here. Nor does it take
+arguments: the id of a workflow names the job, and all else comes from the fleet's tables.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
 
 from ralph.fleet.database import dbos_settings
+from ralph.fleet.portable_rows import PortableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +44,7 @@ class Engine:
         self, database: Database, executor_id: str, set_name: str, work: Callable[[str, str, int], None]
     ) -> None:
         """`work(set, job, attempt)` is called in a thread of the engine. When it returns, the workflow has ended."""
+        self._rows = PortableRows(database)
         logging.getLogger("dbos").setLevel(logging.CRITICAL)
         self._queue = queue_name(set_name)
         self._set_name = set_name
@@ -59,13 +62,18 @@ class Engine:
         DBOS.listen_queues([self._queue])
 
         @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
-        def attempt(set_name: str, job: str, number: int) -> None:
-            work(set_name, job, number)
+        def attempt(*_stored: object) -> None:  # an older ralph stored arguments
+            named = _attempt_named(DBOS.workflow_id or "")
+            if named is not None and named[0] == set_name:
+                work(*named)
 
         self._workflow = attempt
 
     def launch(self, limits: SetLimits) -> None:
+        """Begins to work. Raises StoreError if the engine's tables have rows that could run code here."""
+        self._rows.refuse_others()
         DBOS.launch()
+        self._rows.keep_others_out()
         self.set_limits(limits)
 
     def set_limits(self, limits: SetLimits) -> None:
@@ -88,10 +96,13 @@ class Engine:
             queue_partition_key=None if limits.per_host is None else job.host or "localhost",
         )
         with SetWorkflowID(f"{self._set_name}/{job.id}/{job.attempt}"), options:
-            DBOS.enqueue_workflow(self._queue, self._workflow, self._set_name, job.id, job.attempt)
+            DBOS.enqueue_workflow(self._queue, self._workflow)
 
     def pending(self) -> dict[str, list[str]]:
-        """The ids of the set's workflows that have begun and not ended, for each executor."""
+        """The ids of the set's workflows that have begun and not ended, for each executor. Raises StoreError as `launch`
+        does.
+        """
+        self._rows.refuse_others()
         found: dict[str, list[str]] = {}
         for status in DBOS.list_workflows(
             status=_ACTIVE, queue_name=self._queue, load_input=False, load_output=False
@@ -107,12 +118,22 @@ class Engine:
         return {status.workflow_id for status in found if status.status in _LIVE}
 
     def resume(self, workflow_ids: Sequence[str]) -> None:
-        """Puts workflows back into the queue. Call it only while holding the lock of their executor."""
+        """Puts workflows back into the queue. Call it only while holding the lock of their executor, and behind
+        `pending`, which refuses rows that could run code.
+        """
         for workflow_id in workflow_ids:
             DBOS.resume_workflow(workflow_id, queue_name=self._queue)
 
     def close(self) -> None:
         DBOS.destroy(workflow_completion_timeout_sec=0)
+        self._rows.close()
+
+
+def _attempt_named(workflow_id: str) -> tuple[str, str, int] | None:
+    """The set, the job and the attempt that the id of a workflow names. None if the fleet gives no such id."""
+    set_name, _, rest = workflow_id.partition("/")
+    job, _, number = rest.partition("/")
+    return (set_name, job, int(number)) if job and number.isascii() and number.isdigit() else None
 
 
 def _smaller(per_host: int | None, concurrency: int | None) -> int | None:

@@ -29,6 +29,7 @@ from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_process import fingerprint
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
+from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
 from ralph.fleet.rows import NotOurs, OpenSet, TakeUp
 from ralph.fleet.takeups import WorkerStore
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
@@ -122,6 +123,7 @@ class _Supervisor:
         with suppress(WaitStoppedError):
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
             patiently(self._created, waiting=waiting)
+            patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
             self._tell(f"working on {self._database.safe_text} with {_counted(self._options.slots, 'slot')}")
             self._supervise(waiting)
         return self._ended()
@@ -174,6 +176,7 @@ class _Supervisor:
     def _become_slot(self, set_name: str, supervisor: int) -> NoReturn:
         code = _BUG_EXIT
         try:
+            refuse_pickles()
             code = _Slot(self._database, self._options, self._environment, set_name, self._tell).run(
                 supervisor
             )
