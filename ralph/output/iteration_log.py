@@ -62,7 +62,7 @@ class LogFiles:
         not told. Each event tries again.
         """
         self._folder = str(folder)
-        self._redact = redact
+        self.redact = redact
         self._tell = tell
         self._most_bytes = most_bytes
         self._has_failed = False
@@ -75,7 +75,7 @@ class LogFiles:
         events = "".join(f"{_to_json({'at': stamp, **self._shown(one)})}\n" for one in objects)
         local = f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
         texts = "".join(
-            f"{local} {' '.join(self._redact(line).splitlines())}".rstrip() + "\n" for line in lines
+            f"{local} {' '.join(self.redact(line).splitlines())}".rstrip() + "\n" for line in lines
         )
         try:
             for name, text in ((LOG_EVENTS, events), (LOG_TEXT, texts)):
@@ -91,7 +91,7 @@ class LogFiles:
         return redacted(fields, self._text)
 
     def _text(self, text: str) -> str:
-        text = self._redact(text)
+        text = self.redact(text)
         left_out = len(text) - _MOST_TEXT_CHARS
         return text if left_out <= 0 else f"{text[:_MOST_TEXT_CHARS]} … [{left_out:,} more characters]"
 
@@ -148,7 +148,7 @@ class IterationLog:
         self._number = number
         self._session_id = session_id
         self._version = ralph_version
-        self._narration = Narration(is_quiet=False, has_color=False)
+        self._narration = Narration(is_quiet=False, has_color=False, redact=files.redact)
 
     def emit(self, event: ev.Event) -> None:
         if isinstance(event, ev.StreamReceived):
@@ -209,7 +209,7 @@ class LiveFile:
         self._path = f"{folder}/{LIVE_FILE}"
         self._live = first
         self._clock = clock
-        self._redact = redact
+        self.redact = redact
         self._is_due = True
         self._next_s = 0.0
         self._write()
@@ -218,7 +218,7 @@ class LiveFile:
         if isinstance(event, ev.StreamReceived):
             return
         live = self._live
-        run = live_after(live.run, event, self._clock.utc_now().timestamp(), self._redact)
+        run = live_after(live.run, event, self._clock.utc_now().timestamp(), self.redact)
         session_id = event.session_id if isinstance(event, ev.SessionOpened) else live.session_id
         if run is live.run and session_id == live.session_id:
             return

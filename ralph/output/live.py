@@ -64,7 +64,7 @@ def live_after(live: LiveRun, event: ev.Event, at_s: float, redact: Callable[[st
         case ev.TurnStarted(turn=turn):
             return replace(live, turn=turn, tools=(), wait=None, since_s=at_s, has_ended=False)
         case ev.ToolStarted(call=call):
-            tool = RunningTool(call.id, redact(in_one_line(describe_call(call))), at_s)
+            tool = RunningTool(call.id, redact(in_one_line(describe_call(call, redact))), at_s)
             return replace(live, tools=(*live.tools, tool), wait=None)
         case ev.ToolFinished(call=call):
             left = tuple(tool for tool in live.tools if tool.id != call.id)

@@ -15,7 +15,7 @@ from ralph.values.screen_text import counted, dollars, duration, foreign_lines, 
 from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ralph.output.standard_streams import Color
     from ralph.values.tool_calls import ToolCall
@@ -72,8 +72,19 @@ class Narration:
     (`screen_text`).
     """
 
-    def __init__(self, *, is_quiet: bool, has_color: bool, shows_text: bool = True) -> None:
-        """If `shows_text` is False, the model's text is left out because standard output shows it."""
+    def __init__(
+        self,
+        *,
+        is_quiet: bool,
+        has_color: bool,
+        shows_text: bool = True,
+        redact: Callable[[str], str] = str,
+    ) -> None:
+        """If `shows_text` is False, the model's text is left out because standard output shows it. `redact` removes
+        secrets from texts before they are shortened, because it does not recognise a part of one. The caller removes
+        them from the lines.
+        """
+        self._redact = redact
         self._is_quiet = is_quiet
         self._shows_text = shows_text
         self._has_color = has_color
@@ -135,7 +146,7 @@ class Narration:
             case ev.RunStarted():
                 yield from self._started(event)
             case ev.ToolStarted():
-                yield self.color("blue", f"[tool] {_announced(event.call)}")
+                yield self.color("blue", f"[tool] {_announced(event.call, self._redact)}")
             case ev.ToolFinished():
                 yield from self._finished(event)
             case ev.ClockFired():
@@ -164,7 +175,7 @@ class Narration:
         yield from (self.color("dim", line) for line in lines)
 
     def _for_prompt(self, event: ev.PromptCalled | ev.PromptCallEnded) -> Iterator[str]:
-        called = f"[command] {event.command}: {event.tool} {one_line(event.argument)}"
+        called = f"[command] {event.command}: {event.tool} {one_line(self._redact(event.argument))}"
         if isinstance(event, ev.PromptCalled):
             yield self.color("blue", called)
         elif event.is_error:
@@ -174,7 +185,7 @@ class Narration:
         was_told, self._was_refusal_told = self._was_refusal_told, False
         if event.result.output.is_error:
             if not was_told:
-                yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event)}")
+                yield self.color("yellow", f"[tool] {event.call.name} failed: {_gist(event, self._redact)}")
         elif event.call.name == FINAL_REPORT and self._shows_text:
             yield from foreign_lines(str(event.call.arguments["summary"]))
 
@@ -189,7 +200,9 @@ class Narration:
             case ev.GuardTripped():
                 self._was_refusal_told = True
                 guard = f"{event.guard.replace('_', ' ')}, {event.refusals} of {MOST_REFUSALS} refusals"
-                yield self.color("yellow", f"[guard] Not run ({guard}): {describe_call(event.call)}")
+                yield self.color(
+                    "yellow", f"[guard] Not run ({guard}): {describe_call(event.call, self._redact)}"
+                )
             case ev.FinalTurnEntered():
                 yield self.color("yellow", f"[turn] Final turn: {_in_words(_WHY_FINAL, event.reason)}")
             case ev.TurnsCollapsed():
@@ -341,32 +354,33 @@ def _seconds(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def describe_call(call: ToolCall) -> str:
+def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:
     """Describes a tool call in one line: the name of the tool and its most important argument, which may be
-    shortened.
+    shortened. `redact` removes secrets before that.
     """
     telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
     if telling is None:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
-    text = " ".join(str(telling).split())
+    text = " ".join(redact(str(telling)).split())
     return f"{call.name}: {text if len(text) <= LONGEST_SUMMARY else text[:LONGEST_SUMMARY] + ' …'}"
 
 
-def _announced(call: ToolCall) -> str:
+def _announced(call: ToolCall, redact: Callable[[str], str]) -> str:
     """The line that announces a tool call. For a final report, it does not contain the summary, because the summary
     is printed when the report is accepted.
     """
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
-    return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
+    return describe_call(call, redact) if status is None else f"{call.name}: {one_line(redact(str(status)))}"
 
 
-def _gist(event: ev.ToolFinished) -> str:
+def _gist(event: ev.ToolFinished, redact: Callable[[str], str]) -> str:
     """The most informative line of a tool's error.
 
     For Bash, this is the last line, which contains the exit code, together with the line before it. For a final
     report, it is the list of problems. For other tools, it is the first line.
     """
-    lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
+    content = redact(str(event.result.output.content))
+    lines = [line for line in content.splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:
         problems = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
         return one_line("; ".join(problems or lines[:1]))

@@ -87,7 +87,7 @@ class Writer:
         self.tells_people = not is_one_stream or options.output_format == "text"
         """True if lines for people are written to standard error."""
         self._narration = Narration(
-            is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream
+            is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream, redact=redact
         )
         self._is_on_terminal = is_on_terminal
         self._is_one_terminal = is_one_terminal

@@ -55,6 +55,7 @@ def turns() -> list[Turn]:
                 Text(f"I look for {PASSWORD}."),
                 ToolUse("Read", {"file_path": "secrets.txt"}),
                 ToolUse("Bash", {"command": f"echo '{UNKNOWN}'", PASSWORD: 1}),
+                ToolUse("Bash", {"command": f": '{'x' * 147}{PASSWORD}'"}),
             ]
         ),
         calls(
@@ -88,7 +89,7 @@ def session(ralph, server, checkout) -> Path:
     (ralph.cwd / "secrets.txt").write_text(FILE)
     ralph.environment["DATABASE_PASSWORD"] = PASSWORD
     ran = ralph("look at it")
-    assert (ran.code, shows_a_secret(ran.stdout.replace(UNKNOWN, ""))) == (0, [])
+    assert (ran.code, shows_a_secret((ran.stdout + ran.stderr).replace(UNKNOWN, ""))) == (0, [])
     del ralph.environment["DATABASE_PASSWORD"]
     del ralph.environment["ANTHROPIC_API_KEY"]
     return only_journal(ralph)
