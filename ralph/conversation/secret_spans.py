@@ -21,7 +21,7 @@ from ralph.values.redaction import OWN_KEYS, cut_at
 from ralph.values.screen_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.values.redaction import Redactor, SpansOf
 
@@ -96,7 +96,11 @@ class RecordView:
         self.has_unmarked = self.has_unmarked or (kind == _ALWAYS_HAS_FIELD and FIELD not in fields)
         spans = convert(fields.get(FIELD, ()), tuple[SecretSpan, ...])
         bare: Any = _with_open_head({name: item for name, item in fields.items() if name != FIELD})
-        clean = self._clean(self._cut(bare, spans) if spans else bare)
+        cut = self._cut(bare, spans) if spans else bare
+        # One search over all texts of a record takes a fraction of the time of a search in each, and finds the same:
+        # no secret needs more than its own text.
+        texts = "\n".join(_texts_in(cut))
+        clean = cut if self.redactor.redact_all(texts) == texts else self._clean(cut)
         return (
             {**clean, _HEAD: to_json(clean[_HEAD]).decode()} if isinstance(clean.get(_HEAD), dict) else clean
         )
@@ -154,6 +158,20 @@ class RecordView:
                 for name, item in value.items()
             }
         return value
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The strings in a record and the names of its members, but no bytes of images."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from value
+            waiting += [item for name, item in value.items() if not _is_media(value, name)]
+        elif isinstance(value, list | tuple):
+            waiting += value
 
 
 def _with_open_head(fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -60,6 +60,8 @@ _LEAST_WRAPPED = 24
 accident."""
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
+_SHORTEST_SHAPE = len("://:p@")
+"""The length of the shortest text that looks like a credential: a password in a URL without a user."""
 _CONTROLS = bytes((*range(33), 127))
 """The control characters of ASCII, and the space."""
 
@@ -239,6 +241,8 @@ def _behind_hidden(text: str, spans: Iterable[Span]) -> list[Span]:
 
 
 def _shapes_in(text: str) -> list[Span]:
+    if len(text) < _SHORTEST_SHAPE:
+        return []
     spans = []
     for found in credential_shapes(text).finditer(text):
         password = found.groupdict().get("password")
