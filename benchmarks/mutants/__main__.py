@@ -31,6 +31,8 @@ COPIED = (
     "CHANGELOG.md",
     "Makefile",
     "loop.sh",
+    "action.yml",
+    *(path.name for path in REPOSITORY.glob("constraints*.txt")),
 )
 LIMIT_S = 900.0
 

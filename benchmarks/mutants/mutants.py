@@ -69,6 +69,7 @@ COMMANDS = (
     "test_process_storm.py",
 )
 GIT = ("git/test_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
+PROGRAMS = ("test_trusted_programs.py", "test_detection.py")
 SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py", "test_trusted_files.py")
 LINE = ("test_words.py", "test_settings_command.py", "test_loop_options.py", "test_tool_options.py")
 TURNS = (
@@ -824,5 +825,61 @@ MUTANTS = (
         "or is_within_any(real, KERNEL_PLACES):",
         "or not real:",
         ("test_denials.py",),
+    ),
+    Mutant(
+        "program-of-anybody",
+        "a bwrap that somebody besides root owns is not run",
+        "        if status.st_uid != 0:",
+        "        if status.st_uid < 0:",
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-above-is-not-looked-at",
+        "a bwrap in a directory that others can write is not run",
+        "        if status.st_mode & _WRITABLE_BY_OTHERS and not is_sticky:",
+        "        if status.st_mode & _WRITABLE_BY_OTHERS and not is_sticky and not depth:",
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-beside-others",
+        "a bwrap in a directory that all may add to is not run",
+        "is_sticky = depth > 1 and",
+        "is_sticky = depth > 0 and",
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-of-a-root",
+        "a bwrap that commands may write is not run",
+        "why = _why_in_a_root(real, search) or why_not_roots(real)",
+        "why = why_not_roots(real)",
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-of-any-hash",
+        "a packaged program is run only if its hash is known",
+        '        if build is None:\n            return f"ralph does',
+        '        if build is None:\n            return package.builds[0]\n            return f"ralph does',
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-with-any-library",
+        "a library beside the packaged bwrap is known too",
+        "        if found != known:",
+        "        if not found:",
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-older-first",
+        "the package's program comes before an older one of the system",
+        "                if version >= needed:",
+        "                if version >= ():",
+        PROGRAMS,
+    ),
+    Mutant(
+        "program-changed-later",
+        "a ripgrep that was changed after the first search is not run",
+        "    if not candidate.is_unchanged:",
+        "    if candidate.is_unchanged is None:",
+        PROGRAMS,
     ),
 )

@@ -24,8 +24,10 @@ from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
 from ralph.loop.until_check import UntilCheck
+from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
 from ralph.prompt.prompt_input import InputWait, PromptError
+from ralph.sandbox.box_plan import program_search
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -88,6 +90,12 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         seams,
         own_paths=own_paths,
         writable=writable,
+        search=program_search(
+            context.command_environment,
+            (context.directory, *writable),
+            repository_top(context.directory),
+            context.settings.sandbox,
+        ),
         warn=context.warn,
         start=start_process if context.box is None else context.box.start,
     )

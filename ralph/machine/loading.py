@@ -117,6 +117,14 @@ def python_hashlib() -> ModuleType:
             sys.modules["hashlib"] = usual
 
 
+def short_digest(data: bytes, digits: int) -> str:
+    """The first hexadecimal digits of the SHA-256 digest of `data`, for the names of directories and files that are made
+    from paths of any length. `digits` is their number, at most 64.
+    """
+    digest: str = python_hashlib().sha256(data).hexdigest()
+    return digest[:digits]
+
+
 @contextmanager
 def _replaced(modules: dict[str, ModuleType | None]) -> Iterator[None]:
     """Replaces modules while the block runs: imports get the given ones. A module that is already loaded stays."""

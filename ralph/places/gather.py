@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.ripgrep import RipgrepError, ripgrep_path
+from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_places import git_places
 from ralph.places.places import places_of
 from ralph.places.state import named_state_directories
@@ -130,13 +130,13 @@ def python_prefixes() -> tuple[str, ...]:
 
 def _code() -> Iterator[str]:
     """Yields the paths of this Python (its library, its programs, `pyvenv.cfg` and its installed packages) and of
-    ripgrep.
+    the ripgrep of its packages.
     """
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)
     yield str(Path(sys.prefix, "pyvenv.cfg"))
-    with suppress(RipgrepError):
-        yield ripgrep_path()
+    if ripgrep := packaged_program(RIPGREP):
+        yield ripgrep
     names = ("site-packages", "dist-packages", "lib-dynload")
     yield from (entry for entry in sys.path if entry.startswith("/") and entry.rstrip("/").endswith(names))
 

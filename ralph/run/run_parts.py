@@ -140,7 +140,7 @@ def open_parts(
         mcp = _build_mcp(around, controls, of_driver)
         if mcp is not None:
             opened.callback(mcp.close)
-        begin_sandbox_trial(around)
+        begin_sandbox_trial(around, options.writable)
         clients = build_clients(around)
         opened.callback(clients.close)
         plan = plan_sandbox(around, options.writable)

@@ -5,7 +5,6 @@ function for each part. Also makes notices that tell people unexpected facts abo
 from __future__ import annotations
 
 import json
-import os
 import platform
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,7 @@ from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.session import CannotOpenError
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
@@ -165,14 +164,14 @@ def with_sandbox_limits(around: Surroundings, limits: Sequence[tuple[str, Sandbo
     return replace(around, settings=replace(settings, sandbox=wanted, origins=origins))
 
 
-def begin_sandbox_trial(around: Surroundings) -> None:
+def begin_sandbox_trial(around: Surroundings, writable: Sequence[str]) -> None:
     """Starts to test whether bubblewrap works, unless the user wants no sandbox. The test runs while ralph loads the
-    HTTP client.
+    HTTP client. `writable` is as in `plan_sandbox`.
     """
     wanted, work = around.settings.sandbox, repository_top(around.cwd) or around.cwd
     if wanted.mode != "off":
-        search_path = around.environment.get("PATH", os.defpath)
-        begin_trial(search_path, work, shares_network=wanted.asked_net == "full")
+        search = program_search(around.environment, (around.cwd, *writable), work, wanted)
+        begin_trial(search, shares_network=wanted.asked_net == "full")
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any, repository_top
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -120,8 +121,7 @@ def plan_box(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
 ) -> BoxPlan:
     """Decides which sandbox commands get on this machine. `environment` is the user's own environment. Its variable
-    `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write. `work` is the checkout; ralph does not look there for programs that it
-    starts itself. Raises CannotConfineError.
+    `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write. `work` is the checkout. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
@@ -138,7 +138,7 @@ def plan_box(
         for places in (wanted.write, (*wanted.read, *lent), wanted.sockets)
     )
     read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
-    means = find_means(environment.get("PATH", os.defpath), work, shares_network=net == "full")
+    means = find_means(program_search(environment, roots, work, wanted), shares_network=net == "full")
     level = box_level(means, net, gives_sockets=bool(sockets))
     writable = (*map(str, roots), *write)
     _raise_first(_lacks(wanted, means, level, net))
@@ -165,6 +165,20 @@ def plan_box(
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
         notices=(*notices, *(about_git(real_roots, environment) if is_confined else ())),
     )
+
+
+def program_search(
+    environment: Mapping[str, str], roots: Iterable[Path | str], work: Path | None, wanted: SandboxSettings
+) -> ProgramSearch:
+    """Where ralph looks for bubblewrap and ripgrep: nowhere that commands may write, and not in the checkout `work`."""
+    home = environment.get("HOME", "")
+    places = (
+        *roots,
+        *(() if work is None else (work,)),
+        *(absolute_place(one, home) for one in wanted.write),
+    )
+    real = dict.fromkeys(os.path.realpath(place) for place in places)
+    return ProgramSearch(environment.get("PATH", os.defpath), tuple(map(str, real)))
 
 
 def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
+from ralph.machine.loading import short_digest
 from ralph.machine.repository import is_within
-from ralph.machine.short_digest import short_digest
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined
 from ralph.places.gather import GuardedFiles, home_directories, state_directories

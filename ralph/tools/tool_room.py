@@ -228,6 +228,16 @@ class ToolRoom(Struct, frozen=True, dict=True):
             self._found[name] = own_program(name, search_path, work)
         return self._found[name]
 
+    @property
+    def ripgrep(self) -> str:
+        """The path of ripgrep, as it is now. Raises RipgrepError."""
+        from ralph.machine.ripgrep import ripgrep_path  # noqa: PLC0415 - for the first search
+        from ralph.sandbox.box_plan import program_search  # noqa: PLC0415 - for the first search
+
+        settings = self.settings
+        work = repository_top(settings.cwd) or settings.cwd
+        return ripgrep_path(program_search(settings.environment, self.roots.paths, work, settings.sandbox))
+
     def resolve(self, path: str) -> Path:
         """The absolute path for a path from the model, which may be relative to the working directory or begin with
         `~`. Does not resolve links. Raises ToolError if the text cannot be a path.

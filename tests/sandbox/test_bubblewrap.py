@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.bubblewrap import bwrap_command
 from ralph.sandbox.detection import find_means
 from tests.patience import TEST_S, within_s
 
-MEANS = find_means(os.environ.get("PATH", ""), None)
+MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 needs_namespaces = pytest.mark.skipif(MEANS.bwrap is None, reason="no namespaces can be made here")
 
 

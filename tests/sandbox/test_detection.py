@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ralph.machine import trusted_programs
+from ralph.machine.trusted_programs import BUBBLEWRAP, Candidate, ProgramSearch, dotted, packaged_program
 from ralph.sandbox import detection
-from ralph.sandbox.detection import find_means, packaged_bwrap
+from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 from tests.patience import TEST_S
@@ -23,11 +25,20 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
     platform.machine() not in MACHINES or sys.platform != "linux", reason="no filter for this architecture"
 )
+
+
+@pytest.fixture(autouse=True)
+def _fakes_are_trusted(monkeypatch) -> None:
+    """tests/machine/test_trusted_programs.py asks who may replace a program."""
+    monkeypatch.setattr(trusted_programs, "why_not_roots", lambda _path: "")
+
+
 ASK = (
     "import sys; sys.path[:] = sys.argv[2:]\n"
+    "from ralph.machine.trusted_programs import ProgramSearch\n"
     "from ralph.sandbox.detection import find_means\n"
     "from ralph.sandbox.levels import box_level\n"
-    "means = find_means(sys.argv[1], None)\n"
+    "means = find_means(ProgramSearch(sys.argv[1]))\n"
     "print(box_level(means, 'full').name); print(repr(means))"
 )
 LANDLOCK_CALLS = (444, 445, 446)
@@ -111,11 +122,11 @@ def test_a_machine_that_takes_no_more_filters_says_so() -> None:
 
 
 def test_a_bubblewrap_that_does_not_work_has_its_reason(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(detection, "packaged_bwrap", lambda: None)
+    monkeypatch.setattr(sys, "path", [])
     false = tmp_path / "bwrap"
     false.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
     false.chmod(0o755)
-    means = find_means(str(tmp_path), tmp_path / "work")
+    means = find_means(ProgramSearch(str(tmp_path), (f"{tmp_path}/work",)))
     assert means.bwrap is None
     assert "No permissions to create new namespace" in means.why_no_namespaces
 
@@ -127,15 +138,15 @@ def test_a_packaged_bubblewrap_in_the_working_directory_is_not_run(tmp_path, mon
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert packaged_bwrap() == str(tmp_path / "bwrap")
-    assert find_means("", tmp_path).bwrap is None
+    assert packaged_program(BUBBLEWRAP) == str(tmp_path / "bwrap")
+    assert find_means(ProgramSearch("", (str(tmp_path),))).bwrap is None
 
 
 def test_a_bubblewrap_in_the_working_directory_is_not_run(tmp_path) -> None:
     planted = tmp_path / "bwrap"
     planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     planted.chmod(0o755)
-    assert find_means(str(tmp_path), tmp_path).bwrap != str(planted)
+    assert find_means(ProgramSearch(str(tmp_path), (str(tmp_path),))).bwrap != str(planted)
     assert not (tmp_path / "ran").exists()
 
 
@@ -146,7 +157,7 @@ def test_a_network_namespace_is_tried_unless_commands_share_the_machines_network
     bwrap = tmp_path / "bwrap"
     bwrap.write_text(f"#!/bin/sh\necho $* >>{tmp_path}/asked\n")
     bwrap.chmod(0o755)
-    means = find_means(str(tmp_path), None, shares_network=shares_network)
+    means = find_means(ProgramSearch(str(tmp_path)), shares_network=shares_network)
     assert ("--unshare-net" in (tmp_path / "asked").read_text()) is not shares_network
     assert not (shares_network and means.has_network_namespace)
 
@@ -162,13 +173,13 @@ def test_a_trial_that_fails_for_want_of_processes_is_repeated_and_not_remembered
     )
     bwrap.chmod(0o755)
     monkeypatch.setattr(detection, "_PAUSES_S", (0.0,))
-    short = find_means(str(tmp_path), None, shares_network=True)
+    short = find_means(ProgramSearch(str(tmp_path)), shares_network=True)
     assert (short.bwrap, short.is_short_of_namespaces) == (None, True)
     assert "Resource temporarily unavailable" in short.why_no_namespaces
     assert len(asked.read_text()) == 2
-    found = find_means(str(tmp_path), None, shares_network=True)
+    found = find_means(ProgramSearch(str(tmp_path)), shares_network=True)
     assert (found.bwrap, found.is_short_of_namespaces) == (str(bwrap), False)
-    assert find_means(str(tmp_path), None, shares_network=True).bwrap == str(bwrap)
+    assert find_means(ProgramSearch(str(tmp_path)), shares_network=True).bwrap == str(bwrap)
     assert len(asked.read_text()) == 3, "what works is tried once"
 
 
@@ -180,7 +191,72 @@ def test_a_program_that_cannot_be_started_for_want_of_memory_is_a_shortage(tmp_p
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setattr(detection, "_PAUSES_S", ())
     monkeypatch.setattr(os, "posix_spawn", no_process)
-    assert find_means(str(tmp_path), None, shares_network=True).is_short_of_namespaces
+    assert find_means(ProgramSearch(str(tmp_path)), shares_network=True).is_short_of_namespaces
+
+
+def fake(directory: Path, *, version: str = "", fails: str = "") -> str:
+    """A program that works, or fails, and notes each of its starts."""
+    directory.mkdir()
+    bwrap = directory / "bwrap"
+    says = f"echo '{fails}' >&2; exit 1" if fails else f"echo 'bubblewrap {version}'"
+    bwrap.write_text(f"#!/bin/sh\necho . >>{directory}/starts\n{says}\n")
+    bwrap.chmod(0o755)
+    return str(bwrap)
+
+
+@pytest.mark.parametrize(
+    ("system", "packaged", "needed", "chosen"),
+    [
+        ({"version": "0.8.0"}, {"version": "0.11.0"}, (), "system"),
+        ({"version": "0.8.0"}, {"version": "0.11.0"}, (0, 11), "packaged"),
+        ({"version": "0.11.2"}, {"version": "0.11.0"}, (0, 11), "system"),
+        # The rules of a distribution (AppArmor) may admit only its own.
+        ({"version": "0.8.0"}, {"fails": "bwrap: setting up uid map: Permission denied"}, (0, 11), "system"),
+        ({"fails": "bwrap: setting up uid map: Permission denied"}, {"version": "0.11.0"}, (), "packaged"),
+        ({"version": "0.8.0"}, None, (0, 11), "system"),
+        (None, {"version": "0.11.0"}, (0, 11), "packaged"),
+        (None, None, (), None),
+    ],
+)
+def test_the_bubblewrap_that_is_used(tmp_path, monkeypatch, system, packaged, needed, chosen) -> None:
+    paths = {
+        name: fake(tmp_path / name, **how)
+        for name, how in (("system", system), ("packaged", packaged))
+        if how is not None
+    }
+    found = [Candidate(path, name) for name, path in paths.items()]
+    monkeypatch.setattr(detection, "candidates", lambda _package, _search: iter(found))
+    for _ in range(2):
+        means = find_means(ProgramSearch(), shares_network=True, needed=needed)
+    assert means.bwrap == paths.get(chosen)
+    for path in paths.values():
+        starts = Path(path).parent / "starts"
+        assert not starts.exists() or len(starts.read_text().splitlines()) == 1, "each is tried once"
+    if chosen is None:
+        assert "there is no bubblewrap" in means.why_no_namespaces
+        return
+    assert means.bwrap_version == tuple(
+        map(int, {"system": system, "packaged": packaged}[chosen]["version"].split("."))
+    )
+    assert means.about_bwrap.startswith(
+        f"bubblewrap {dotted(means.bwrap_version)} ({paths[chosen]}), {chosen}"
+    )
+    for way in (system, packaged):
+        assert not (way and "fails" in way and chosen == "packaged") or way["fails"] in means.about_bwrap
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_bubblewrap_of_another_user_is_not_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "path", [])
+    bwrap = fake(tmp_path / "bin", version="0.11.0")
+    os.chown(bwrap, 1000, 1000)
+    means = find_means(ProgramSearch(f"{tmp_path}/bin"))
+    assert means.why_no_namespaces == f"{bwrap}: {bwrap} belongs to user 1000 and not to root"
+    detection.begin_trial(ProgramSearch(f"{tmp_path}/bin"), shares_network=True)
+    assert not (tmp_path / "bin/starts").exists()
+    os.chown(bwrap, 0, 0)
+    assert find_means(ProgramSearch(f"{tmp_path}/bin"), shares_network=True).bwrap == bwrap
 
 
 def test_looking_at_the_machine_leaves_this_process_as_it_was() -> None:

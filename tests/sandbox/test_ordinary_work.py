@@ -11,13 +11,14 @@ import sys
 import msgspec
 import pytest
 
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.places.git_places import git_places
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
 from tests.sandbox.boxes import box_of
 
-MEANS = find_means(os.environ.get("PATH", ""), None)
+MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 LEVELS = {
     "namespaces": MEANS,
     "landlock": msgspec.structs.replace(MEANS, bwrap=None, has_network_namespace=False),

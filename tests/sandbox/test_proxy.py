@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from ralph.machine.restriction import listen_for_proxy
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
@@ -23,7 +24,7 @@ from tests.processes.descriptors import open_descriptors
 from tests.rows import every_row
 from tests.sandbox.boxes import box_of
 
-MEANS = find_means(os.environ.get("PATH", ""), None)
+MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 
 ESCAPE = "\x1b"
 

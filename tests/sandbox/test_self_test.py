@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox import probe
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel.landlock import Support
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
     pytest.mark.skipif(platform.machine() not in MACHINES, reason="no filter for this architecture"),
 ]
-MEANS = find_means(os.environ.get("PATH", ""), None)
+MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 WITHOUT_NAMESPACES = msgspec.structs.replace(MEANS, bwrap=None, has_network_namespace=False)
 LEVELS = {
     "namespaces": MEANS,
@@ -97,9 +98,10 @@ import os, sys
 sys.path += sys.argv[1:]
 sys.dont_write_bytecode = True
 import msgspec
+from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import SelfTest
-all_means = find_means(os.environ["PATH"], None)
+all_means = find_means(ProgramSearch(os.environ["PATH"]))
 without_namespaces = msgspec.structs.replace(all_means, bwrap=None, has_network_namespace=False)
 for name, means in {"namespaces": all_means, "landlock": without_namespaces}.items():
     if {"namespaces": means.bwrap, "landlock": means.landlock.abi}[name]:

@@ -18,8 +18,9 @@ from ralph.cli.checks.finding import Finding, fail, ok, short, warn
 from ralph.machine.own_process import is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
 from ralph.machine.repository import HELD_DIRECTORY, repository_top
-from ralph.machine.ripgrep import REINSTALL, RipgrepError, ripgrep_path, ripgrep_version
+from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
 from ralph.sessions.store import SessionStore
 from ralph.tools.files.beneath import open_by_kernel
 from ralph.values.ports import JournalError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from ralph.machine.trusted_programs import ProgramSearch
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.values.ports import Clock, Waiter
 
@@ -55,7 +57,7 @@ def look_at_machine(
     for program, without, advice in _PROGRAMS:
         path = own_program(program, search_path, work)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
-    yield _ripgrep()
+    yield _ripgrep(program_search(environment, () if cwd is None else (cwd,), work, wanted))
     yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
     yield _memory()
     yield _confinement()
@@ -68,14 +70,13 @@ def look_at_sandbox(
     """Findings about the sandbox that commands would get with the settings `wanted`: its level, its network, and each
     protection that is not in force.
     """
-    from ralph.sandbox.box_plan import CannotConfineError, plan_box  # noqa: PLC0415 - only this check needs it
-
     work = None if cwd is None else repository_top(cwd) or cwd
     try:
         plan = plan_box(wanted, environment, () if cwd is None else (cwd,), work)
     except CannotConfineError as error:
         yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
         return
+    yield ok("bwrap", plan.means.about_bwrap or f"none: {plan.means.why_no_namespaces}")
     if not plan.is_confined or plan.level.name == "none":
         yield warn(
             "sandbox",
@@ -117,9 +118,9 @@ def _system() -> Finding:
     )
 
 
-def _ripgrep() -> Finding:
+def _ripgrep(search: ProgramSearch) -> Finding:
     try:
-        return ok("rg", f"ripgrep {ripgrep_version()} ({ripgrep_path()})")
+        return ok("rg", find_ripgrep(search).in_words("ripgrep"))
     except RipgrepError as error:
         return warn("rg", f"{error}: Glob and Grep do not work", REINSTALL)
 

@@ -16,7 +16,7 @@ from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.machine.repository import repository_top
 from ralph.places.gather import files_in, gather_places
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git, absolute_place
+from ralph.sandbox.box_plan import about_git, absolute_place, program_search
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
@@ -52,7 +52,7 @@ def try_sandbox(
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
     work = None if cwd is None else repository_top(cwd) or cwd
-    means = find_means(environment.get("PATH", os.defpath), work)
+    means = find_means(program_search(environment, () if cwd is None else (cwd,), work, wanted))
     net: Net = "off" if wanted.net is None and not wanted.allow_hosts else wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
         with SelfTest(means, net, secrets=tuple(_secrets(environment, wanted))) as test:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from subprocess import Popen
 
+    from ralph.machine.trusted_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0
@@ -47,15 +48,18 @@ class Listing:
         waiter: Waiter,
         clock: Clock,
         look_up: Callable[[], None],
+        search: ProgramSearch,
         *,
         follows_rules: bool = True,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`look_up` is called again and again while ripgrep runs, and may raise an exception. If `follows_rules` is
+        """`look_up` is called again and again while ripgrep runs, and may raise an exception. `search` says where ripgrep
+        may lie. If `follows_rules` is
         True, files that .gitignore excludes are not listed. `start` is `start_process`, or a function that does the
         same in a sandbox.
         """
         self._waiter = waiter
+        self._search = search
         self._clock = clock
         self._look_up = look_up
         self._follows_rules = follows_rules
@@ -83,7 +87,12 @@ class Listing:
         command = [*FILES_AS_GIT_SEES_THEM, *rules, "--files", "--null", "--", "./"]
         try:
             return Ripgrep(
-                command, cwd=None, environment={}, is_over=self._is_over, start=self._start_program
+                ripgrep_path(self._search),
+                command,
+                cwd=None,
+                environment={},
+                is_over=self._is_over,
+                start=self._start_program,
             )
         except RipgrepError as error:
             raise _cannot_list(error) from None
@@ -93,10 +102,10 @@ class Listing:
         return self._follows_rules and self._clock.now_s() >= self._heard_at_s + SILENCE_S
 
 
-def refuse_without_ripgrep() -> None:
-    """Raises CheckoutError with advice if ripgrep is not installed."""
+def refuse_without_ripgrep(search: ProgramSearch) -> None:
+    """Raises CheckoutError with advice if there is no ripgrep that can be used."""
     try:
-        ripgrep_path()
+        ripgrep_path(search)
     except RipgrepError as error:
         raise _cannot_list(error) from None
 

