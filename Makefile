@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated bench bench-peers bench-comparison pictures soak nemesis
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -28,6 +28,12 @@ generated:
 	.venv-dev/bin/python -m benchmarks.man_page
 	.venv-dev/bin/python -m benchmarks.help_page
 	.venv-dev/bin/python -m benchmarks.settings_page
+
+# What an installation brings, with hashes. All versions anew: CONSTRAINTS=--upgrade.
+constraints:
+	$(PYTHON) -m venv .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet uv
+	.venv-constraints/bin/python benchmarks/constraints.py $(CONSTRAINTS)
 
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:

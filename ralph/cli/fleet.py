@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("dbos", "psycopg", "sqlalchemy")
 _NEEDS_EXTRA = (
-    "ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]' (in a clone: '.[fleet]')"
+    "ralph fleet needs the extra fleet: pip install '.[fleet]' in ralph's clone, with ralph's Python"
 )
 
 

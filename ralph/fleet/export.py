@@ -340,7 +340,8 @@ spec:
           env:
             - {{name: HOME, value: /work}}
             - {{name: RALPH_JOBS_DIR, value: /state}}
-            - {{name: RALPH_INSTALL, value: ralph-headless}}
+            # From where pip installs ralph, such as git+https://HOST/OWNER/ralph@COMMIT. The index has no such package.
+            - {{name: RALPH_INSTALL, value: ""}}
             # The values of the secret `ralph`: kubectl create secret generic ralph --from-literal={key}=...
 {secrets}
           volumeMounts:
@@ -414,7 +415,8 @@ on:
   workflow_dispatch:
     inputs:
       install:
-        default: ralph-headless
+        description: from where pip installs ralph, such as git+https://HOST/OWNER/ralph@COMMIT
+        required: true
 permissions:
   contents: write
 jobs:

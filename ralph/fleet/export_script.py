@@ -103,6 +103,7 @@ exit "$code"
 
 KUBERNETES = r"""
 if ! command -v ralph >/dev/null; then
+  if [ -z "$RALPH_INSTALL" ]; then echo "RALPH_INSTALL must say from where pip installs ralph" >&2; exit 78; fi
   python3 -m venv "$HOME/venv" && "$HOME/venv/bin/pip" install -q "$RALPH_INSTALL" || exit 75
   PATH=$HOME/venv/bin:$PATH
 fi

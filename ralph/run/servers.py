@@ -48,7 +48,7 @@ def build_mcp(
     if not is_package_installed():
         names = ", ".join(server.name for server in servers)
         raise SettingsError(
-            f"MCP servers ({names}) need a package: pipx install --force '.[mcp]' in ralph's clone"
+            f"MCP servers ({names}) need a package: pip install '.[mcp]' in ralph's clone, with ralph's Python"
         )
     mcp = around.settings.mcp
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ralph.output.telemetry.tracing_spans import Tracing
 
-EXTRA_MISSING = "--otel needs the extra: pipx install --force '.[otel]' in ralph's clone"
+EXTRA_MISSING = "--otel needs the extra: pip install '.[otel]' in ralph's clone, with ralph's Python"
 
 _DEFAULT_ENDPOINT = "http://localhost:4318"  # the default of the OTLP specification
 _OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

@@ -62,7 +62,7 @@ def test_the_action_has_the_form_that_github_expects() -> None:
 def test_no_expression_stands_in_a_script() -> None:
     """GitHub writes the value of an expression into the script, where the shell would run it."""
     scripts = [step["run"] for step in parsed(ACTION)["runs"]["steps"] if "run" in step]
-    assert len(scripts) == 4
+    assert len(scripts) == 5
     assert not [script for script in scripts if "${{" in script]
 
 
@@ -227,6 +227,69 @@ def job(server, tmp_path_factory) -> Job:
         who = ["-c", "user.name=Begin", "-c", "user.email=begin@example.com"]
         subprocess.run(["git", *who, *command], cwd=job.work, check=True)
     return job
+
+
+@pytest.mark.parametrize(
+    ("runner", "has_bwrap", "fails", "called", "warned"),
+    [
+        ("Linux", False, "", ["apt-get -q update", "apt-get -q -y install bubblewrap"], False),
+        ("Linux", False, "exit 100", ["apt-get -q update"], True),
+        ("Linux", True, "", [], False),
+        ("macOS", False, "", [], False),
+    ],
+)
+def test_the_distributions_bubblewrap_is_installed(
+    job, tmp_path, runner, has_bwrap, fails, called, warned
+) -> None:
+    [step] = [one for one in job.action["runs"]["steps"] if one["name"] == "Install bubblewrap"]
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("bash", "id"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    scripts = {
+        "apt-get": f'#!/bin/bash\necho "apt-get $*" >>{tmp_path}/called\n{fails}\n',
+        "sudo": '#!/bin/bash\n[ "$1" = -n ] && shift && exec "$@"\n',
+        **({"bwrap": "#!/bin/bash\n"} if has_bwrap else {}),
+    }
+    for name, text in scripts.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    before = dict(job.environment)
+    job.environment |= {"PATH": str(programs), "RUNNER_OS": runner}
+    try:
+        code, printed, _ = job.step(step, {}, {})
+    finally:
+        job.environment = before
+    assert code == 0, printed
+    told = tmp_path / "called"
+    assert (told.read_text().splitlines() if told.exists() else []) == called
+    assert ("::warning::bubblewrap could not be installed" in printed) is warned
+
+
+def test_all_that_the_action_installs_has_a_hash(job) -> None:
+    """The step says which files of hashes it takes for which extras."""
+    [step] = [one for one in job.action["runs"]["steps"] if one["name"] == "Install ralph"]
+    place = job.temp / "ralph-action" / "venv" / "bin"
+    said = job.temp / "said"
+    # A Python that only tells what it was asked for, in the place where the step makes its environment.
+    fake = job.temp / "fake" / "python3"
+    fake.parent.mkdir()
+    fake.write_text(
+        f'#!/bin/bash\nif [ "$2" = -m ] && [ "$3" = venv ]; then mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; else echo "$@" >>{said}; fi\n'
+    )
+    fake.chmod(0o755)
+    before, temp = dict(job.environment), job.temp / "fake"
+    job.environment |= {"PATH": f"{fake.parent}:{before['PATH']}", "RUNNER_TEMP": str(temp)}
+    try:
+        code, printed, _ = job.step(step, {"extras": "mcp, otel"}, {})
+    finally:
+        job.environment = before
+    assert code == 0, printed
+    assert place.is_dir(), "the real one is untouched"
+    first, second = said.read_text().splitlines()
+    files = [f"-r {ROOT}/constraints{extra}.txt" for extra in ("", "-mcp", "-otel")]
+    assert first.endswith(f" install --require-hashes {' '.join(files)}")
+    assert second.endswith(f" install --no-deps --no-build-isolation {ROOT}")
 
 
 def test_the_steps_install_ralph_and_run_a_loop_until_its_check_passes(job, server) -> None:

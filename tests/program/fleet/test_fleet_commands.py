@@ -267,7 +267,7 @@ def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monk
     for words in (["ls"], ["submit", "night.jsonl"], ["work"], ["cancel", "a"]):
         ran = ralph_here("fleet", *words)
         assert (ran.code, ran.stdout) == (78, "")
-        needed = "ralph: ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]' (in a clone: '.[fleet]')\n"
+        needed = "ralph: ralph fleet needs the extra fleet: pip install '.[fleet]' in ralph's clone, with ralph's Python\n"
         assert ran.stderr == needed
     assert ralph_here("fleet", "export", "night.jsonl", "--format", "parallel").code == 0, "needs no store"
 

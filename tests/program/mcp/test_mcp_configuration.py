@@ -36,7 +36,10 @@ def test_without_the_package_one_line_says_what_to_install(ralph_here, monkeypat
     ran = ralph_here("go", "--output-format", "json", "--mcp-config", config(command="x"))
     assert ran.code == 78
     [error] = json.loads(ran.stdout)["errors"]
-    assert error == "MCP servers (one) need a package: pipx install --force '.[mcp]' in ralph's clone"
+    assert (
+        error
+        == "MCP servers (one) need a package: pip install '.[mcp]' in ralph's clone, with ralph's Python"
+    )
     told = ralph_here("doctor", "--mcp-config", config(command="x"), "--base-url", "http://127.0.0.1:9")
     assert f"  FAIL  MCP servers: {error} -> " in told.stdout
     assert told.code == 78

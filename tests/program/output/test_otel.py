@@ -139,7 +139,7 @@ def test_without_the_extra_one_line_says_what_to_install_and_nothing_is_sent(ral
     [line] = ran.stderr.splitlines()
     assert (
         line
-        == "[ralph] config (exit 78): --otel needs the extra: pipx install --force '.[otel]' in ralph's clone"
+        == "[ralph] config (exit 78): --otel needs the extra: pip install '.[otel]' in ralph's clone, with ralph's Python"
     )
 
 
