@@ -82,9 +82,11 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
+        launcher: Any = sys.modules.get("ralph.machine.launcher")
+        if launcher is not None:  # a test may also have called it without `protect_this_process`
+            launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 0)
         processes: Any = sys.modules.get("ralph.machine.processes")
-        if processes is not None and processes._protected:
-            processes.launcher.prctl(processes.launcher.PR_SET_CHILD_SUBREAPER, 0)
+        if processes is not None:
             processes._protected = False
 
 
