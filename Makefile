@@ -21,8 +21,7 @@ format:
 	.venv-dev/bin/ruff check --fix .
 
 # What is made from the tables of commands, options and settings: the table of the shells' completion, the man page, the
-# page of `ralph --help`, and
-# the table in docs/settings.md.
+# page of `ralph --help`, and the table in docs/settings.md.
 generated:
 	.venv-dev/bin/python -m benchmarks.completion_table
 	.venv-dev/bin/python -m benchmarks.man_page
