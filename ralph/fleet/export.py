@@ -415,7 +415,7 @@ on:
   workflow_dispatch:
     inputs:
       install:
-        description: from where pip installs ralph, such as git+https://HOST/OWNER/ralph@COMMIT
+        description: from where pip installs ralph, with the commit
         required: true
 permissions:
   contents: write

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
@@ -278,10 +279,12 @@ def free_port() -> int:
 @pytest.fixture
 def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[Cluster]:
     program_or_skip("munged")
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with MockApi(Scenario(), script=Model(tmp_path / "jobs")) as server:
-        cluster = Cluster(folder, {**environment, "ANTHROPIC_BASE_URL": server.base_url})
+    # Slurm makes sockets there, whose paths may have 107 characters: `tmp_path` may be too long.
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as folder,
+        MockApi(Scenario(), script=Model(tmp_path / "jobs")) as server,
+    ):
+        cluster = Cluster(Path(folder), {**environment, "ANTHROPIC_BASE_URL": server.base_url})
         try:
             wait_until(lambda: "State=IDLE" in cluster.call("scontrol", "show", "node"))
             yield cluster
