@@ -97,7 +97,7 @@ def wanted(rows: list[TableRow], words: list[str], current: str) -> Wanted:
 
 
 class _Line:
-    """The words between the command and the cursor, read as `line_reader.py` reads a command line."""
+    """The words between the command and the cursor, read as `ralph.cli.words` reads a command line."""
 
     def __init__(self, options: list[TableRow], words: list[str]) -> None:
         self.options = options
