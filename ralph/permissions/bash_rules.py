@@ -103,9 +103,16 @@ def why_not_allowed(line: ParsedLine, rules: Sequence[KnownRule]) -> str | None:
         return "it sets variables for the commands after it"
     needed = [(*one.assignments, *one.words) for one in line.commands if one.is_needed]
     for words in needed:
-        if not any(rule.bash.allows(words) for rule in rules):
-            return f"no rule allows `{shown(words)}`"
+        if not _is_allowed(words, rules):
+            behind = (one.words for one in line.commands if one.words == words[-len(one.words) :] != words)
+            inner = next((shown(one) for one in behind if _is_allowed(one, rules)), "")
+            remark = f" (one allows `{inner}`, but not what `{words[0].known}` takes for it)" if inner else ""
+            return f"no rule allows `{shown(words)}`{remark}"
     return None if needed else "there is no command in it"
+
+
+def _is_allowed(words: Sequence[Word], rules: Sequence[KnownRule]) -> bool:
+    return any(rule.bash.allows(words) for rule in rules)
 
 
 def shown(words: Sequence[Word]) -> str:

@@ -33,7 +33,8 @@ NOTES = {
     "as": "the next words are the beginning of the other command",
 }
 
-# They count only for rules that deny: for rules that allow, only those with the note `same` are looked through.
+# They count only for rules that deny: for rules that allow, only those with the note `same` are looked through. The note is
+# for a command that starts exactly the program that the shell would start for the same words.
 _WRAPPERS = """
 time    | pvqaV --portability --verbose --quiet --append       | fo --format --output       | same   | time(1)
 timeout | vfp --verbose --foreground --preserve-status         | sk --signal --kill-after   | same 1 | timeout(1)
@@ -44,9 +45,11 @@ command | p                                                    |                
 exec    | cl                                                   | a                          |        | bash(1)
 builtin/coproc/!/{/(/then/do/else/elif/if/while/until | | | | bash(1): the parser takes reserved words for names behind `time` and `!`
 busybox/toybox |                                               |                            |        | busybox(1)
-setsid  | cfw --ctty --fork --wait                             |                            |        | setsid(1)
-ionice  | t --ignore                                           | cn --class --classdata     |        | ionice(1)
-caffeinate | dimsu                                             | tw                         |        | caffeinate(8) of macOS
+setsid  | cfw --ctty --fork --wait                             |                            | same   | setsid(1)
+ionice  | t --ignore                                           | cn --class --classdata     | same   | ionice(1)
+caffeinate | dimsu                                             | tw                         | same   | caffeinate(8) of macOS
+tini    | svwgl                                                | pe                         | same   | github.com/krallin/tini
+dumb-init | cv --single-child --verbose                        | r --rewrite                | same   | github.com/Yelp/dumb-init
 env     | - i0v --ignore-environment --null --debug            | uCa --unset --chdir --argv0 | assignments | env(1)
 sudo    | AbEeHkKnPS --askpass --background --preserve-env --set-home --non-interactive --preserve-groups --stdin
         | CDghpRrTtUu --user --group --host --prompt --chdir --close-from --chroot --role --type --command-timeout
@@ -57,7 +60,10 @@ xargs   | 0prtxo --null --interactive --no-run-if-empty --verbose --exit --open-
 """
 
 # Commands that look after an environment, and run another command in it. A pattern that allows one of them by name allows
-# what it runs.
+# what it runs. None has the note `same`, because each decides which program the name means: it puts directories of the project
+# before PATH (uv, poetry, conda, pnpm, python -m), installs or builds what is missing (uv, npx, mise, corepack), takes the
+# name from a file of the project (pdm, hatch, yarn, bun), runs such a file first (bundle, direnv), or adds credentials or
+# another user (op, doppler, gosu).
 _UV = """-q --quiet -v --verbose -n --no-cache --offline --no-progress --no-config --native-tls --system-certs --preview
     --managed-python --no-managed-python --no-python-downloads --no-preview"""
 _UV_VALUES = """--cache-dir --color --config-file --directory --project --allow-insecure-host --preview-features
@@ -179,8 +185,6 @@ aws-vault exec | njs --no-session --json --server --ec2-server --ecs-server --la
 foreman/honcho | | efdp --env --procfile --root --port | | honcho.readthedocs.io, ddollar.github.io/foreman
 foreman/honcho run | | efdp --env --procfile --root --port | |
 gosu/su-exec/envchain | | | 1 | github.com/tianon/gosu, github.com/sorah/envchain
-tini         | svwgl | pe | | github.com/krallin/tini
-dumb-init    | cv --single-child --verbose | r --rewrite | | github.com/Yelp/dumb-init
 git          | pP --paginate --no-pager --no-replace-objects --no-lazy-fetch --no-optional-locks --no-advice --bare
     --literal-pathspecs --glob-pathspecs --noglob-pathspecs --icase-pathspecs --exec-path
     | Cc --git-dir --work-tree --namespace --super-prefix --config-env --attr-source | | git(1)

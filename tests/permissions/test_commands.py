@@ -480,10 +480,51 @@ def test_a_pattern_allows_a_runner_by_its_own_words(command: str, is_allowed: bo
     assert denies(judge, "Bash", command=command) is not is_allowed
 
 
-def test_what_an_environment_is_for_is_not_what_a_runner_may_do() -> None:
-    """A pattern for a program does not allow that another one fetches and runs a program of that name."""
-    for command in ("npx pytest", "uvx pytest", "uv run pytest", "python3 -m pytest"):
-        assert denies(permissions(allow=["Bash(pytest:*)"]), "Bash", command=command), command
+@every_row("command", RUNNERS)
+def test_a_pattern_for_a_program_does_not_allow_a_runner_that_chooses_the_program(command: str) -> None:
+    """A runner may install, build or configure what it runs, or take it from a file of the project."""
+    assert denies(permissions(allow=["Bash(pytest:*)"]), "Bash", command=command)
+
+
+@every_row(
+    "command",
+    [
+        "pytest -q",
+        "time pytest",
+        "timeout -k 5 60 pytest -q",
+        "nice -n 5 pytest",
+        "nohup pytest",
+        "stdbuf -oL pytest",
+        "command pytest",
+        "setsid -w pytest",
+        "ionice -c 3 pytest",
+        "caffeinate -i pytest",
+        "tini -s -- pytest",
+        "dumb-init -c pytest",
+        "timeout 60 nice tini -- pytest",
+    ],
+)
+def test_a_pattern_for_a_program_allows_what_runs_just_this_program(command: str) -> None:
+    allowed, denied = permissions(allow=["Bash(pytest:*)"]), permissions(deny=["Bash(pytest:*)"])
+    assert not denies(allowed, "Bash", command=command)
+    assert denies(denied, "Bash", command=command)
+    other = command.replace("pytest", "ls")
+    assert denies(allowed, "Bash", command=other)
+    assert not denies(denied, "Bash", command=other)
+    # Which variables there are decides which program it is.
+    assert denies(allowed, "Bash", command=f"PATH=. {command}")
+
+
+def test_a_runner_that_chooses_the_program_is_told_apart_from_the_program() -> None:
+    judge = permissions(allow=["Bash(pytest:*)", "Bash(npx:*)"])
+    told = verdict(judge, "Bash", command="timeout 9 uv run pytest -q").denied
+    assert told is not None
+    assert told.endswith(
+        "no rule allows `uv run pytest -q` (one allows `pytest -q`, but not what `uv` takes for it)."
+    )
+    told = verdict(judge, "Bash", command="npx pytest; ls").denied
+    assert told is not None
+    assert told.endswith("no rule allows `ls`.")
 
 
 def test_every_command_of_the_table_has_known_notes_and_a_source() -> None:
