@@ -283,7 +283,7 @@ def _about_checkout(
         yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
     from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
 
-    yield from look_at_claude_rules(cwd, environment)
+    yield from look_at_claude_rules(cwd, environment, settings)
 
 
 def _about_targets(

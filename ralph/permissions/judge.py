@@ -7,6 +7,8 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from ralph.permissions.bash_paths import PathJudge
 from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
 from ralph.permissions.in_force import RuleVerdict
@@ -81,6 +83,15 @@ class KnownRule:
         return self.of.names(tool) or (self.of.tool == "Edit" and tool in WRITERS)
 
 
+class UnreadablePlaces(Struct, frozen=True):
+    """Files and directories that rules deny to read as a whole."""
+
+    paths: tuple[str, ...] = ()
+    """Absolute, with symbolic links resolved."""
+    unsearched: tuple[str, ...] = ()
+    """Directories with too many paths to compare each with the rules, so that only what rules name there is known."""
+
+
 Broken = tuple[KnownRule, str]
 """A rule that a call breaks, and a remark for the model."""
 
@@ -137,9 +148,8 @@ class Permissions:
             return RuleVerdict(asks=f"the rule {place} wants somebody to be asked first.{remark}")
         return RuleVerdict()
 
-    def unreadable_places(self, roots: Sequence[str] = ()) -> tuple[str, ...]:
-        """The absolute paths of files and directories whose whole content rules deny to read, with symbolic links
-        resolved: what patterns name, and in the directories `roots` also what they match now.
+    def unreadable_places(self, roots: Sequence[str] = ()) -> UnreadablePlaces:
+        """Returns what patterns of denying rules name, and in the directories `roots` also what they match now.
 
         Outside of `roots`, only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**`
         probably means a directory of the project and not the system's directory.
@@ -151,14 +161,17 @@ class Permissions:
             if (rule.of.pattern or "").startswith(("//", "~/"))
             for place in rule.path.whole_places()
         ]
+        unsearched = []
         for root in map(real, roots):
             # A rule about the whole directory would leave nothing to work with.
             here = [rule.path for rule in rules if not rule.path.holds(root)]
             named = [place for path in here for place in (*path.whole_places(), *path.literal_paths())]
-            below = (self._places.disk.paths_below(root) or ()) if here else ()
-            named += [one for one in below if any(path.matches(one) for path in here)]
+            below = self._places.disk.paths_below(root) if here else ()
+            if below is None:
+                unsearched.append(root)
+            named += [one for one in below or () if any(path.matches(one) for path in here)]
             found += [path for path in map(real, named) if path.startswith(f"{root.rstrip('/')}/")]
-        return tuple(dict.fromkeys(found))
+        return UnreadablePlaces(tuple(dict.fromkeys(found)), tuple(unsearched))
 
     def why_not_read(self, path: str) -> str | None:
         return self._hidden_by(path, READERS)

@@ -209,8 +209,8 @@ def _open_tools(
     if rules.guards.judge is not None and plan.is_confined:
         # What rules deny to read as a whole, commands do not see.
         roots = (around.cwd, *map(Path, writable))
-        masked_in = [str(root) for root in roots] if plan.has_namespaces else ()
-        plan = with_denied_reads(plan, rules.guards.judge.unreadable_places(masked_in), roots)
+        denied = rules.guards.judge.unreadable_places(tuple(map(str, roots)))
+        plan = with_denied_reads(plan, denied.paths, roots, denied.unsearched)
     toolbox = build_toolbox(
         around,
         options,

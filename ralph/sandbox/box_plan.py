@@ -181,22 +181,53 @@ def program_search(
     return ProgramSearch(environment.get("PATH", os.defpath), tuple(map(str, real)))
 
 
-def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
-    """A copy of `plan` in which commands also cannot read `places`. The paths of `places` contain no symbolic links.
+def with_denied_reads(
+    plan: BoxPlan, places: Sequence[str], roots: Sequence[Path], unsearched: Sequence[str] = ()
+) -> BoxPlan:
+    """A copy of `plan` in which commands also cannot read `places`, with a notice about those that they still can. The
+    paths of `places` contain no symbolic links. `unsearched` are directories where rules may deny further places.
 
     A place that contains a writable directory stays readable, because commands may need programs in this place. A
-    place inside a writable directory is masked with namespaces, and stays readable without them.
+    place inside a writable directory is masked with namespaces, and stays readable without them: Landlock grants a
+    directory with all that is in it, and without a right to the directory itself no command could make a file there.
     """
     from ralph.sandbox.box_parts import outermost  # noqa: PLC0415 - few runs have such rules
 
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
     closed = [place for place in places if not any(is_within(one, place) for one in writable)]
     inside = [place for place in closed if is_within_any(place, writable)]
+    # Git could not work without its own files.
+    maskable = [place for place in outermost(inside) if "/.git/" not in f"{place}/"]
+    maskable.sort(key=os.path.lexists, reverse=True)
+    masked = tuple(maskable[:_MOST_MASKED]) if plan.has_namespaces else ()
+    left = sum(map(os.path.lexists, maskable[len(masked) :]))
     return replace(
         plan,
         rules_deny=tuple(place for place in closed if place not in inside),
-        masked=outermost(inside)[:_MOST_MASKED] if plan.has_namespaces else (),
+        masked=masked,
+        notices=(*plan.notices, *_about_denied_reads(plan, left, unsearched)),
     )
+
+
+def _about_denied_reads(plan: BoxPlan, left: int, unsearched: Sequence[str]) -> Iterator[BoxNotice]:
+    """Notices about what commands can read although permission rules deny it. `left` is the number of such places."""
+    told = f"permission rules deny to read {left} {'place' if left == 1 else 'places'} that commands can read"
+    if left and plan.has_namespaces:
+        yield BoxNotice(
+            f"{told}: at most {_MOST_MASKED} in the writable directories are masked",
+            "deny whole directories, or move the files out",
+        )
+    elif left:
+        yield BoxNotice(
+            f"{told}: without namespaces, nothing in the writable directories is masked",
+            "move the files out; docs/sandbox.md says what namespaces need",
+        )
+    for root in unsearched if plan.has_namespaces else ():
+        yield BoxNotice(
+            f"{root} has too many files to compare each with the permission rules, so commands can read those there "
+            "that a pattern matches",
+            "deny whole directories by name",
+        )
 
 
 def _raise_first(complaints: Iterable[str]) -> None:

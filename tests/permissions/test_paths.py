@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ralph.permissions.judge import UnreadablePlaces
 from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
 from tests.rows import every_row
 
@@ -64,8 +65,8 @@ def test_the_meaning_of_a_path_pattern(pattern, path, is_denied) -> None:
 def test_the_places_that_a_rule_denies_to_read_as_a_whole(pattern, places) -> None:
     links = {f"{HOME}/link": "/keys"}
     judge = permissions(deny=[f"Read({pattern})"], ask=["Read(//asked/**)"], links=links)
-    assert judge.unreadable_places() == places
-    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places() == ()
+    assert judge.unreadable_places().paths == places
+    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places() == UnreadablePlaces()
 
 
 @every_row(
@@ -86,8 +87,16 @@ def test_the_places_that_a_rule_denies_to_read_as_a_whole(pattern, places) -> No
 def test_the_places_in_a_root_that_a_rule_denies_to_read(pattern, places) -> None:
     links = {f"{HOME}/link": "/keys"}
     judge = permissions(deny=[f"Read({pattern})"], links=links)
-    assert sorted({one for one in judge.unreadable_places([CWD]) if one != CWD}) == sorted(places)
-    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places([CWD]) == ()
+    assert sorted({one for one in judge.unreadable_places([CWD]).paths if one != CWD}) == sorted(places)
+    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places([CWD]) == UnreadablePlaces()
+
+
+def test_of_a_root_with_too_many_paths_what_rules_name_is_still_known() -> None:
+    judge = permissions(deny=["Read(./secrets/**)", "Read(*.pem)"], has_too_many=True)
+    found = judge.unreadable_places([CWD])
+    assert found == UnreadablePlaces((f"{CWD}/secrets",), (CWD,))
+    whole = permissions(deny=["Read(//w/**)"], has_too_many=True)
+    assert whole.unreadable_places([CWD]).unsearched == (), "a rule about the whole directory needs no search"
 
 
 @every_row(

@@ -25,14 +25,23 @@ FILES = (
 class FakeDisk:
     """A disk with some files and symbolic links."""
 
-    def __init__(self, links: Mapping[str, str] | None = None, files: Sequence[str] = FILES) -> None:
+    def __init__(
+        self,
+        links: Mapping[str, str] | None = None,
+        files: Sequence[str] = FILES,
+        *,
+        has_too_many: bool = False,
+    ) -> None:
         self._links = links or {}
         self._files = files
+        self._has_too_many = has_too_many
 
     def real(self, path: str) -> str:
         return self._links.get(path, path)
 
     def paths_below(self, directory: str) -> list[str] | None:
+        if self._has_too_many:
+            return None
         above = directory.rstrip("/") + "/"
         return [path for path in self._files if path.startswith(above)]
 
@@ -44,11 +53,12 @@ def permissions(
     *,
     links: Mapping[str, str] | None = None,
     root: str = CWD,
+    has_too_many: bool = False,
 ) -> Permissions:
     rules = [parse_rule(text, Effect.DENY, "the file", root) for text in deny]
     rules += [parse_rule(text, Effect.ASK, "the file", root) for text in ask]
     allowed = None if allow is None else [parse_rule(text, Effect.ALLOW, "the option") for text in allow]
-    return Permissions(rules, allowed, RulePlaces(CWD, HOME, FakeDisk(links)))
+    return Permissions(rules, allowed, RulePlaces(CWD, HOME, FakeDisk(links, has_too_many=has_too_many)))
 
 
 def verdict(judge: Permissions, tool: str, **arguments: object) -> RuleVerdict:

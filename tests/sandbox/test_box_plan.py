@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.sandbox import box_plan
-from ralph.sandbox.box_plan import SANDBOX_WORDS, CannotConfineError, plan_box
+from ralph.sandbox.box_plan import SANDBOX_WORDS, BoxPlan, CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -121,6 +121,43 @@ def test_a_notice_has_advice_that_fits_it(monkeypatch, tmp_path) -> None:
     (work / ".git").unlink()
     (work / ".git").mkdir()
     assert planned(monkeypatch, FULL, SandboxSettings(), str(work)).notices == ()
+
+
+SPACES = Means(Support(7), bwrap="/usr/bin/bwrap")
+
+
+@every_row(
+    ("means", "existing", "missing", "masked", "says"),
+    [
+        (SPACES, 0, 3, 3, ""),
+        (SPACES, 100, 3, 100, ""),
+        (SPACES, 102, 3, 100, "deny to read 2 places that commands can read: at most 100 in"),
+        (FULL, 0, 3, 0, ""),
+        (FULL, 1, 0, 0, "deny to read 1 place that commands can read: without namespaces, nothing in"),
+        (FULL, 102, 3, 0, "deny to read 102 places that commands can read: without namespaces"),
+    ],
+)
+def test_what_commands_can_read_although_a_rule_denies_it_is_told_with_its_number(
+    tmp_path, means, existing, missing, masked, says
+) -> None:
+    root = tmp_path / f"{means.bwrap is None}-{existing}"
+    (root / ".git").mkdir(parents=True)
+    there = [root / f"b{number}.pem" for number in range(existing)]
+    for path in there:
+        path.touch()
+    (root / ".git" / "x.pem").touch()
+    places = [str(root / f"a{number}.pem") for number in range(missing)]
+    places += [str(root / ".git" / "x.pem"), *map(str, there), "/elsewhere/x.pem"]
+    plan = with_denied_reads(BoxPlan(means), places, [root])
+    assert plan.rules_deny == ("/elsewhere/x.pem",)
+    assert len(plan.masked) == masked
+    assert set(map(str, there[:100])) <= set(plan.masked) or not masked, "what exists comes first"
+    assert [says in notice.text for notice in plan.notices] == ([True] if says else [])
+
+
+def test_a_directory_with_too_many_files_to_compare_is_told() -> None:
+    [told] = with_denied_reads(BoxPlan(SPACES), [], [Path("/work")], ["/work"]).notices
+    assert told.text.startswith("/work has too many files to compare each with the permission rules")
 
 
 def test_strict_waits_for_a_passing_shortage_and_does_not_call_it_a_setting(monkeypatch) -> None:

@@ -5,20 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
+from ralph.machine.repository import repository_top
 from ralph.permissions.claude_settings import GuardError, read_settings
-from ralph.run.permission_rules import not_kept
+from ralph.permissions.judge import Permissions, RulePlaces
+from ralph.permissions.rule import Effect, RuleError, parse_rule
+from ralph.run.permission_rules import LocalDisk, not_kept
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
+from ralph.settings.tables import Settings
+from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from ralph.permissions.claude_settings import ClaudeSettings
 
 _NAME = "permission rules"
 
 
-def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def look_at_claude_rules(
+    cwd: Path, environment: Mapping[str, str], settings: Settings | None = None
+) -> Iterator[Finding]:
     """Findings about the settings files for Claude Code: which files contain rules that a run would apply, and which
-    of their rules it would not apply.
+    of their rules it would not apply. A run would have the sandbox and the tools that `settings` name.
     """
     try:
         read = [read_settings(document_of(file), file) for file in read_claude_files(cwd, environment)]
@@ -33,3 +43,30 @@ def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[
             yield ok(_NAME, f"{found.file.name}: commands are restricted by {', '.join(found.sandbox.keys)}")
         for fact, advice in not_kept(found):
             yield warn(_NAME, fact, advice)
+    yield from _about_denied_reads(cwd, environment, settings or Settings(), read)
+
+
+def _about_denied_reads(
+    cwd: Path, environment: Mapping[str, str], settings: Settings, read: Sequence[ClaudeSettings]
+) -> Iterator[Finding]:
+    """Yields a warning for what commands can read although a rule denies it."""
+    rules = [rule for found in read for rule in found.rules if rule.effect is Effect.DENY]
+    home = environment.get("HOME", "")
+    try:
+        disallowed = filter(is_pattern, settings.tools.disallowed)
+        rules += [parse_rule(name, Effect.DENY, "the disallowed tools") for name in disallowed]
+        places = RulePlaces(str(cwd), home if home.startswith("/") else "", LocalDisk())
+        denied = Permissions(rules, None, places).unreadable_places((str(cwd),))
+    except RuleError as error:
+        yield fail(_NAME, str(error), "correct that rule: no run begins without it")
+        return
+    if not (denied.paths or denied.unsearched):
+        return
+    try:
+        plan = plan_box(settings.sandbox, environment, (cwd,), repository_top(cwd) or cwd)
+    except CannotConfineError:  # the finding about the sandbox says so
+        return
+    if plan.is_confined:
+        told = with_denied_reads(plan, denied.paths, (cwd,), denied.unsearched).notices[len(plan.notices) :]
+        for notice in told:
+            yield warn(_NAME, notice.text, notice.advice)

@@ -102,6 +102,28 @@ def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_co
 
 
 @needs_landlock
+def test_what_commands_can_read_although_a_rule_denies_it_is_a_notice_of_the_run_and_of_doctor(
+    ralph, serve
+) -> None:
+    (ralph.cwd / "one.pem").write_text("text of one\n")
+    (ralph.cwd / ".claude").mkdir()
+    (ralph.cwd / ".claude" / "settings.json").write_text('{"permissions": {"deny": ["Read(*.pem)"]}}')
+    (ralph.cwd / "show.sh").write_text("cat one.*")
+    told = "permission rules deny to read 1 place that commands can read: without namespaces, nothing in"
+    server = serve(bash("sh show.sh"), DONE)
+    ran = ralph.finish(ralph.start("go", **forbidding_namespaces()))
+    assert results(server)[0][0] == "text of one"
+    assert f"[notice] {told}" in ran.stderr
+    looked = ralph.finish(ralph.start("doctor", "--offline", **forbidding_namespaces()))
+    assert f"  warn  permission rules: {told}" in looked.stdout
+    if LEVEL.name == "namespaces":
+        server = serve(bash("sh show.sh"), DONE)
+        ran = ralph("go")
+        assert "text of one" not in results(server)[0][0]
+        assert "deny to read" not in ran.stderr + ralph("doctor", "--offline").stdout
+
+
+@needs_landlock
 def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph, serve, tmp_path) -> None:
     place = secret(ralph)
     tries = [
