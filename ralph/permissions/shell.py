@@ -26,6 +26,10 @@ _MOST_LEVELS = 200
 _MOST_LEVELS_OF_COMMANDS = 20
 """The maximum depth to which commands within commands, such as `sh -c`, are searched."""
 _LONGEST_BYTES = 131_072
+# bash(1), Command Substitution: in backquotes a backslash escapes these; within double quotes the quotes escape first.
+_IN_BACKQUOTES = re.compile(r"\\([$`\\])")
+_IN_QUOTED_BACKQUOTES = re.compile(r"\\([$`\\\"])")
+_BACKQUOTES = re.compile(r"\\.|`((?:\\.|[^`\\])*)`", re.DOTALL)
 _ANY_WORD = re.compile(r"[\w.+@%:-]+")
 
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
@@ -37,6 +41,7 @@ _NOT_UNDERSTOOD = {
     "c_style_for_statement": "arithmetic",
     "ERROR": "something that is no valid shell",
 }
+_QUOTING = frozenset(["string", "translated_string"])
 _DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
 _WORDS = frozenset(
     """
@@ -156,6 +161,8 @@ class ParsedLine:
         self.sets_variables = False
         """True if the line sets variables for later commands."""
         self._heredocs: list[Word] = []
+        self._backquoted: list[str] = []
+        """The commands in backquotes of the text that is read now, as the shell reads them."""
         self._source = b""
         """The text that is read now."""
         self._found: list[SimpleCommand] = []
@@ -169,6 +176,7 @@ class ParsedLine:
             "file_redirect": self._read_redirection,
             "heredoc_body": self._read_heredoc,
             "expansion": self._read_expansion,
+            "command_substitution": self._read_backquotes,
             "variable_assignment": self._read_assignment,
             **dict.fromkeys(
                 ("array", "for_statement", "case_statement", "herestring_redirect"), self._read_words
@@ -190,6 +198,7 @@ class ParsedLine:
         """Reads a text that a shell runs. `level` is the number of commands around it."""
         self.texts.append(text)
         self._source, self._found, self._behind = text.encode("utf-8", "surrogateescape"), [], {}
+        self._backquoted = []
         if len(self._source) > _LONGEST_BYTES:
             self.not_understood.append("its length")
             return
@@ -197,8 +206,11 @@ class ParsedLine:
         self._read(root, 0)
         self.not_understood += _problems_of(text, has_error=root.has_error)
         self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
+        backquoted = self._backquoted
         for command in self._found:
             self._add(command, level)
+        for script in backquoted if level < _MOST_LEVELS_OF_COMMANDS else ():
+            self._read_script(script, level + 1)
 
     def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
         """Adds a command, and the commands that it runs. `is_inner` is True if another command runs it."""
@@ -238,6 +250,23 @@ class ParsedLine:
         is_quoted = bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
         if not is_quoted and re.search(rb"\$\(|`", self._bytes(node)):
             self.not_understood.append("a substitution")
+            text = self._bytes(node).decode("utf-8", "surrogateescape")
+            found = (one[1] for one in _BACKQUOTES.finditer(text))  # the parser finds none here
+            self._backquoted += [_IN_BACKQUOTES.sub(r"\1", one) for one in found if one]
+
+    def _read_backquotes(self, node: Any) -> None:
+        """Notes a command in backquotes. The parser takes an escaped quotation mark in it for a letter, but the shell removes
+        the backslash first. The commands of the parser's reading are judged too.
+        """
+        raw = self._bytes(node)
+        if not (raw.startswith(b"`") and raw.endswith(b"`") and b"\\" in raw):
+            return
+        inside = raw[1:-1].decode("utf-8", "surrogateescape")
+        around = node.parent
+        while around is not None and around.type not in (*_QUOTING, "command_substitution"):
+            around = around.parent
+        is_quoted = around is not None and around.type in _QUOTING
+        self._backquoted.append((_IN_QUOTED_BACKQUOTES if is_quoted else _IN_BACKQUOTES).sub(r"\1", inside))
 
     def _read_assignment(self, node: Any) -> None:
         if node.parent.type != "command":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 from ralph.permissions.command_table import FORMS, NOTES
+from ralph.permissions.shell import parse_line
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
 
@@ -222,6 +226,75 @@ TABLE = [
 def test_the_verdict_about_a_command(command, is_denied, is_allowed) -> None:
     assert denies(permissions(deny=DENIED), "Bash", command=command) is is_denied
     assert denies(permissions(allow=ALLOWED), "Bash", command=command) is not is_allowed
+
+
+# Lines that run the program `see`, some of them in backquotes.
+BACKQUOTED = [
+    r"""echo "`see \"a b\"`" """,
+    r"""echo `see \"a b\"`""",
+    r"""echo "`see \\\"a b\\\"`" """,
+    r"""echo "`see \$HOME`" """,
+    r"""echo "`see '\$HOME'`" """,
+    r"""echo "`echo \`see \\\"a b\\\"\``" """,
+    r"""echo "`echo \`see \"a b\"\``" """,
+    r"""echo `echo \`see "a b"\``""",
+    r"""echo "$(echo `see \"a b\"`)" """,
+    r"""x="`see \"a b\"`" """,
+    r"""echo "${x:-`see \"a b\"`}" """,
+    r"""echo ${x:-`see \"a b\"`}""",
+    r"""echo "`see a\\\\ b`" """,
+    r"""echo "`see a\ b`" """,
+    r"""echo `see a\\ b`""",
+    r"""[ "`see \"a b\"`" = x ]""",
+    r"""case "`see \"a b\"`" in x) ;; esac""",
+    r"""echo "x`see \"a  b\"`y`see \"c d\"`z" """,
+    r"""echo $"`see \"a b\"`" """,
+    r"""see "`see \"a b\"`" """,
+    r"""echo "`see \"\\\"\"`" """,
+    'cat <<E\n`see "a b"`\nE',
+    'cat <<E\n`see \\"a b\\"` \\`see x\\`\nE',
+    'cat <<E\n`echo \\`see "a b"\\``\nE',
+]
+
+
+def test_words_in_backquotes_are_those_that_bash_gives_to_the_program(tmp_path) -> None:
+    program = tmp_path / "see"
+    program.write_text(
+        "#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done >>$OUT; printf '\\n\\0' >>$OUT\n"
+    )
+    program.chmod(0o755)
+    out = tmp_path / "out"
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/h", "OUT": str(out)}
+    for line in BACKQUOTED:
+        out.write_text("")
+        subprocess.run(["bash", "-c", line], env=own, check=False, capture_output=True)
+        seen = [tuple(call.split("\0")[:-1]) for call in out.read_text().split("\n\0")[:-1]]
+        assert seen, line
+        judged = [
+            tuple(word.text for word in one.words[1:])
+            for one in parse_line(line).commands
+            if one.name == "see"
+        ]
+        for words in seen:
+            assert any(
+                len(one) == len(words)
+                and all(mine in (None, theirs) for mine, theirs in zip(one, words, strict=True))
+                for one in judged
+            ), f"{line}: {words} is none of {judged}"
+
+
+@every_row(
+    ("rule", "command"),
+    [
+        ("Read(./my key)", r"""echo "`cat \"my key\"`" """),
+        ("Edit(./my key)", r"""echo "`touch \"my key\"`" """),
+        ("Edit(./key)", r"""echo "`touch \"key\"`" """),
+        ("Edit(./key)", "cat <<E\n`touch key`\nE"),
+        ("Bash(git commit -m x:*)", r"""echo "`git commit -m \"x\"`" """),
+    ],
+)
+def test_rules_judge_what_bash_reads_in_backquotes(rule: str, command: str) -> None:
+    assert denies(permissions(deny=[rule]), "Bash", command=command)
 
 
 OTHER_PATTERNS = [
