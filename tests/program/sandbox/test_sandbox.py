@@ -61,7 +61,7 @@ def test_what_a_rule_denies_to_read_commands_cannot_read_by_other_words(ralph, s
     assert "text of plans" not in told
 
 
-@pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces here")
+@pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces can be made here")
 def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_commands(ralph, serve) -> None:
     files = (".env", "sub/.env", "secrets/key", "secrets/deep/key", "open", "keys/a.pem", ".git/x.pem")
     for name in files:
