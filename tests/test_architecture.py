@@ -42,7 +42,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
     "pages": {"fleet", "loop", "git", "places", "sessions", "output", "conversation", "machine", "values"},
     "fleet": {"settings", "loop", "git", "places", "sessions", "prompt", "output", "machine", "values"},
-    "sessions": {"output", "conversation", "machine", "values"},
+    "sessions": {"output", "places", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
     "tools": {"mcp", "places", "sandbox", "machine", "values"},

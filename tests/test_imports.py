@@ -71,7 +71,7 @@ COMMANDS = [
     ("--version", "", "", ""),
     # A person waits for these two: neither typer nor msgspec, and for the first not even `typing`.
     ("--complete zsh run --permission-mode=", "cli machine", "", ""),
-    ("--complete zsh sessions show --session-dir . x", "cli machine sessions values", "", SESSIONS),
+    ("--complete zsh sessions show --session-dir . x", "cli machine places sessions values", "", SESSIONS),
     ("--help", "cli machine values", "", HELP),
     (
         "hi",

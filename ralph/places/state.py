@@ -7,17 +7,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-_NAMED_BY = (("RALPH_STATE_DIR", ""), ("XDG_STATE_HOME", "/ralph"), ("HOME", "/.local/state/ralph"))
-"""Variables, and the place of the state below the directory that each names. The first that is set counts."""
+_CHOSEN_BY = (("RALPH_STATE_DIR", ""),)
+_USUALLY_BY = (("XDG_STATE_HOME", "/ralph"), ("HOME", "/.local/state/ralph"))
+"""Variables, and the place of the state below the directory that each names. A relative path would lead into the working
+directory, so that such a variable names none."""
+
+
+def chosen_state_directory(environment: Mapping[str, str]) -> str | None:
+    """The state directory that the user has chosen for ralph alone. No other may stand in for it."""
+    return next(_named(environment, _CHOSEN_BY), None)
+
+
+def usual_state_directory(environment: Mapping[str, str]) -> str | None:
+    return next(_named(environment, _USUALLY_BY), None)
 
 
 def named_state_directories(environment: Mapping[str, str]) -> Iterator[str]:
-    for variable, below in _NAMED_BY:
+    """Yields them all, the one that counts first."""
+    yield from _named(environment, (*_CHOSEN_BY, *_USUALLY_BY))
+
+
+def _named(environment: Mapping[str, str], by: Sequence[tuple[str, str]]) -> Iterator[str]:
+    for variable, below in by:
         place = environment.get(variable, "")
         if place.startswith("/"):
-            yield f"{place.rstrip('/')}{below}"
+            yield f"{place.rstrip('/')}{below}" or "/"
 
 
 def running_below(state: str) -> str:

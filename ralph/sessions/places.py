@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.loading import short_digest
+from ralph.places.state import chosen_state_directory, usual_state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ def places_to_read(environment: Mapping[str, str], named: Path | None = None) ->
     """The root directories in which sessions of this user may be. The first is the root directory for new sessions.
     A directory may be missing. `named` is the value of `--session-dir`.
     """
-    chosen = named or absolute(environment.get("RALPH_STATE_DIR"), "sessions")
+    chosen = chosen_place(environment, named)
     if chosen is not None:
         return (chosen,)
     usual, others = usual_place(environment), temporary_if_ours()
@@ -55,17 +56,17 @@ def directory_name(cwd: Path) -> str:
     return f"{name}-{short_digest(os.fsencode(cwd), 12)}"
 
 
+def chosen_place(environment: Mapping[str, str], named: Path | None) -> Path | None:
+    """The root directory that the user has chosen, by `--session-dir` or a variable of ralph's own."""
+    return named or _sessions_in(chosen_state_directory(environment))
+
+
 def usual_place(environment: Mapping[str, str]) -> Path | None:
-    return absolute(environment.get("XDG_STATE_HOME"), "ralph", "sessions") or absolute(
-        environment.get("HOME"), ".local", "state", "ralph", "sessions"
-    )
+    return _sessions_in(usual_state_directory(environment))
 
 
-def absolute(base: str | None, *rest: str) -> Path | None:
-    """The path below `base`. None if `base` is not set. None also if `base` is a relative path, because that would
-    lead into the working directory.
-    """
-    return Path(base, *rest) if base and Path(base).is_absolute() else None
+def _sessions_in(state: str | None) -> Path | None:
+    return None if state is None else Path(state, "sessions")
 
 
 def state_directory(root: Path) -> Path:

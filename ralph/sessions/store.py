@@ -18,7 +18,7 @@ from ralph.sessions.journal import FileJournal
 from ralph.sessions.places import (
     SHORT_ID_CHARS,
     SUFFIX,
-    absolute,
+    chosen_place,
     directory_name,
     is_ours_alone,
     journals_in,
@@ -57,7 +57,7 @@ class SessionStore:
         """Finds the store and makes its directory. If the user named a place (`--session-dir`, RALPH_STATE_DIR), the
         store is there. Otherwise it is at the first usable place. Raises JournalError if no place is usable.
         """
-        chosen = named or absolute(environment.get("RALPH_STATE_DIR"), "sessions")
+        chosen = chosen_place(environment, named)
         if chosen is not None:
             make_private(chosen)
             return cls(chosen)
