@@ -21,6 +21,11 @@ directory."""
 _MOST_BYTES = 1 << 16
 
 
+def git_entry(top: str) -> str:
+    """The path of `.git` in a directory, which may be the root directory."""
+    return f"{top.rstrip('/')}/.git"
+
+
 def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
     """Yields each directory in which git may look for a repository: `directory` and those above it, the nearest first.
     The nearest checkout is the last one, with True: it contains `.git`. The others contain only a `HEAD`, as a bare
@@ -28,7 +33,7 @@ def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
     """
     for above in (directory, *map(str, Path(directory).parents)):
         # A link that leads nowhere counts too: git will report what is wrong with it.
-        if os.path.lexists(f"{above}/.git"):
+        if os.path.lexists(git_entry(above)):
             yield above, True
             return
         if os.path.lexists(f"{above}/HEAD"):
@@ -59,7 +64,7 @@ def git_directory(top: str) -> str | None:
     """The git directory of the checkout at `top`, the directory that contains `.git`. That is `.git` itself, or the
     directory that the file `.git` names, as in a linked worktree and in a submodule. None if this file names none.
     """
-    place = f"{top}/.git"
+    place = git_entry(top)
     if not os.path.isfile(place):  # noqa: PTH113 - strings throughout
         return place
     words = directory_named_in(place)

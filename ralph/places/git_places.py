@@ -18,6 +18,7 @@ from ralph.machine.repository import (
     common_directory,
     directory_named_in,
     git_directory,
+    git_entry,
     is_within,
     is_within_any,
     repositories_above,
@@ -190,7 +191,7 @@ def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]
 
 def _claimed_by_checkout(top: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yields each git directory that `.git` in the directory `top` names, as `_claimed` does."""
-    place = f"{top}/{_GIT}"
+    place = git_entry(top)
     if os.path.islink(place):
         yield place, f"{place} is a link"
         yield from ((one, None) for one in (git_directory(top), common_directory(place)) if one)
@@ -214,7 +215,7 @@ def _claimed_by_file(checkout: str, roots: Sequence[str]) -> Iterator[tuple[str,
     directory = os.path.realpath(named)
     back = directory_named_in(f"{directory}/gitdir")
     if back:
-        is_known = os.path.realpath(os.path.join(directory, back)) == f"{checkout}/{_GIT}"
+        is_known = os.path.realpath(os.path.join(directory, back)) == git_entry(checkout)
     else:
         is_known = _submodule_at(directory) == checkout
     why = "" if is_known else f"it does not name {checkout} as its working tree"

@@ -12,7 +12,13 @@ import pytest
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import git_directory_of
 from ralph.loop.directory.lock import CheckoutLock, holder_of
-from ralph.machine.repository import common_directory, repository_top, up_to_repository_root
+from ralph.machine.repository import (
+    common_directory,
+    git_directory,
+    git_entry,
+    repository_top,
+    up_to_repository_root,
+)
 from ralph.places.git_places import git_places
 from ralph.sandbox.box_plan import about_git
 from tests.git.repositories import Repository
@@ -107,3 +113,9 @@ def test_all_look_for_it_in_one_way(repository: Repository) -> None:
     (inner / "gone").mkdir()
     notice = f"commands may not write the git directory {inner}/gone ({inner}/.git is a link), so that git commit fails"
     assert seen() == (inner, inner, (str(inner / "gone"),), [notice])
+
+
+def test_the_root_directory_may_be_a_checkout() -> None:
+    """Paths are compared as texts, and `//.git` is another text than `/.git`."""
+    assert (git_entry("/"), git_entry("/work")) == ("/.git", "/work/.git")
+    assert git_directory("/") == "/.git"
