@@ -42,6 +42,7 @@ LINKS = {
     "the words of a commit in its configuration": "ln -sf config .git/COMMIT_EDITMSG",
     "its log": "mkdir -p .git/logs && touch ../moved && ln -sf ../../../moved .git/logs/HEAD",
     "the log of a branch in a hook": "rm -rf .git/logs/refs/heads && ln -s ../../hooks .git/logs/refs/heads",
+    "its branches in tables": "mkdir ../moved && ln -s ../../moved .git/reftable",
     "its packed branches": "touch ../moved && ln -sf ../../moved .git/packed-refs",
 }
 OTHER = {
@@ -115,6 +116,21 @@ def test_the_user_can_give_it_by_its_name(tmp_path_factory, name: str) -> None:
         assert checkout.commit("x")
 
 
+def test_a_directory_that_the_user_has_given_leads_no_further(tmp_path: Path) -> None:
+    lead = "mv ../other/.git/refs ../moved && ln -s ../../moved ../other/.git/refs"
+    repository = made(tmp_path, f"{CLAIMS['a file']} && {lead}")
+    given = [tmp_path / "other/.git"]
+    for writable in (given, [*given, tmp_path / "moved"]):
+        checkout = GitCheckout(
+            repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=tuple(writable)
+        )
+        if writable == given:
+            with pytest.raises(CheckoutError, match=r"/moved, which .*/other/.git/refs is a link"):
+                check_checkout(checkout, commits=True, pushes=False)
+        else:
+            check_checkout(checkout, commits=True, pushes=False)
+
+
 def test_a_loop_that_neither_commits_nor_pushes_begins(tmp_path: Path) -> None:
     repository = made(tmp_path, "git init -q --separate-git-dir=../separate")
     check_checkout(repository.checkout(), commits=False, pushes=False)
@@ -151,6 +167,10 @@ REMOTES = {
         "git init -q --bare ../mine && rm -r ../mine/refs/heads && ln -s ../../other/.git/refs/heads ../mine/refs/heads",
     ),
     "a file of another name": ("../mine", "echo gitdir: other/.git >../mine.git"),
+    "a link in a directory of another name": (
+        "../mine",
+        "mkdir ../mine.git && ln -s ../other/.git ../mine.git/.git",
+    ),
 }
 
 
@@ -167,3 +187,22 @@ def test_a_remote_on_this_machine_leads_to_itself(tmp_path_factory, name: str, u
         repository.checkout().push()
     assert raised.value.outcome is Outcome.CONFIG, name
     assert state_of(place) == before
+
+
+@every_row("name", ["a file", "a link"])
+def test_the_user_can_give_where_a_remote_leads(tmp_path_factory, name: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    url, script = REMOTES[name]
+    repository = made(place, script)
+    repository.git("config", "remote.origin.url", url)
+    repository.git("-C", "../other", "config", "receive.denyCurrentBranch", "ignore")
+    repository.write("new")
+    repository.commit_all()
+    given = (place / "other/.git",)
+    checkout = GitCheckout(
+        repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=given
+    )
+    checkout.restore_pins(checkout.pins_text())  # what was there when a loop began
+    repository.git("switch", "-qc", "topic")
+    assert checkout.push() >= 1, name
+    assert repository.git("-C", "../other", "rev-parse", "topic") == repository.git("rev-parse", "HEAD")
