@@ -16,6 +16,7 @@ import pytest
 
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Turn
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes import fork_server
 from tests.processes.children import children, is_gone
 from tests.processes.fork_server import REPOSITORY, start_ralph
 from tests.program.conftest import Ralph, iteration_of_loop, processes_of, ralph_in
@@ -36,6 +37,17 @@ from tests.processes import fork_server
 fork_server.start_ralph(["--version"], Path("/"), {"PATH": os.environ["PATH"]}, stdout=-3).wait()
 print(fork_server._servers[0].process.pid, flush=True)
 os.kill(os.getpid(), 9)
+"""
+FAILS_WITHIN = """
+import socket, sys
+from ralph.cli import app
+from tests.processes import forked_processes
+
+def fail(words):
+    raise SystemError("in the middle")
+
+app.run_cli = fail
+forked_processes._get_ready(socket.socket(fileno=int(sys.argv[1])), forked_processes._prepare)
 """
 
 
@@ -139,3 +151,21 @@ def test_a_server_ends_with_the_process_that_started_it_however_that_ended() -> 
     )
     assert ran.returncode == -signal.SIGKILL
     assert is_gone(int(ran.stdout))
+
+
+def start_that_fails(command: list[str], **popen: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FAILS_WITHIN, command[3]], stderr=subprocess.DEVNULL, **popen
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "environment", "words"),
+    [
+        (subprocess.Popen, {"BASH_MAX_TIMEOUT_MS": "no number"}, r"AssertionError: exit codes \[78, 78\]"),
+        (start_that_fails, {}, "SystemError: in the middle"),
+    ],
+)
+def test_a_server_that_cannot_get_ready_is_an_error_with_its_words(start, environment, words) -> None:
+    with pytest.raises(RuntimeError, match=rf"(?s)could not get ready:.*{words}"):
+        fork_server._Server(start, environment=environment)

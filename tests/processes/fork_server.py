@@ -74,7 +74,11 @@ class _Server:
                 pass_fds=[theirs.fileno()],
             )
         self.orders = Orders(ours)
-        self.can_fork = self.orders.wait_until_ready()
+        try:
+            self.can_fork = self.orders.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self.orders.close()

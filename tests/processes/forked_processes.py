@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import types
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from tests.processes.warm_up import warm_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _STREAMS = 3
 _MOST_DESCRIPTORS = 16
@@ -81,6 +82,10 @@ it needs a new stack.
 """
 
 
+_READY, _UNABLE, _FAILED = b"\1", b"\0", b"\2"
+"""The first byte that a server sends: it is ready, it cannot fork on this machine, or it has failed, as the rest tells."""
+
+
 class Order(NamedTuple):
     """The description of the process that a fork is to become."""
 
@@ -101,8 +106,14 @@ class Orders:
         self._connection = connection
 
     def wait_until_ready(self) -> bool:
-        """Waits until the server is ready. Returns whether it can fork on this machine."""
-        return _received(self._connection, 1) == b"\1"
+        """Waits until the server is ready. Returns whether it can fork on this machine. Raises RuntimeError with the
+        server's words if it failed, and EOFError if it died.
+        """
+        said = _received(self._connection, 1)
+        if said == _FAILED:
+            words = b"".join(iter(lambda: self._connection.recv(1 << 16), b""))
+            raise RuntimeError(f"the fork server could not get ready:\n{words.decode()}")
+        return said == _READY
 
     def start(self, order: Order, descriptors: Sequence[int]) -> int:
         """Orders a fork and returns its process id. The fork is a child of this process. `descriptors` are
@@ -209,6 +220,19 @@ def _received(connection: socket.socket, size: int) -> bytes:
 # --- The server
 
 
+def _get_ready(given: socket.socket, prepare: Callable[[], bool]) -> None:
+    """Prepares this server, and tells whoever waits for it how that ended."""
+    try:
+        is_able = prepare()
+        gc.collect()
+        gc.freeze()
+    except BaseException:
+        given.sendall(_FAILED + traceback.format_exc().encode("utf-8", "replace"))
+        given.shutdown(socket.SHUT_RDWR)  # a process that is left may have a copy
+        raise
+    given.sendall(_READY if is_able else _UNABLE)
+
+
 def _serve(given: socket.socket) -> NoReturn:
     """Makes a fork for each order that arrives. Ends when the other end of the connection is closed."""
     with given:
@@ -250,6 +274,14 @@ def _load() -> None:
         for name in _LOADED_LATE:
             importlib.import_module(name)
     _code_of_ralph()
+
+
+def _prepare() -> bool:
+    """Makes this interpreter one whose forks are quick. Returns whether it can fork on this machine."""
+    _load()
+    warm_up()
+    _clear_what_is_shown()
+    return _can_fork_beside()
 
 
 _program = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, as `os.fork` does
@@ -320,12 +352,14 @@ def _words_begin(command: Sequence[str]) -> int:
 def _serve_fleet(number: int) -> NoReturn:
     """Loads the libraries of the fleet, and serves the socket with this number. Only one process pays for the loading."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in _OF_THE_FLEET:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+
+    def load() -> bool:
+        for name in _OF_THE_FLEET:
+            importlib.import_module(name)
+        return True
+
     given = socket.socket(fileno=number)
-    given.sendall(b"\1")
+    _get_ready(given, load)
     _serve(given)
 
 
@@ -492,10 +526,5 @@ def _is_ralph(start: Start) -> bool:
 if __name__ == "__main__":
     own_end = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, whose end is the server's
-    _load()
-    warm_up()
-    _clear_what_is_shown()
-    gc.collect()
-    gc.freeze()
-    own_end.sendall(b"\1" if _can_fork_beside() else b"\0")
+    _get_ready(own_end, _prepare)
     _serve(own_end)

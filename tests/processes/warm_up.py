@@ -58,23 +58,35 @@ def warm_up() -> None:
 
 @contextmanager
 def _api() -> Iterator[str]:
-    """Serves the scripted API in a process of its own and yields its URL. Its threads must not be in this process."""
+    """Serves the scripted API in a process of its own and yields its URL. Its threads must not be in this process. It ends
+    with the block, and with this process.
+    """
     reading, writing = os.pipe()
+    watched, held = os.pipe()
     server = os.fork()
     if server == 0:
-        _serve(writing)
+        os.close(held)
+        _serve(writing, watched)
     os.close(writing)
-    with os.fdopen(reading, "rb") as said:
-        yield said.readline().decode().strip()
-    os.kill(server, signal.SIGKILL)
-    os.waitpid(server, 0)
+    os.close(watched)
+    try:
+        with os.fdopen(reading, "rb") as said:
+            base_url = said.readline().decode().strip()
+        yield base_url
+    finally:
+        os.close(held)
+        os.waitpid(server, 0)
 
 
-def _serve(writing: int) -> NoReturn:
-    api = MockApi(Scenario([Step(turn) for _ in _RUNS for turn in _TURNS])).start()
-    os.write(writing, f"{api.base_url}\n".encode())
-    while True:
-        signal.pause()
+def _serve(writing: int, watched: int) -> NoReturn:
+    """Serves until the other end of the pipe `watched` is closed."""
+    try:
+        api = MockApi(Scenario([Step(turn) for _ in _RUNS for turn in _TURNS])).start()
+        os.write(writing, f"{api.base_url}\n".encode())
+        os.close(writing)
+        os.read(watched, 1)
+    finally:
+        os._exit(0)
 
 
 @contextmanager
@@ -88,14 +100,16 @@ def _surroundings(place: str) -> Iterator[None]:
     os.close(nowhere)
     os.environ.update(HOME=place, TMPDIR=place, ANTHROPIC_API_KEY="sk-ant-warm-0123456789")
     os.chdir(place)
-    yield
-    os.chdir(directory)
-    os.environ.clear()
-    os.environ.update(variables)
-    sys.stdout.flush()
-    for fd, stream in zip((1, 2), streams, strict=True):
-        os.dup2(stream, fd)
-        os.close(stream)
+    try:
+        yield
+    finally:
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(variables)
+        sys.stdout.flush()
+        for fd, stream in zip((1, 2), streams, strict=True):
+            os.dup2(stream, fd)
+            os.close(stream)
 
 
 @contextmanager
@@ -108,8 +122,10 @@ def _no_threads_of_spools() -> Iterator[None]:
     names = vars(spool)
     usual = names["start_thread"]
     names["start_thread"] = refuse
-    yield
-    names["start_thread"] = usual
+    try:
+        yield
+    finally:
+        names["start_thread"] = usual
 
 
 def _forget() -> None:
