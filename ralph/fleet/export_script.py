@@ -94,9 +94,14 @@ file=$place/.$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.json
 job_definition "$SLURM_ARRAY_TASK_ID" | base64 -d >"$file" || exit 74
 code=0
 ralph_job "$file" || code=$?
-if [ "$code" -eq 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$((RALPH_ATTEMPTS - 1))" ]; then
-  # Slurm ends this script and starts it again, two minutes later at the earliest.
-  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && sleep 60
+if [ "$code" -eq 75 ]; then
+  if [ "${SLURM_RESTART_COUNT:-0}" -lt "$((RALPH_ATTEMPTS - 1))" ]; then
+    # Slurm ends this script and starts it again, two minutes later at the earliest.
+    scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && sleep 60
+  else
+    echo "ralph: the last of $RALPH_ATTEMPTS attempts ended with 75" >&2
+    code=1 # A cluster with RequeueExit=75 would begin the job again, however often.
+  fi
 fi
 exit "$code"
 """

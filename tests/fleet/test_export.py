@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from base64 import b64encode
@@ -192,3 +193,36 @@ def test_a_large_set_is_divided_over_config_maps() -> None:
     sources = ", ".join(f"{{configMap: {{name: {name}}}}}" for name in names)
     assert f"            sources: [{sources}]\n" in written
     assert len(re.findall(r'^  "\d": ', written, re.MULTILINE)) == 5
+
+
+@every_row(
+    ("ended", "restarts", "code", "is_requeued"),
+    [
+        (75, None, 75, True),
+        (75, 1, 75, True),
+        (75, 2, 1, False),
+        (75, 7, 1, False),  # the nodes of the job failed too
+        (0, 2, 0, False),
+        (4, None, 4, False),
+    ],
+)
+def test_no_attempt_on_slurm_but_the_last_ends_with_75(
+    tmp_path_factory, ended: int, restarts: int | None, code: int, is_requeued: bool
+) -> None:
+    place = tmp_path_factory.mktemp("place")
+    script = place / "night.sh"
+    script.write_text(export([job("a")], SetLimits(max_attempts=3), "slurm", "night"))
+    for name, does in {"ralph": f"exit {ended}", "scontrol": f"echo $* >>{place}/said", "sleep": ""}.items():
+        (place / name).write_text(f"#!/bin/sh\n{does}\n")
+        (place / name).chmod(0o755)
+    environment = {
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "RALPH_JOBS_DIR": str(place / "jobs"),
+        "SLURM_ARRAY_JOB_ID": "5",
+        "SLURM_ARRAY_TASK_ID": "0",
+        **({} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}),
+    }
+    ran = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, check=False)
+    assert ran.returncode == code
+    said = place / "said"
+    assert (said.read_text() if said.exists() else "") == ("requeue 5_0\n" if is_requeued else "")

@@ -73,8 +73,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 class Model:
-    """Writes one file for each job. Its first answer to the job `b` is an outage. At the first request of the job `c`,
-    the process that works on it is killed.
+    """Writes one file for each job. Its first answer to the job `b` is an outage, and each to the job `d`. At the first
+    request of the job `c`, the process that works on it is killed.
     """
 
     def __init__(self, jobs: Path) -> None:
@@ -94,6 +94,8 @@ class Model:
         self.prompts[name] = prompt
         if name == "b" and self.outages:
             self.outages -= 1
+            return Fault(status=529)
+        if name == "d":
             return Fault(status=529)
         if name == "c" and self.kills:
             self.kills -= 1
@@ -229,6 +231,7 @@ JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+RequeueExit=75
 NodeName={name} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -312,6 +315,21 @@ def test_slurm_does_the_jobs_as_an_array_and_requeues_an_outage(
         assert git(repository, "show", f"ralph/{name}:{name}.txt") == f"by {name}\n"
     [journal] = (tmp_path / "jobs" / "night" / "b" / "state" / "sessions").glob("*/*.jsonl")
     assert journal.stem == session_id("night", "b")
+
+
+def test_slurm_repeats_no_last_attempt_although_the_cluster_requeues_its_code(
+    repository: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    jobs = [job("d", str(repository), options=("--retry", "off"))]
+    (tmp_path / "night.sh").write_text(export(jobs, SetLimits(max_attempts=1), "slurm", "night"))
+    number = cluster.call("sbatch", "--parsable", "night.sh", cwd=tmp_path)
+    wait_until(lambda: number and not cluster.call("squeue", "-h"), seconds=60)
+    told = cluster.call("scontrol", "show", "job", f"{number}_0")
+    assert "Restarts=0" in told
+    assert "JobState=FAILED" in told
+    assert "ExitCode=1:0" in told
+    said = (tmp_path / f"ralph-night-{number}_0.txt").read_text()
+    assert "ralph: the last of 1 attempts ended with 75" in said
 
 
 # --- Kubernetes
