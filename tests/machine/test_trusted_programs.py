@@ -59,6 +59,8 @@ def _nothing_is_remembered() -> Iterator[None]:
         ((0, 0, 0, 0), (0o4755, 0o755, 0o755, 0o755), ""),
         ((0, 0, 0, 0), (0o555, 0o555, 0o711, 0o755), ""),
         ((0, 0, 0, 0), (0o755, 0o755, 0o1777, 0o755), ""),
+        ((0, 1000, 0, 0), (0o755, 0o755, 0o1777, 0o755), "/a/b belongs to user 1000 and not to root"),
+        ((0, 1000, 0, 0), (0o755, 0o755, 0o1775, 0o755), "/a/b belongs to user 1000 and not to root"),
         ((0, 0, 0, 0), (0o755, 0o755, 0o1775, 0o755), ""),
         ((1000, 0, 0, 0), (0o755, 0o755, 0o755, 0o755), "/a/b/bwrap belongs to user 1000 and not to root"),
         ((0, 1000, 0, 0), (0o755, 0o755, 0o755, 0o755), "/a/b belongs to user 1000 and not to root"),
