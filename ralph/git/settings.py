@@ -29,6 +29,8 @@ ALWAYS = (
     *("-c", "commit.gpgSign=false", "-c", "log.showSignature=false", "-c", "submodule.recurse=false"),
     # If this is true, git fetches first, with the program in `remote.*.uploadpack`.
     *("-c", "push.negotiate=false"),
+    # Git writes into `rr-cache` before a commit. ralph commits no tree with conflicts.
+    *("-c", "rerere.enabled=false", "-c", "rerere.autoUpdate=false"),
     # If these are on, git leaves a maintenance process behind.
     *("-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )

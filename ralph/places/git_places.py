@@ -1,5 +1,5 @@
 # os.path instead of pathlib: git directories are compared as strings.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH115, PTH116, PTH118, PTH120
 """Finds the git directories of the checkouts around the roots. It decides which of them the sandbox lets commands write, and
 whether ralph's own git commits and pushes there. It runs no program and writes nothing.
 """
@@ -32,10 +32,11 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 # The directories of a repository that `git commit` and `git fetch` write in a linked worktree, besides the worktree's own.
 _SHARED = ("objects", "refs", "logs")
 _GIT = ".git"
-# Files and directories that `git commit`, `git update-ref` and `git receive-pack` write. Git follows a link in the place
-# of each, and writes the words of a commit into some of them.
-_WRITTEN_FILES = ("index", "COMMIT_EDITMSG", "packed-refs")
-_WRITTEN_TREES = ("refs", "logs", "reftable")
+# Git writes into most entries of a git directory, and follows a link in the place of many, as with `index`, `MERGE_RR` and
+# `rr-cache/*/preimage`. It only reads these.
+_ONLY_READ = ("hooks", "info", "description", "config")
+# The entries of other git directories, and those of which only the first level can be a directory that git writes into.
+_NOT_WALKED = ("modules", "worktrees", "objects")
 GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 """The variables by which the user's environment names a git directory (git(1))."""
 
@@ -116,19 +117,22 @@ def foreign_directories(
 
 
 def _links_in(directory: str) -> Iterator[str]:
-    """Yields the symbolic links among what git writes in a git directory."""
-    pending = [f"{directory}/{name}" for name in _WRITTEN_TREES]
-    for path in (*(f"{directory}/{name}" for name in _WRITTEN_FILES), f"{directory}/objects", *pending):
-        if os.path.islink(path):
-            yield path
-    with suppress(OSError), os.scandir(f"{directory}/objects") as listing:
-        yield from (entry.path for entry in listing if entry.is_symlink())
-    for tree in pending:
-        with suppress(OSError), os.scandir(tree) as listing:
+    """Yields the symbolic links among what git may write in a git directory."""
+    pending = [directory, f"{directory}/objects"]
+    for one in pending:
+        with suppress(OSError), os.scandir(one) as listing:
             for entry in listing:
+                is_at_top = one == directory
+                if is_at_top and entry.name in _ONLY_READ:
+                    continue
                 if entry.is_symlink():
-                    yield entry.path
-                elif entry.is_dir(follow_symlinks=False):
+                    if not (is_at_top and entry.name == "HEAD" and os.readlink(entry).startswith("refs/")):
+                        yield entry.path
+                elif (
+                    one != pending[1]
+                    and entry.is_dir(follow_symlinks=False)
+                    and not (is_at_top and entry.name in _NOT_WALKED)
+                ):
                     pending.append(entry.path)
 
 

@@ -43,6 +43,11 @@ LINKS = {
     "its log": "mkdir -p .git/logs && touch ../moved && ln -sf ../../../moved .git/logs/HEAD",
     "the log of a branch in a hook": "rm -rf .git/logs/refs/heads && ln -s ../../hooks .git/logs/refs/heads",
     "its branches in tables": "mkdir ../moved && ln -s ../../moved .git/reftable",
+    "its conflicts": "ln -sf ../../moved .git/MERGE_RR",
+    "the resolution of a conflict": "mkdir -p .git/rr-cache/" + "1" * 40 + " && touch ../moved && "
+    "ln -s ../../../../moved .git/rr-cache/" + "1" * 40 + "/preimage",
+    "its large files": "mkdir ../moved && ln -s ../../moved .git/lfs",
+    "its HEAD": "cp .git/HEAD ../moved && ln -sf ../../moved .git/HEAD",
     "its packed branches": "touch ../moved && ln -sf ../../moved .git/packed-refs",
 }
 OTHER = {
@@ -50,6 +55,9 @@ OTHER = {
     "a linked worktree": "git worktree add -q --detach ../linked",
     "a submodule": "git submodule add -q ../remote.git inner",
     "a submodule with sparse files": "git submodule add -q ../remote.git inner && git -C inner sparse-checkout set dir",
+    "links that git only reads": "mv .git/hooks ../hooks && ln -s ../../hooks .git/hooks && "
+    "mv .git/config ../config && ln -s ../../config .git/config",
+    "a link for its HEAD": 'ln -sf "$(git symbolic-ref HEAD)" .git/HEAD',
     "a worktree of a bare repository": "git clone -q --bare . ../bare && git -C ../bare worktree add -q --detach ../linked",
 }
 
@@ -129,6 +137,18 @@ def test_a_directory_that_the_user_has_given_leads_no_further(tmp_path: Path) ->
                 check_checkout(checkout, commits=True, pushes=False)
         else:
             check_checkout(checkout, commits=True, pushes=False)
+
+
+def test_a_commit_resolves_no_conflicts(tmp_path: Path) -> None:
+    repository = made(tmp_path, ":")
+    conflict = repository.top / ".git/rr-cache" / ("1" * 40)
+    conflict.mkdir(parents=True)
+    (conflict / "preimage").write_text("what a command wrote")
+    repository.write("new", "ours\n<<<<<<< a\n1\n=======\n2\n>>>>>>> b\n")
+    (repository.top / ".git/MERGE_RR").write_text(f"{conflict.name}\tnew\0")
+    assert repository.checkout().commit("x")
+    assert [path.name for path in conflict.iterdir()] == ["preimage"]
+    assert (conflict / "preimage").read_text() == "what a command wrote"
 
 
 def test_a_loop_that_neither_commits_nor_pushes_begins(tmp_path: Path) -> None:
