@@ -227,7 +227,7 @@ class Push:
         """Updates the remote-tracking branch after a push, as an ordinary `git push` does."""
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
         for ref in tracking_refs(fetched, self.target.remote_ref):
-            self._git.change("update-ref", ref, self._head)
+            self._git.change("update-ref", "--no-deref", ref, self._head)
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:

@@ -109,31 +109,40 @@ def foreign_directories(
     foreign = [(path, why) for path, why in judged if why and not is_within_any(path, roots)]
     own = [path for path, why in judged if not why or is_within_any(path, roots)]
     for directory in own:
-        for link in _links_in(directory):
-            target = os.path.realpath(link)
+        for target, why in _leading_on(directory):
             if is_within_any(target, (place, *own)) or not is_within_any(target, roots):
-                foreign.append((target, f"{link} is a link"))
+                foreign.append((target, why))
     return tuple(dict.fromkeys(foreign))
 
 
-def _links_in(directory: str) -> Iterator[str]:
-    """Yields the symbolic links among what git may write in a git directory."""
-    pending = [directory, f"{directory}/objects"]
+def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
+    """Yields each path to which something leads that git may write in a git directory, and what leads there: a symbolic
+    link, or a symbolic ref that is no name of a ref.
+    """
+    objects, refs = f"{directory}/objects", f"{directory}/refs"
+    pending = [directory, objects]
     for one in pending:
+        is_top = one == directory
         with suppress(OSError), os.scandir(one) as listing:
             for entry in listing:
-                is_at_top = one == directory
-                if is_at_top and entry.name in _ONLY_READ:
+                if is_top and entry.name in _ONLY_READ:
                     continue
-                if entry.is_symlink():
-                    if not (is_at_top and entry.name == "HEAD" and os.readlink(entry).startswith("refs/")):
-                        yield entry.path
-                elif (
-                    one != pending[1]
-                    and entry.is_dir(follow_symlinks=False)
-                    and not (is_at_top and entry.name in _NOT_WALKED)
-                ):
-                    pending.append(entry.path)
+                is_ref = is_within(entry.path, refs) or (is_top and entry.name == "HEAD")
+                if entry.is_symlink() and not (is_ref and is_top and _is_ref(os.readlink(entry))):
+                    yield os.path.realpath(entry), f"{entry.path} is a link"
+                elif entry.is_dir(follow_symlinks=False):
+                    if one != objects and not (is_top and entry.name in _NOT_WALKED):
+                        pending.append(entry.path)
+                elif is_ref:
+                    head, colon, name = directory_named_in(entry.path).partition(":")
+                    if colon and head == "ref" and not _is_ref(name := name.strip()):
+                        yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
+
+
+def _is_ref(name: str) -> bool:
+    """Whether a name is below `refs/`, and no part of it leads elsewhere (git-check-ref-format(1))."""
+    first, *parts = name.split("/")
+    return first == "refs" and bool(parts) and not any(part.startswith(".") or not part for part in parts)
 
 
 def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:

@@ -48,6 +48,10 @@ LINKS = {
     "ln -s ../../../../moved .git/rr-cache/" + "1" * 40 + "/preimage",
     "its large files": "mkdir ../moved && ln -s ../../moved .git/lfs",
     "its HEAD": "cp .git/HEAD ../moved && ln -sf ../../moved .git/HEAD",
+    "the branch of its HEAD": "echo ref: refs/heads/../../../moved >.git/HEAD",
+    "the branch of its HEAD in another repository": "echo ref:refs/../../other/.git/refs/heads/new >.git/HEAD",
+    "the branch of a branch": "echo ref: refs/../../other/.git/refs/heads/new >.git/refs/heads/main",
+    "a path for its HEAD": "echo ref: /tmp/x >.git/HEAD",
     "its packed branches": "touch ../moved && ln -sf ../../moved .git/packed-refs",
 }
 OTHER = {
