@@ -35,14 +35,16 @@ _MOST_LINKS = 40  # as in Linux
 _MESSAGES = r"Permission denied|Operation not permitted|Read-only file system|Device or resource busy"
 _DENIED = re.compile(rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY", re.IGNORECASE)
 # A path in quotation marks anywhere in the line, or the word right before the message.
-_PATH = re.compile(rf"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|([^\s:\"'`]+): (?:{_MESSAGES})")
+_PATH = re.compile(
+    rf"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|(?<![^\s:\"'`])([^\s:\"'`]+): (?:{_MESSAGES})"
+)
 # Programs that only read the files that they are given, and what other programs say when they could not read.
 _READING = re.compile(
     r"^(?:\S*/)?(?:cat|tac|head|tail|less|more|nl|od|hexdump|strings|wc|diff|cmp|stat|ls|find|tree|du|jq|base64|md5sum|"
     r"sha[0-9]+sum|[efz]?grep|rg): |\bfor reading\b|\b(?:cannot|can't|could not|couldn't) (?:read|access|stat|open "
     r"(?:file|directory))\b"
 )
-_SIGNAL = re.compile(r"kill: .*?\(?(\d+)\)? ?[-:] Operation not permitted")
+_SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
 
 def denial_note(
@@ -136,7 +138,7 @@ def _denied(path: str, parts: BoxParts, *, is_reading: bool) -> str | None:
 def _is_foreign_process(line: str) -> bool:
     """Whether the line reports that a signal to a running process of this user was denied."""
     found = _SIGNAL.search(line)
-    if found is None:
+    if found is None or "kill: " not in line[: found.start()]:
         return False
     try:
         return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()  # noqa: PTH116 - the path is a string

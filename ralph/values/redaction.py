@@ -4,7 +4,7 @@
 everything that looks like a secret. `shown` and `redacted` remove secrets from a JSON object, one string at a time, so
 that the object remains valid JSON.
 
-All of them find a secret in the text as a reader sees it: characters that `screen_text.visible` removes cannot hide a
+All of them find a secret in the text as a reader sees it: characters that show nothing (`screen_text.bare`) cannot hide a
 secret that would be whole on a screen or a page. So it does not matter whether a text is made visible before or after.
 `Redactor.spans` says where known secrets are, for a text that is stored as it is.
 
@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import credential_shapes
-from ralph.values.screen_text import visible, visible_parts
+from ralph.values.screen_text import bare, bare_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,7 +81,7 @@ class Redactor:
         if not self._may_hold(text):
             return text
         redacted = self._redact_plain(text)
-        seen = visible(redacted)
+        seen = bare(redacted)
         if seen == redacted or self._redact_plain(seen) == seen:
             return redacted
         return cut_at(redacted, self.spans(redacted))
@@ -94,7 +94,7 @@ class Redactor:
         """
         redacted = self.redact(text)
         shapes = _shapes_in(redacted)
-        seen = visible(redacted)
+        seen = bare(redacted)
         if seen != redacted:
             shapes += _behind_hidden(redacted, _shapes_in(seen))
         return cut_at(redacted, _merged(shapes)) if shapes else redacted
@@ -106,14 +106,14 @@ class Redactor:
         if not self._may_hold(text):
             return []
         spans = self._plain_spans(text)
-        seen = visible(text)
+        seen = bare(text)
         if seen != text:
             spans += _behind_hidden(text, self._plain_spans(seen))
         merged = _merged(spans)
         if not merged:
             return []
         rest = cut_at(text, merged)
-        seen = visible(rest)
+        seen = bare(rest)
         # If `MARK` and the text around it form a secret, the whole text is one place.
         if self._redact_plain(rest) != rest or self._redact_plain(seen) != seen:
             return [(0, len(text))]
@@ -146,7 +146,7 @@ class Redactor:
             return True
         if text.isascii() and "\x1b" not in text:
             return False
-        seen = visible(text)
+        seen = bare(text)
         return seen != text and _holds_any(_joined(seen), self._joined_forms)
 
     @cached_property
@@ -226,8 +226,8 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _behind_hidden(text: str, spans: Iterable[Span]) -> list[Span]:
-    """The spans in the text that belong to `spans` in `visible(text)`."""
-    parts = visible_parts(text)
+    """The spans in the text that belong to `spans` in `bare(text)`."""
+    parts = bare_parts(text)
     begins, length = [], 0
     for begin, end in parts:
         begins.append(length)

@@ -30,8 +30,11 @@ _HIDDEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
+# Characters that `visible` keeps although they have no width of their own, and letters that show nothing.
+_JOINING = "\u034f\u115f\u1160\u180b-\u180d\u180f\u200c\u200d\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
 _HIDDEN_ASCII = bytes({*range(32), 127} - {9, 10})
 _UNSEEN = f"{_SEQUENCES}|[{_HIDDEN}]"
+_BLANK = f"{_SEQUENCES}|[{_HIDDEN}{_JOINING}]"
 # Characters that a reader may not notice before a bracket: characters outside ASCII that are neither letters nor
 # digits, spaces and control characters of ASCII, and letters that are not visible.
 _UNNOTICED = r"(?:[^\w!-~]|[\u115f\u1160\u3164\uffa0])*"
@@ -61,9 +64,17 @@ def _holds_unseen(text: str) -> bool:
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").search(text) is not None
 
 
-def visible_parts(text: str) -> list[tuple[int, int]]:
-    """The parts of the text that `visible` keeps, each with its begin and its end."""
-    ends = [(found.start(), found.end()) for found in _compiled(_UNSEEN).finditer(text)]
+def bare(text: str) -> str:
+    """The text as `visible` returns it, also without the characters that show nothing although ordinary text needs them.
+    For a search: nothing is hidden in it.
+    """
+    seen = visible(text)
+    return seen if seen.isascii() else _compiled(f"[{_JOINING}]").sub("", seen)
+
+
+def bare_parts(text: str) -> list[tuple[int, int]]:
+    """The parts of the text that `bare` keeps, each with its begin and its end."""
+    ends = [(found.start(), found.end()) for found in _compiled(_BLANK).finditer(text)]
     return list(zip([0, *(end for _, end in ends)], [*(begin for begin, _ in ends), len(text)], strict=True))
 
 

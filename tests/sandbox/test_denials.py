@@ -5,6 +5,7 @@ the model.
 from __future__ import annotations
 
 import os
+import time
 
 from ralph.sandbox.box_parts import BoxParts
 from ralph.sandbox.denials import denial_note
@@ -164,3 +165,12 @@ def test_an_ordinary_failure_is_none_of_the_sandboxs(tmp_path) -> None:
 def test_a_long_output_costs_little(tmp_path) -> None:
     assert note("x" * 1_000_000 + ": Permission denied", tmp_path) is None
     assert note("'a' 'b': Permission denied\n" * 100_000, tmp_path) is None
+
+
+def test_the_cost_of_a_line_grows_with_its_length_alone(tmp_path) -> None:
+    for line in ("kill: " * 100 + "1" * 1350, "1: " * 650, "a:" * 950, "'" * 1900, "could not read " * 130):
+        began = time.process_time()
+        assert note(f"{line} EPERM\n" * 15, tmp_path) is None
+        assert time.process_time() - began < 3, (
+            line
+        )  # a quadratic search of the first takes more than a minute

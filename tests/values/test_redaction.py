@@ -182,6 +182,7 @@ HIDDEN = [
     "\x1b[31m",
     "\x1b]0;title\x07",
     "\u200b",
+    *"\u200c\u200d\u034f\u180b\u3164\ufe0f\U000e0100",
     "\u202e",
     "\ufeff",
     "\x9b1m",
