@@ -135,7 +135,6 @@ TOUCHES_THE_WORLD = (
     "run.session",
     "run.wiring",
     "sandbox.box_plan",
-    "sandbox.box_turns",
     "sandbox.command_box",
     "sandbox.denials",
     "sandbox.detection",

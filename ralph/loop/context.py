@@ -22,7 +22,10 @@ from ralph.machine.processes import environment_for_commands, protect_this_proce
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.standard_streams import has_color, obeys_controls
+from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.command_box import CommandBox
+from ralph.sandbox.disk_work import DiskWork
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
     from ralph.machine.turn_lock import FileTurnLock
-    from ralph.sandbox.command_box import CommandBox
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
@@ -71,9 +73,8 @@ class LoopContext(Struct, frozen=True):
     agent's commands. The user can exempt variables by naming them in `tools.pass_env`."""
     supervisor: CommandSupervisor
     """Starts the check and git."""
-    box: CommandBox | None
-    """The sandbox in which the supervisor runs the check and ripgrep. None if there is no sandbox, or if the loop
-    runs neither of the two. Git runs outside of the sandbox."""
+    box: CommandBox
+    """The sandbox in which the supervisor runs the check and ripgrep. Git runs outside of the sandbox."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -91,8 +92,7 @@ class LoopContext(Struct, frozen=True):
         self.supervisor.close()
         if self.turn_lock is not None:
             self.turn_lock.close()
-        if self.box is not None:
-            self.box.close()
+        self.box.close()
 
     def tell(self, text: str) -> None:
         self.events.emit(Notice(text))
@@ -171,7 +171,7 @@ def open_context(
     )
     waiter = _make_waiter(inbox, clock, events, settings)
     turn_lock = _open_turn_lock(environment, waiter)
-    box = _box(state.plan, settings, environment)
+    box = _box(state.plan, settings, environment, DiskWork(waiter, clock))
     context = LoopContext(
         options,
         environment,
@@ -192,20 +192,20 @@ def open_context(
 
 
 def _make_supervisor(
-    settings: Settings, command_environment: Mapping[str, str], box: CommandBox | None
+    settings: Settings, command_environment: Mapping[str, str], box: CommandBox
 ) -> CommandSupervisor:
     return CommandSupervisor(
         environment_for_commands(command_environment),
         most_processes=settings.sandbox.max_processes,
         most_memory_bytes=settings.sandbox.most_memory_bytes,
         makes_group=False,  # the group would be that of the iterations
-        confinement=None if box is None else box.confinement,
+        confinement=box.confine,
     )
 
 
-def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> CommandBox | None:
-    """The sandbox of the check and of ripgrep. None if the settings ask for no sandbox, or if the loop runs neither
-    of the two. Raises CannotBeginError if a protection that the user requires is impossible.
+def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], disk: DiskWork) -> CommandBox:
+    """The sandbox of the check and of ripgrep. Raises CannotBeginError if a protection that the user requires is
+    impossible.
     """
     directory = Path(plan.directory)
     top = repository_top(directory)
@@ -215,15 +215,14 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
         box_plan = plan_box(wanted, environment, tuple(map(Path, roots)), top or directory)
     except (ClaudeFileError, CannotConfineError) as error:
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
-    if not box_plan.is_confined or (plan.until is None and top is not None):
-        return None
-    from ralph.places.gather import gather_places  # noqa: PLC0415 - many loops start neither
-    from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - many loops start neither
-
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     return CommandBox(
-        box_plan, roots, environment, lambda: gather_places(roots, environment, configuration, named)
+        box_plan,
+        roots,
+        environment,
+        lambda: gather_places(roots, environment, configuration, named),
+        disk=disk,
     )
 
 

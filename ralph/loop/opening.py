@@ -25,7 +25,6 @@ from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
 from ralph.loop.until_check import UntilCheck
 from ralph.machine.repository import repository_top
-from ralph.machine.starting import start_process
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sandbox.box_plan import program_search
 from ralph.values.outcome import Outcome
@@ -97,7 +96,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
             context.settings.sandbox,
         ),
         warn=context.warn,
-        start=start_process if context.box is None else context.box.start,
+        start=context.box.start,
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
     try:

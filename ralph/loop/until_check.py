@@ -17,7 +17,7 @@ from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
 from ralph.machine.terminal_text import readable_text
-from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
+from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -143,13 +143,13 @@ class UntilCheck:
         waiter: Waiter,
         clock: Clock,
         grace_s: float = _GRACE_S,
-        box: CommandBox | None = None,
+        box: CommandBox,
         tell: Callable[[str], None] = lambda _text: None,
         limits: SandboxSettings | None = None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` can replace. `supervisor` runs the check
-        in the sandbox `box`, or without a sandbox if that is None. `tell` gets notices for people. `limits` are the
+        in the sandbox `box`. `tell` gets notices for people. `limits` are the
         limits of `supervisor`, or None for the default.
         """
         self._command = command
@@ -165,7 +165,6 @@ class UntilCheck:
         self._waiter = waiter
         self._clock = clock
         self._grace_s = grace_s
-        self._turns = BoxTurns(box, str(directory), waiter, clock)
 
     def run(self, limit_s: float) -> CheckResult:
         """Runs the check for at most `limit_s` seconds. If this machine lacks a resource such as memory, raises
@@ -176,18 +175,15 @@ class UntilCheck:
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         undone = ""
         try:
-            environment = self._turns.before(self._environment, _WAITING_FOR)
+            environment = self._box.before(self._environment, _WAITING_FOR)
             try:
                 ending = self._followed(log, limit_s, environment)
-                undone = self._turns.after(_WAITING_FOR)
+                undone = self._box.after(_WAITING_FOR)
             except BaseException:
-                self._tell_all(self._turns.after_stop())
+                self._tell_all(self._box.after_stop())
                 raise
             finally:
-                told = (
-                    *self._refusals(),
-                    *filter(None, (self._turns.between(), self._turns.after_kill()[0])),
-                )
+                told = (*self._box.refusals(), *self._box.told()[0])
                 self._tell_all(*told)
             undone = "\n".join(filter(None, (undone, *told)))
         except OSError as error:
@@ -205,9 +201,6 @@ class UntilCheck:
         problem = _problem(ending, limit_s, self._limits)
         code = ending.status if problem is None else None
         return CheckResult(code, tail, problem, self._clock.now_s() - started_s)
-
-    def _refusals(self) -> tuple[str, ...]:
-        return () if self._box is None else self._box.refusals()
 
     def _tell_all(self, *notes: str) -> None:
         for note in filter(None, notes):

@@ -81,15 +81,15 @@ def build_toolbox(
     around: Surroundings,
     options: RunOptions,
     *,
+    plan: BoxPlan,
     writable: Sequence[str] = (),
-    plan: BoxPlan | None = None,
     offered: frozenset[str] | None = None,
     mode: PermissionMode = PermissionMode.BYPASS,
     keeps_list: bool = False,
     rules: PathRules | None = None,
     mcp: McpToolset | None = None,
 ) -> LocalToolbox:
-    """Builds the tools. `plan` is the sandbox of commands, or None for no sandbox. `mcp` are the tools of MCP
+    """Builds the tools. `plan` is the sandbox of commands. `mcp` are the tools of MCP
     servers, which are not connected yet. `rules` are the permission rules about paths.
 
     `offered` holds the names of the tools that the session has offered to the model so far. All other tools are left
@@ -126,7 +126,7 @@ def _tool_settings(
     options: RunOptions,
     enabled: frozenset[str],
     writable: Sequence[str],
-    plan: BoxPlan | None,
+    plan: BoxPlan,
 ) -> ToolSettings:
     from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
 

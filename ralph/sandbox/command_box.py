@@ -1,7 +1,8 @@
 # os.path instead of pathlib: the places are strings, and the kernel takes strings.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH120
 """The sandbox of a run's commands and searches: makes the Landlock ruleset, the seccomp filter and the command line of
-namespaces when the first command starts, and keeps them until the run ends.
+namespaces when the first command starts, and keeps them until the run ends. Before and after each command, it compares
+the protected files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -21,14 +22,16 @@ from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
 from ralph.machine.repository import is_within
 from ralph.machine.spill_directory import OwnDirectory
-from ralph.machine.starting import start_confined
+from ralph.machine.starting import start_confined, start_process
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.table import CACHES, READ_ONLY
 from ralph.sandbox.box_parts import box_parts, landlock_rules, own_mounts
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
+from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
+from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 
 if TYPE_CHECKING:
@@ -38,8 +41,11 @@ if TYPE_CHECKING:
     from ralph.places.places import GuardedPlaces
     from ralph.sandbox.box_parts import BoxParts
     from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.disk_work import DiskWork
     from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
+
+T = TypeVar("T")
 
 _PREFIX = "ralph-tmp-"
 # Sockets of other programs that act for the user: agents with keys, the desktop, containers.
@@ -47,13 +53,18 @@ _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_B
 _MOST_READ_ONLY = 400
 """The maximum number of read-only mounts of protected files: a repository with many submodules has hundreds. The files of
 the others are compared."""
+_NOT_COMPARED = (
+    "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
+    "before the next command]"
+)
 
 
 class CommandBox:
-    """The sandbox of a run's commands and searches. It is made when it is first needed.
+    """The sandbox of a run's commands and searches. It is made when it is first needed. With a plan that confines
+    nothing, commands run as they are, and the methods do nothing.
 
     Any thread may call the methods, and one thread works at a time. A method may never return if a file system does
-    not answer. So the main thread first lets `BoxTurns` call `prepare` on another thread.
+    not answer. So the main thread first calls one of those around a command, which work on another thread.
     """
 
     def __init__(
@@ -63,11 +74,14 @@ class CommandBox:
         environment: Mapping[str, str],
         places: Callable[[], GuardedPlaces],
         own_files: Callable[[], str | None] = lambda: None,
+        *,
+        disk: DiskWork | None = None,
     ) -> None:
         """`roots` are the working directory and the other directories that commands may write, with symbolic links
         resolved. `environment` is the user's own: its variables say where the user's secrets and caches are. `places`
         returns the places that the tools must not use. `own_files` returns the directory with the long outputs of
-        commands, or None if there is none yet.
+        commands, or None if there is none yet. `disk` does the work before and after each command. None means that the
+        protected files are not compared.
         """
         self._plan = plan
         self._means = plan.means
@@ -75,6 +89,7 @@ class CommandBox:
         self._environment = environment
         self._places = places
         self._find_own_files = own_files
+        self._disk = disk if plan.is_confined else None
         self._lock = RLock()
         """Held while a part is made, and while a ruleset is used: the next use may close it."""
         self._temporary: OwnDirectory | None = None
@@ -84,6 +99,16 @@ class CommandBox:
         self._cache = ""
         self._ruleset = Ruleset(plan.means.landlock.abi, is_worn_by_uses=bool(self._mounts))
         self._door: ProxyDoor | None = None
+        self._protected: ProtectedFiles | None = None
+        """None until the sandbox is made."""
+        self._notes: list[str] = []
+        """Notes about undone changes that no method has returned yet."""
+        self._is_kill_told = False
+        """Whether `look_after_kill` has returned a note."""
+
+    @property
+    def is_confined(self) -> bool:
+        return self._plan.is_confined
 
     # --- Parts
 
@@ -146,11 +171,141 @@ class CommandBox:
         with self._parts() as parts:
             return parts
 
-    @property
     def protected(self) -> ProtectedFiles:
-        """The protected files of the run. They are not thread-safe: only `BoxTurns` uses them. Raises OSError."""
+        """The protected files of the run. They are not thread-safe: only the pieces of `disk` use them. Raises OSError."""
         with self._parts():
+            assert self._protected is not None  # noqa: S101 - made with the parts
             return self._protected
+
+    # --- Around a command, on the main thread
+
+    def prepare_early(self) -> None:
+        """Begins to make the sandbox. Does not wait, and raises no error: `before` raises it."""
+        if self._disk is not None:
+            self._disk.begin(self.prepare)
+
+    def before(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
+        """Makes the sandbox, and stores the state of the protected files. Must be called before each command, and before
+        each call of a process that runs already, such as an MCP server. Returns the command's environment, which is made
+        from `environment`. `waiting_for` is the text of a heartbeat.
+
+        Raises OSError, SilentDiskError and Interrupted. The command must not start then.
+        """
+
+        def make_and_look() -> Mapping[str, str]:
+            self.prepare()
+            variables = self.variables(environment)
+            self.protected().look()
+            return variables
+
+        try:
+            return self._result_of(make_and_look, environment, waiting_for)
+        except BaseException:
+            if self._disk is not None:
+                self._disk.begin(
+                    self._compare
+                )  # the command does not start, so no later change is the command's
+            raise
+
+    def ready(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
+        """Makes the sandbox and returns the environment, as `before` does, but does not look at the protected files."""
+
+        def make() -> Mapping[str, str]:
+            self.prepare()
+            return self.variables(environment)
+
+        return self._result_of(make, environment, waiting_for)
+
+    def after(self, waiting_for: str) -> str:
+        """Undoes the changes that the command has made to protected files. Must be called when the command has ended.
+        Returns a note for the model, which is empty if there were no changes.
+
+        Raises Interrupted. `after_stop` returns the note then.
+        """
+        try:
+            self._result_of(self._compare, None, waiting_for)
+        except SilentDiskError:
+            return _NOT_COMPARED
+        return self._taken_notes()
+
+    def after_stop(self) -> str:
+        """Does the same as `after` when Interrupted or another error was raised. Waits for at most 2 seconds, and is
+        not interrupted.
+        """
+        if self._disk is not None:
+            self._disk.finish(self._compare)
+        return self._taken_notes()
+
+    def not_started(self) -> None:
+        """Must be called instead of `after` if the command was not started because the working directory is gone.
+        Undoes nothing, because another directory may be in its place. Waits for at most 2 seconds.
+        """
+        if self._disk is not None and self._protected is not None:
+            self._disk.finish(self._protected.not_started)
+
+    def watch(self, waiting_for: str) -> None:
+        """Must be called before a process starts that runs during several commands, such as an MCP server. From then
+        on, changes between two commands are undone too. Raises OSError, SilentDiskError and Interrupted.
+        """
+        self._result_of(lambda: self.protected().watch(), None, waiting_for)
+
+    def end_watch(self) -> str:
+        """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
+        ended. Waits for at most 2 seconds. Returns a note for people, which is empty if there were no changes.
+        """
+        if self._disk is not None and self._protected is not None:
+            self._disk.finish(self._protected.end_watch)
+        return self.between()
+
+    def between(self) -> str:
+        """A note about changes to protected files that no command of this run made. Must be called after `after` or
+        `after_stop`. Empty if there were no such changes.
+        """
+        if self._protected is None:
+            return ""
+        undone, self._protected.between = self._protected.between, ()
+        return undone_note(undone, self._roots[0], is_between=True)
+
+    def told(self) -> tuple[list[str], list[str]]:
+        """Notes for the model about changes that the command did not make, and those of them that people should read
+        too: the note of `between`, and one about the protected files that have changed since an earlier run was killed.
+        Must be called when a command has ended. The latter is returned once, and people may have read it at the start.
+        """
+        between = [note for note in [self.between()] if note]
+        if self._protected is None or not self._protected.after_kill:
+            return between, between
+        paths, self._protected.after_kill = self._protected.after_kill, ()
+        told = [*between, changed_since_kill_note(paths, self._roots[0])]
+        return told, between if self._is_kill_told else told
+
+    def look_after_kill(self, waiting_for: str) -> str:
+        """Returns the note about an earlier run that was killed for people, at the start of a run. Empty if the disk
+        cannot be read. Raises Interrupted.
+        """
+        no_paths: tuple[str, ...] = ()
+        try:
+            paths = self._result_of(lambda: self.protected().changed_since_kill(), no_paths, waiting_for)
+        except OSError:  # the first command raises it
+            return ""
+        self._is_kill_told = bool(paths)
+        return changed_since_kill_note(paths, self._roots[0])
+
+    def _result_of(self, work: Callable[[], T], without: T, waiting_for: str) -> T:
+        """The result of work on the disk, or `without` if the protected files are not compared. Raises the error that
+        `work` raises, SilentDiskError and Interrupted.
+        """
+        return without if self._disk is None else self._disk.result_of(work, waiting_for)
+
+    def _compare(self) -> None:
+        if self._protected is not None:
+            note = undone_note(self._protected.undo_changes(), self._roots[0])
+            self._notes += [note] if note else []
+
+    def _taken_notes(self) -> str:
+        taken = []
+        while self._notes:  # a thread may add one meanwhile
+            taken.append(self._notes.pop(0))
+        return "\n".join(taken)
 
     # --- Commands
 
@@ -168,6 +323,11 @@ class CommandBox:
                 cache=parts.inside(self._cache),
                 gives_sockets=bool(self._plan.sockets),
             )
+
+    @property
+    def confine(self) -> Callable[[str], Confinement] | None:
+        """The function that a supervisor must call before each command. None if commands run as they are."""
+        return self.confinement if self.is_confined else None
 
     def confinement(self, directory: str) -> Confinement:
         """The sandbox of the next command, which starts in `directory`. The result must not be used after the next
@@ -227,6 +387,8 @@ class CommandBox:
 
     def start(self, arguments: Sequence[str], **options: Any) -> Popen[bytes]:
         """Starts a process in the sandbox. Takes the arguments of `starting.start_process`."""
+        if not self.is_confined:
+            return start_process(arguments, **options)
         with self._parts() as parts:
             return start_confined(arguments, self._fresh_ruleset(parts), self._search_program, **options)
 
@@ -238,7 +400,7 @@ class CommandBox:
     def close(self) -> None:
         """Closes the ruleset and the proxy, and removes the temporary files. Must be called when no command runs."""
         self._close_door()
-        if self._made is not None:
+        if self._protected is not None:
             self._protected.close()
         self._ruleset.close()
         if self._temporary is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
 from ralph.machine.starting import start_thread
-from ralph.sandbox.box_turns import SilentDiskError
+from ralph.sandbox.disk_work import SilentDiskError
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
@@ -46,15 +46,14 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
-    refusals = () if room.box is None else room.box.refusals()
-    between, (killed, is_news) = room.turns.between(), room.turns.after_kill()
-    told = [note for note in (between, killed) if note]
+    refusals = room.box.refusals()
+    told, news = room.box.told()
     denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
     return ToolOutput(
         "\n".join([text, *notes, *denials, *told]),
         is_error=has_failed,
         is_denied=bool(denials),
-        notices=(*refusals, *(note for note in told if is_news or note != killed)),
+        notices=(*refusals, *news),
     )
 
 
@@ -64,10 +63,10 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
     """
     undone = ""
     try:
-        undone = room.turns.after("Bash: protected files")
+        undone = room.box.after("Bash: protected files")
         denial = _denial_note(output, room) if has_failed else ""
     except Interrupted as stop:
-        stop.undone = room.redact(undone or room.turns.after_stop())
+        stop.undone = room.redact(undone or room.box.after_stop())
         raise
     return [note for note in (denial, undone) if note]
 
@@ -78,7 +77,7 @@ def _denial_note(output: str, room: ToolRoom) -> str:
     if it takes long or fails: a note never costs the output. Raises Interrupted.
     """
     box = room.box
-    if box is None:
+    if not box.is_confined:
         return ""
     mailbox = room.waiter.mailbox()
 
@@ -120,17 +119,17 @@ def _ran(
         )
         ending = running.run(limit_s, waiting_for)
     except WorkingDirectoryGoneError:
-        room.turns.not_started()
+        room.box.not_started()
         raise
     except BaseException as error:
-        undone = room.redact(room.turns.after_stop())  # a stopped command may have changed protected files
+        undone = room.redact(room.box.after_stop())  # a stopped command may have changed protected files
         if isinstance(error, ToolError):
             raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
     if ending.how is Ended.ELSEWHERE:
-        room.turns.not_started()
+        room.box.not_started()
         raise WorkingDirectoryGoneError(settings.cwd)
     return ending, capture
 
@@ -140,7 +139,7 @@ def _prepared(room: ToolRoom) -> Mapping[str, str]:
     Interrupted.
     """
     try:
-        return room.turns.before(room.settings.environment, "Bash: the sandbox")
+        return room.box.before(room.settings.environment, "Bash: the sandbox")
     except OSError as error:
         raise _not_started(error, room) from None
 

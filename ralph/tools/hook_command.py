@@ -48,13 +48,13 @@ class HookEnding(Struct, frozen=True):
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
     """Runs a hook. `given` is the hook's standard input. Must be called on the main thread. Raises Interrupted."""
-    turns, undone = room.turns, ""
+    box, undone = room.box, ""
     try:
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            environment = turns.before(room.settings.environment, waiting_for)
+            environment = box.before(room.settings.environment, waiting_for)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, room, environment, stdin.fileno(), errors.fileno())
@@ -62,12 +62,12 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                     process, capture, waiter=room.waiter, clock=room.clock, grace_s=room.settings.kill_grace_s
                 )
                 ending = running.run(limit_s, waiting_for)
-                undone = turns.after(waiting_for)
+                undone = box.after(waiting_for)
             except BaseException:
-                undone = turns.after_stop()
+                undone = box.after_stop()
                 raise
             finally:
-                undone = "\n".join(filter(None, (undone, turns.between())))
+                undone = "\n".join(filter(None, (undone, box.between())))
             errors.seek(0)
             said = room.redact(errors.read(_MOST_ERROR_BYTES).decode("utf-8", "replace").strip())
     except Interrupted as stop:

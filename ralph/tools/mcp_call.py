@@ -11,15 +11,13 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
-from ralph.sandbox.box_turns import SilentDiskError
+from ralph.sandbox.disk_work import SilentDiskError
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolError, ToolOutput, unknown_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_room import ToolRoom
@@ -38,13 +36,13 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
             "of the working directory"
         )
     # A sandbox's way to the allowed hosts lasts until its next command. A server needs one that lasts.
-    needs_own = settings.box_plan is not None and settings.box_plan.net == "proxy"
-    box = None if not server.is_confined else room.new_box() if needs_own else room.box
+    needs_own = settings.box_plan.net == "proxy"
     waiting_for = f"the sandbox of the MCP server {server.name}"
-    environment: Mapping[str, str] = settings.environment
+    environment, box = settings.environment, None
     if server.is_confined:
-        room.turns.watch(waiting_for)
-        environment = room.turns_of(box).ready(environment, waiting_for)
+        box = room.new_box() if needs_own else room.box
+        room.box.watch(waiting_for)
+        environment = box.ready(environment, waiting_for)
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(box),
@@ -60,9 +58,9 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
     """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted. The
     attribute `undone` of Interrupted says which changes of the call ralph has undone.
     """
-    turns, waiting_for = room.turns, f"{call.name}: protected files"
+    box, waiting_for = room.box, f"{call.name}: protected files"
     try:
-        turns.before_call(waiting_for)
+        box.before({}, waiting_for)
     except SilentDiskError as error:
         raise ToolError(f"the call was not made: {error}") from None
     try:
@@ -70,19 +68,19 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
             shown, failed = _shown_result(call, toolset, room)
         except CallFailedError as error:
             shown, failed = [str(error)], True
-        undone = turns.after(waiting_for)
+        undone = box.after(waiting_for)
     except BaseException as error:
-        undone = room.redact(turns.after_stop())
+        undone = room.redact(box.after_stop())
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
-    between, (killed, is_news) = turns.between(), turns.after_kill()
-    notes = [note for note in (undone, between, killed) if note]
+    told, news = box.told()
+    notes = [*([undone] if undone else []), *told]
     return ToolOutput(
         _content([*shown, *notes], room),
         is_error=failed,
         is_denied=bool(undone),
-        notices=tuple(filter(None, (between, killed if is_news else ""))),
+        notices=tuple(news),
     )
 
 

@@ -12,6 +12,8 @@ from msgspec import Struct, field
 
 from ralph.machine.repository import is_within, repository_top
 from ralph.machine.spill_directory import SpillDirectory
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.detection import no_means
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.tool_calls import ToolError, os_error_text
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.machine.command_supervisor import CommandSupervisor
-    from ralph.sandbox.box_plan import BoxPlan
-    from ralph.sandbox.box_turns import BoxTurns
     from ralph.sandbox.command_box import CommandBox
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
@@ -61,9 +61,8 @@ class ToolSettings(Struct, frozen=True):
     """The directory for sessions that the command line names, or None."""
     is_below_loop: bool = False
     """Whether the parent of this process is `ralph loop`."""
-    box_plan: BoxPlan | None = None
-    """The sandbox of commands and searches. Commands and searches run without a sandbox if this is None, or if the
-    plan's `means` is None."""
+    box_plan: BoxPlan = BoxPlan(no_means("no sandbox was planned"))
+    """The sandbox of commands and searches."""
     sandbox: SandboxSettings = SandboxSettings()
     """The limits on processes and memory of commands."""
     rules: PathRules | None = None
@@ -147,37 +146,24 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 environment,
                 settings.configuration,
                 settings.session_directory,
-                denied=() if settings.box_plan is None else settings.box_plan.read_deny,
-                given=() if settings.box_plan is None else settings.box_plan.read,
+                denied=settings.box_plan.read_deny,
+                given=settings.box_plan.read,
             ),
             own_files=lambda: self.spill.path,
             rules=settings.rules,
         )
 
     @cached_property
-    def box(self) -> CommandBox | None:
-        """The sandbox of commands and searches, or None if there is no sandbox."""
+    def box(self) -> CommandBox:
+        """The sandbox of commands and searches."""
         return self.new_box()
 
-    @cached_property
-    def turns(self) -> BoxTurns:
-        """Does the work of `box` before and after each command."""
-        return self.turns_of(self.box)
-
-    def turns_of(self, box: CommandBox | None) -> BoxTurns:
-        from ralph.sandbox.box_turns import BoxTurns  # noqa: PLC0415 - for the first command
-
-        return BoxTurns(box, str(self.settings.cwd), self.waiter, self.clock)
-
-    def new_box(self) -> CommandBox | None:
-        """A second sandbox with the same rights as `box`, or None if commands run without a sandbox. The caller must
-        close it.
-        """
-        settings = self.settings
-        if settings.box_plan is None or not settings.box_plan.is_confined:
-            return None
+    def new_box(self) -> CommandBox:
+        """A second sandbox with the same rights as `box`. The caller must close it."""
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
+        from ralph.sandbox.disk_work import DiskWork  # noqa: PLC0415 - for the first command
 
+        settings = self.settings
         environment = settings.environment if settings.user_environment is None else settings.user_environment
         return CommandBox(
             settings.box_plan,
@@ -185,6 +171,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
             environment,
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
+            disk=DiskWork(self.waiter, self.clock),
         )
 
     @cached_property
@@ -192,8 +179,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.new_supervisor(self.box)
 
     def new_supervisor(self, box: CommandBox | None) -> CommandSupervisor:
-        """A new supervisor that runs commands in the sandbox `box`, with the usual limits. The caller must close the
-        supervisor.
+        """A new supervisor that runs commands in the sandbox `box`, or without a sandbox if that is None, with the usual
+        limits. The caller must close the supervisor.
         """
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
@@ -204,14 +191,14 @@ class ToolRoom(Struct, frozen=True, dict=True):
             most_processes=self.settings.sandbox.max_processes,
             most_memory_bytes=self.settings.sandbox.most_memory_bytes,
             is_below_loop=self.settings.is_below_loop,
-            confinement=None if box is None else box.confinement,
+            confinement=None if box is None else box.confine,
         )
 
     def close(self) -> None:
         """Releases the resources of the tools. Must be called after the last tool call has ended."""
         if "supervisor" in vars(self):
             self.supervisor.close()
-        if "box" in vars(self) and self.box is not None:
+        if "box" in vars(self):
             self.box.close()
         self.spill.remove()
         self.roots.close()
@@ -257,9 +244,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         """Takes a path as the model sees it inside the sandbox, and returns the path of the same file outside. The two
         paths can differ below /tmp, because commands in the sandbox may see a different /tmp.
         """
-        plan = self.settings.box_plan
         plain = os.path.normpath(path)
-        if plan is None or not plan.has_namespaces:
+        if not self.settings.box_plan.has_namespaces:
             return path
         from ralph.sandbox.bubblewrap import TEMPORARY  # noqa: PLC0415 - only with namespaces
 
@@ -267,8 +253,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
             return path
         try:
             with self._lock:
-                outside = plain if self.box is None else self.box.outside(plain)
-                if outside == plain or self.box is None:
+                outside = self.box.outside(plain)
+                if outside == plain:
                     return path
                 self.roots.add_temporary(self.box.temporary)
         except OSError as error:
@@ -282,8 +268,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
         try:
             return str(path.relative_to(self.settings.cwd))
         except ValueError:
-            box = vars(self).get("box")
-            return str(path) if box is None else box.parts.inside(str(path))
+            if "box" in vars(self) and self.settings.box_plan.has_namespaces:
+                return self.box.parts.inside(str(path))
+            return str(path)
 
 
 Arguments = dict[str, Any]

@@ -87,8 +87,7 @@ class LocalToolbox:
         self._looked_for: str | None = None
         """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
-        plan = settings.box_plan
-        spill = SpillDirectory((*map(str, roots.paths), *(() if plan is None else plan.write)))
+        spill = SpillDirectory((*map(str, roots.paths), *settings.box_plan.write))
         self._room = ToolRoom(
             settings, waiter, clock, redact or str, redact_longest if redact else 0, roots, spill=spill
         )
@@ -103,7 +102,7 @@ class LocalToolbox:
         in the same directories. Empty if there are none. Raises Interrupted.
         """
         settings = self._room.settings
-        if settings.box_plan is None or not settings.box_plan.is_confined:
+        if not settings.box_plan.is_confined:
             return ""
         environment = settings.environment if settings.user_environment is None else settings.user_environment
         state = next(named_state_directories(environment), "")
@@ -113,7 +112,7 @@ class LocalToolbox:
                 return ""
         except OSError:
             return ""
-        return self._room.turns.look_after_kill("protected files")
+        return self._room.box.look_after_kill("protected files")
 
     def connect_servers(self) -> None:
         """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
@@ -140,7 +139,7 @@ class LocalToolbox:
         if name == "Bash" and name in self._room.settings.enabled:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
-                self._room.turns.prepare_early()
+                self._room.box.prepare_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name in _ON_THIS_THREAD:
@@ -189,7 +188,7 @@ class LocalToolbox:
         notes = []
         if self._mcp is not None:
             self._mcp.close()
-            notes.append(self._room.turns.end_watch() if "turns" in vars(self._room) else "")
+            notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
         if self._may_have_written or self._mcp is not None:
             from ralph.tools.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 

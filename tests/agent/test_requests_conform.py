@@ -30,6 +30,7 @@ from tests.api.answers.streams import streams
 from tests.conversation.request_types import request_problems
 from tests.conversation.test_messages import ASSISTANT, IDS, USER, conversation, sent
 from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
+from tests.fakes.box import NO_BOX
 from tests.rows import every_row
 from tests.tools.image_files import png
 
@@ -55,7 +56,7 @@ class Sent:
         chosen = {f"model.{name}": value for name, value in flags.items()}
         settings, redactor = load_settings(chosen, environment, cwd, None), Redactor()
         around = Surroundings(settings, environment, cwd, waiter, clock, events, redactor)
-        toolbox = build_toolbox(around, RunOptions())
+        toolbox = build_toolbox(around, RunOptions(), plan=NO_BOX)
         client = ScriptedClient(script)
         options, memory = RunOptions(**(prompts or {})), read_memory(cwd, None)
         roster, _ = build_roster(around, tuple(toolbox.definitions), options, None, memory=memory)

@@ -13,10 +13,10 @@ import pytest
 
 from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.sandbox import box_turns
+from ralph.sandbox import disk_work
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
-from tests.fakes.box import FakeBox, note_of
+from tests.fakes.box import FakeBox, no_box, note_of
 from tests.processes.children import is_gone
 from tests.processes.one_supervisor import SUPERVISOR
 from tests.rows import every_row
@@ -48,7 +48,7 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, *
         waiter=waiter or InboxWaiter(clock),
         clock=clock,
         grace_s=0.1,
-        **options,
+        **{"box": no_box(), **options},
     )
 
 
@@ -133,7 +133,7 @@ def test_a_stopped_check_tells_what_was_undone(tmp_path) -> None:
 
 
 def test_one_whose_disk_does_not_answer_is_not_started(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
     result = check(tmp_path, "touch ran", box=FakeBox(silent="look")).run(20)
     assert result.exit_code is None
     assert (result.problem or "").startswith(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.sandbox import box_turns
+from ralph.sandbox import disk_work
 from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
@@ -87,13 +87,13 @@ def test_an_explanation_that_fails_costs_no_output(monkeypatch, make_tools, fail
 
 
 def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monkeypatch, make_tools) -> None:
-    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
     box = FakeBox(silent="look")
     monkeypatch.setattr(ToolRoom, "box", box)
     tools = make_tools()
     for _ in range(2):
         assert "the command was not started: a file system" in tools.error("Bash", command="echo yes")
-    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", within_s(60))
+    monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", within_s(60))
     box.answers.set()
     assert tools.ok("Bash", command="echo yes") == "yes"
     assert box.done.count("look") == 3, "no look of an earlier call is left that could come during a command"

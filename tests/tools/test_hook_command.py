@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from ralph.machine.running_command import CommandEnding, Ended
-from ralph.sandbox import box_turns
+from ralph.sandbox import disk_work
 from ralph.tools.hook_command import problem_of
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
@@ -21,7 +21,7 @@ from tests.rows import every_row
 def test_a_hook_is_not_run_while_the_disk_with_protected_files_does_not_answer(
     tools, monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
     monkeypatch.setattr(ToolRoom, "box", FakeBox(silent="look"))
     ending = tools.box.run_hook("touch ran", b"", 20, "a hook")
     assert ending.status is None

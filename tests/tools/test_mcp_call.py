@@ -9,7 +9,7 @@ import pytest
 
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.toolset import McpToolset
-from ralph.sandbox import box_turns
+from ralph.sandbox import disk_work
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import ToolCall
@@ -140,7 +140,7 @@ def test_an_interrupted_call_says_what_was_undone_of_it(toolbox_of, monkeypatch)
 def test_a_call_is_not_made_while_the_disk_with_protected_files_does_not_answer(
     toolbox_of, monkeypatch
 ) -> None:
-    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
     monkeypatch.setattr(ToolRoom, "box", FakeBox(silent="look"))
     servers = FakeServers(text_result("said"))
     tools = toolbox_of(servers)

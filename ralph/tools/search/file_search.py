@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from ralph.machine.repository import HELD_DIRECTORY, repository_top
 from ralph.machine.ripgrep import FILES_AS_GIT_SEES_THEM, OUTSIDE_OF_REPOSITORIES, Ripgrep, RipgrepError
-from ralph.machine.starting import start_process
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
@@ -141,7 +140,7 @@ def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgre
             cwd=place.real,
             environment=room.settings.environment,
             is_over=lambda: room.give_up.is_set() or room.clock.now_s() >= deadline_s,
-            start=start_process if room.box is None else room.box.start,
+            start=room.box.start,
         )
     except RipgrepError as error:
         raise ToolError(

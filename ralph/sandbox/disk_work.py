@@ -1,0 +1,107 @@
+"""Does work on the disk on a thread, one piece after another. A file system that does not answer then costs the command
+that needs the work, and not the run.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from ralph.machine.starting import start_job
+from ralph.values.ports import TIMED_OUT
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.machine.starting import ThreadJob
+    from ralph.values.ports import Clock, Waiter
+
+T = TypeVar("T")
+
+# A network file system that is away for longer than this is not there.
+_ANSWERS_WITHIN_S = 30.0
+# A stopped run ends soon, and a change that is half undone would stay.
+_STOPS_WITHIN_S = 2.0
+_SILENT = "a file system that the sandbox must look at (protected files, places with secrets) does not answer"
+
+
+class SilentDiskError(TimeoutError):
+    """A file system did not answer in time, so the command must not start."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ETIMEDOUT, _SILENT)
+
+    def __str__(self) -> str:
+        return _SILENT
+
+
+class DiskWork:
+    """A queue of work on the disk. Each piece is a job on a thread, which begins when all earlier pieces have ended. So no
+    piece for an earlier command runs during a later command. All methods must be called on the main thread.
+    """
+
+    def __init__(self, waiter: Waiter, clock: Clock) -> None:
+        self._waiter = waiter
+        self._clock = clock
+        self._last: ThreadJob | None = None
+        self._waiting: list[Callable[[], object]] = []
+        """Pieces of work for which there was no thread."""
+
+    def result_of(self, work: Callable[[], T], waiting_for: str) -> T:
+        """Begins a piece of work, waits for its end, and returns its result. `waiting_for` is the text of a heartbeat.
+        Raises the error that `work` raises, SilentDiskError and Interrupted.
+        """
+        mailbox = self._waiter.mailbox()
+
+        def do() -> None:
+            try:
+                mailbox.put((work(), None))
+            except BaseException as failed:  # noqa: BLE001 - raised where somebody waits for it
+                mailbox.put((None, failed))
+
+        self.begin(do)
+        until_s = self._clock.now_s() + _ANSWERS_WITHIN_S
+        try:
+            found = self._waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
+        finally:
+            mailbox.close()
+        if found is TIMED_OUT:
+            raise SilentDiskError
+        result, failed = found
+        if failed is not None:
+            raise failed
+        done: T = result
+        return done
+
+    def finish(self, work: Callable[[], object]) -> None:
+        """Begins a piece of work, and waits for its end for at most 2 seconds. Is not interrupted."""
+        self.begin(work)
+        if self._last is not None:
+            self._last.join(_STOPS_WITHIN_S)
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Starts a thread for a piece of work. If the machine has no thread left, does the work on the current thread. If
+        an earlier piece of work has not ended after 2 seconds then, the next call does this piece first.
+        """
+        earlier, pieces = self._last, [*self._waiting, work]
+
+        def do() -> None:
+            if earlier is not None:
+                earlier.join()
+            for piece in pieces:
+                # nobody waits for it, or `result_of` raises it
+                with suppress(OSError, ImportError, MemoryError):
+                    piece()
+
+        self._waiting = []
+        try:
+            self._last = start_job(do, name="sandbox")
+        except ShortageError:
+            if earlier is not None:
+                earlier.join(_STOPS_WITHIN_S)
+            if earlier is not None and earlier.is_alive():
+                self._waiting = pieces
+            else:
+                do()

@@ -1,0 +1,138 @@
+"""The work for an earlier command is over before the work for a later one begins, and a disk that does not answer never
+makes the main thread wait without end.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.sandbox import disk_work
+from ralph.sandbox.disk_work import SilentDiskError
+from ralph.values.ports import SignalReceived
+from ralph.values.shortage import ShortageError
+from tests.fakes.box import FakeBox, no_box, note_of
+from tests.patience import wait_until, within_s
+
+
+@pytest.fixture
+def waiter() -> InboxWaiter:
+    return InboxWaiter(SystemClock())
+
+
+@pytest.fixture
+def answers_within(monkeypatch):
+    def wait(limit_s: float) -> None:
+        monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", limit_s)
+
+    return wait
+
+
+def test_a_look_comes_after_the_thread_that_prepares_the_sandbox(answers_within) -> None:
+    box = FakeBox(silent="prepare")
+    answers_within(0.05)
+    box.prepare_early()
+    with pytest.raises(SilentDiskError, match="does not answer"):
+        box.before({}, "test")
+    assert box.done == []
+    box.answers.set()
+    answers_within(within_s(60))
+    box.before({}, "test")
+    assert box.done == ["prepare", "prepare", "look", "undo", "prepare", "look"], (
+        "the command of the first look did not start"
+    )
+
+
+def test_what_is_undone_too_late_is_told_with_the_next_command(answers_within) -> None:
+    box = FakeBox("x", silent="undo")
+    answers_within(0.05)
+    box.before({}, "test")
+    assert "were not compared" in box.after("test")
+    with pytest.raises(SilentDiskError):
+        box.before({}, "test")
+    box.answers.set()
+    answers_within(within_s(60))
+    box.before({}, "test")
+    assert box.done[:3] == ["prepare", "look", "undo"], "an earlier change is not a later command's"
+    assert box.after("test").split("\n")[0] == note_of("x")
+
+
+def test_without_a_thread_the_main_thread_does_not_wait_for_a_silent_disk(
+    answers_within, monkeypatch
+) -> None:
+    box = FakeBox("x", silent="prepare")
+    answers_within(0.05)
+    box.prepare_early()
+
+    def no_thread(*_arguments: object, **_options: object) -> NoReturn:
+        raise ShortageError("thread")
+
+    monkeypatch.setattr(disk_work, "_STOPS_WITHIN_S", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_work, "start_job", no_thread)
+        with pytest.raises(SilentDiskError):
+            box.before({}, "test")
+        assert box.done == []
+    box.answers.set()
+    answers_within(within_s(60))
+    box.before({}, "test")
+    assert box.done == ["prepare", "prepare", "look", "undo", "prepare", "look"]
+
+
+def test_a_signal_ends_the_wait_and_the_note_is_not_lost(waiter) -> None:
+    box = FakeBox("x", silent="undo", waiter=waiter)
+    box.before({}, "test")
+    waiter.inbox.note_signal(15)
+    with pytest.raises(SignalReceived):
+        box.after("test")
+    box.answers.set()
+    assert box.after_stop() == note_of("x")
+
+
+def test_without_a_working_directory_nothing_is_undone_and_no_command_is_said_to_run() -> None:
+    """Another directory may be in its place, with files of its own."""
+    box = FakeBox("x")
+    box.not_started()
+    box.before({}, "test")
+    box.not_started()
+    assert box.done == ["prepare", "look", "not started"]
+    assert box.after("test") == ""
+
+
+def test_a_command_that_does_not_start_is_compared_at_once(monkeypatch) -> None:
+    """Otherwise the state directory would say that a command is running."""
+    box = FakeBox()
+
+    def fails() -> NoReturn:
+        box.do("look")
+        raise PermissionError
+
+    monkeypatch.setattr(box.files, "look", fails)
+    with pytest.raises(PermissionError):
+        box.before({}, "test")
+    wait_until(lambda: box.done == ["prepare", "look", "undo"])
+
+
+def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_commands() -> None:
+    """A hook asks for the changes between commands, and must not take the note for the model."""
+    box = FakeBox()
+    box.files.after_kill = ("/x",)
+    assert box.told() == ([], []), "nothing was looked at"
+    box.before({}, "test")
+    assert box.between() == ""
+    told, news = box.told()
+    assert "killed during a command" in told[0]
+    assert news == told
+    assert box.told() == ([], [])
+
+
+def test_a_plan_without_a_sandbox_leaves_a_command_as_it_is() -> None:
+    box = no_box()
+    assert box.confine is None
+    assert box.before({"A": "b"}, "test") == {"A": "b"}
+    assert (box.after("test"), box.after_stop(), box.end_watch(), box.told()) == ("", "", "", ([], []))
+    process = box.start(["/bin/sh", "-c", "exit 3"])
+    assert process.wait() == 3
+    box.close()
