@@ -199,7 +199,7 @@ def _make_supervisor(
         most_processes=settings.sandbox.max_processes,
         most_memory_bytes=settings.sandbox.most_memory_bytes,
         makes_group=False,  # the group would be that of the iterations
-        confinement=box.confine,
+        confinement=box.confine(),
     )
 
 

@@ -13,7 +13,7 @@ from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
@@ -39,15 +39,13 @@ class ServerProcess:
         environment: Mapping[str, str],
         waiter: Waiter,
         clock: Clock,
-        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts the server. `supervisor` must not be running a command. The method `end` will close `supervisor` and
-        then call `on_end`. If the start fails, this happens at once. Raises ShortageError, ValueError or OSError.
+        """Starts the server. `supervisor` must not be running a command. The method `end` will close `supervisor`. If the
+        start fails, this happens at once. Raises ShortageError, ValueError or OSError.
         """
         self._supervisor = supervisor
         self._waiter = waiter
         self._clock = clock
-        self._on_end = on_end
         self._ended = waiter.mailbox()
         theirs_in, self._stdin = os.pipe()
         self._stderr, theirs_error = os.pipe()
@@ -57,7 +55,6 @@ class ServerProcess:
             os.close(self._stdin)
             os.close(self._stderr)
             self._supervisor.close()
-            on_end()
             raise
         finally:
             os.close(theirs_in)
@@ -113,4 +110,3 @@ class ServerProcess:
         self._ended.close()
         self._command.close()
         self._supervisor.close()
-        self._on_end()

@@ -99,6 +99,7 @@ class CommandBox:
         self._cache = ""
         self._ruleset = Ruleset(plan.means.landlock.abi, is_worn_by_uses=bool(self._mounts))
         self._door: ProxyDoor | None = None
+        self._lasting_doors: list[ProxyDoor] = []
         self._protected: ProtectedFiles | None = None
         """None until the sandbox is made."""
         self._notes: list[str] = []
@@ -160,12 +161,6 @@ class CommandBox:
         return () if own is None else (os.path.realpath(own),)
 
     @property
-    def temporary(self) -> str:
-        """The directory for temporary files of commands. It exists until the run ends. Raises OSError."""
-        with self._parts() as parts:
-            return parts.temporary
-
-    @property
     def parts(self) -> BoxParts:
         """Which files commands may use. Raises OSError."""
         with self._parts() as parts:
@@ -207,15 +202,6 @@ class CommandBox:
                 )  # the command does not start, so no later change is the command's
             raise
 
-    def ready(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
-        """Makes the sandbox and returns the environment, as `before` does, but does not look at the protected files."""
-
-        def make() -> Mapping[str, str]:
-            self.prepare()
-            return self.variables(environment)
-
-        return self._result_of(make, environment, waiting_for)
-
     def after(self, waiting_for: str) -> str:
         """Undoes the changes that the command has made to protected files. Must be called when the command has ended.
         Returns a note for the model, which is empty if there were no changes.
@@ -243,11 +229,18 @@ class CommandBox:
         if self._disk is not None and self._protected is not None:
             self._disk.finish(self._protected.not_started)
 
-    def watch(self, waiting_for: str) -> None:
+    def watch(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
         """Must be called before a process starts that runs during several commands, such as an MCP server. From then
-        on, changes between two commands are undone too. Raises OSError, SilentDiskError and Interrupted.
+        on, changes between two commands are undone too. Returns the process's environment, which is made from
+        `environment`. Raises OSError, SilentDiskError and Interrupted.
         """
-        self._result_of(lambda: self.protected().watch(), None, waiting_for)
+
+        def make_and_watch() -> Mapping[str, str]:
+            self.prepare()
+            self.protected().watch()
+            return self.variables(environment)
+
+        return self._result_of(make_and_watch, environment, waiting_for)
 
     def end_watch(self) -> str:
         """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
@@ -315,31 +308,40 @@ class CommandBox:
             self._fresh_ruleset(parts)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Makes the environment of a command from `environment`, as `command_variables` does. Raises OSError."""
+        """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
+        as the command sees their paths. Removes the addresses of the user's agents, such as the SSH agent, unless
+        the settings give sockets back. Raises OSError.
+        """
         with self._parts() as parts:
-            return command_variables(
-                environment,
-                temporary=parts.inside(parts.temporary),
-                cache=parts.inside(self._cache),
-                gives_sockets=bool(self._plan.sockets),
-            )
+            kept = {
+                name: value
+                for name, value in environment.items()
+                if self._plan.sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
+            }
+            caches = {name: parts.inside(self._cache) + below for name, below in CACHES.items()}
+            return {**kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
 
-    @property
-    def confine(self) -> Callable[[str], Confinement] | None:
-        """The function that a supervisor must call before each command. None if commands run as they are."""
-        return self.confinement if self.is_confined else None
+    def confine(self, *, lasts: bool = False) -> Callable[[str], Confinement] | None:
+        """The function that a supervisor must call before each command: `confinement`. None if commands run as they are."""
+        return partial(self.confinement, lasts=lasts) if self.is_confined else None
 
-    def confinement(self, directory: str) -> Confinement:
+    def confinement(self, directory: str, *, lasts: bool = False) -> Confinement:
         """The sandbox of the next command, which starts in `directory`. The result must not be used after the next
-        call. Raises OSError.
+        call. The command's way to the allowed hosts lasts until the next command, or until the end of the run if
+        `lasts` is True. Raises OSError.
         """
         with self._parts() as parts:
             self._close_door()
+            door = None
             if self._has_own_network and self._plan.net == "proxy":
                 from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
                 from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
-                self._door = ProxyDoor(allowed_hosts(self._plan.allow_hosts))
+                door = ProxyDoor(allowed_hosts(self._plan.allow_hosts))
+                if lasts:
+                    self._lasting_doors.append(door)
+                else:
+                    self._door = door
             return Confinement(
                 self._fresh_ruleset(parts),
                 self._program,
@@ -347,7 +349,7 @@ class CommandBox:
                 self._bwrap_words(parts),
                 os.path.realpath(directory),
                 self._mounts,
-                -1 if self._door is None else self._door.descriptor,
+                -1 if door is None else door.descriptor,
             )
 
     def refusals(self) -> tuple[str, ...]:
@@ -400,6 +402,8 @@ class CommandBox:
     def close(self) -> None:
         """Closes the ruleset and the proxy, and removes the temporary files. Must be called when no command runs."""
         self._close_door()
+        for door in self._lasting_doors:
+            door.close()
         if self._protected is not None:
             self._protected.close()
         self._ruleset.close()
@@ -521,21 +525,6 @@ def _home_of(programs: str) -> str:
     real = os.path.realpath(programs)
     above = os.path.dirname(real)
     return above if real.endswith(("/bin", "/sbin")) and above not in ("/", TEMPORARY) else real
-
-
-def command_variables(
-    environment: Mapping[str, str], *, temporary: str, cache: str, gives_sockets: bool
-) -> dict[str, str]:
-    """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
-    as the command sees their paths. Removes the addresses of the user's agents, such as the SSH agent, unless
-    `gives_sockets` is True.
-    """
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if gives_sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
-    }
-    return {**kept, **{name: cache + below for name, below in CACHES.items()}, "TMPDIR": temporary}
 
 
 def package_cache(environment: Mapping[str, str], root: str) -> str | None:

@@ -35,22 +35,17 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
             f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
             "of the working directory"
         )
-    # A sandbox's way to the allowed hosts lasts until its next command. A server needs one that lasts.
-    needs_own = settings.box_plan.net == "proxy"
-    waiting_for = f"the sandbox of the MCP server {server.name}"
-    environment, box = settings.environment, None
+    environment, confine = settings.environment, None
     if server.is_confined:
-        box = room.new_box() if needs_own else room.box
-        room.box.watch(waiting_for)
-        environment = box.ready(environment, waiting_for)
+        environment = room.box.watch(environment, f"the sandbox of the MCP server {server.name}")
+        confine = room.box.confine(lasts=True)
     return ServerProcess(
         [program, *server.arguments],
-        supervisor=room.new_supervisor(box),
+        supervisor=room.new_supervisor(confine),
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain,
         waiter=room.waiter,
         clock=room.clock,
-        on_end=box.close if box is not None and needs_own else lambda: None,
     )
 
 

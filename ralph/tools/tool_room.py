@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.machine.command_supervisor import CommandSupervisor, Confinement
     from ralph.sandbox.command_box import CommandBox
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
@@ -156,10 +156,6 @@ class ToolRoom(Struct, frozen=True, dict=True):
     @cached_property
     def box(self) -> CommandBox:
         """The sandbox of commands and searches."""
-        return self.new_box()
-
-    def new_box(self) -> CommandBox:
-        """A second sandbox with the same rights as `box`. The caller must close it."""
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
         from ralph.sandbox.disk_work import DiskWork  # noqa: PLC0415 - for the first command
 
@@ -176,11 +172,11 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     @cached_property
     def supervisor(self) -> CommandSupervisor:
-        return self.new_supervisor(self.box)
+        return self.new_supervisor(self.box.confine())
 
-    def new_supervisor(self, box: CommandBox | None) -> CommandSupervisor:
-        """A new supervisor that runs commands in the sandbox `box`, or without a sandbox if that is None, with the usual
-        limits. The caller must close the supervisor.
+    def new_supervisor(self, confine: Callable[[str], Confinement] | None) -> CommandSupervisor:
+        """A new supervisor that runs commands in the sandbox that `confine` makes, or without a sandbox if that is None,
+        with the usual limits. The caller must close the supervisor.
         """
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
@@ -191,7 +187,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
             most_processes=self.settings.sandbox.max_processes,
             most_memory_bytes=self.settings.sandbox.most_memory_bytes,
             is_below_loop=self.settings.is_below_loop,
-            confinement=None if box is None else box.confine,
+            confinement=confine,
         )
 
     def close(self) -> None:
@@ -256,7 +252,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 outside = self.box.outside(plain)
                 if outside == plain:
                     return path
-                self.roots.add_temporary(self.box.temporary)
+                self.roots.add_temporary(self.box.parts.temporary)
         except OSError as error:
             raise ToolError(f"{plain}: {os_error_text(error)}") from None
         return self.settings.cwd / outside

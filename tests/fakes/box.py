@@ -66,8 +66,7 @@ class FakeBox(CommandBox):
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         return dict(environment)
 
-    @property
-    def confine(self) -> None:
+    def confine(self, **_options: object) -> None:
         return None
 
     def denial_note(self, _output: str, _working_directory: str) -> str:

@@ -130,7 +130,7 @@ def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_c
 
 def test_a_plan_without_a_sandbox_leaves_a_command_as_it_is() -> None:
     box = no_box()
-    assert box.confine is None
+    assert box.confine() is None
     assert box.before({"A": "b"}, "test") == {"A": "b"}
     assert (box.after("test"), box.after_stop(), box.end_watch(), box.told()) == ("", "", "", ([], []))
     process = box.start(["/bin/sh", "-c", "exit 3"])

@@ -365,3 +365,16 @@ def test_a_command_in_a_network_namespace_reaches_the_listed_host_only(
     }
     (refused,) = door.close()
     assert (refused.host, refused.reason) == ("other.example", "it is not on the list of hosts")
+
+
+@needs_namespaces
+def test_the_way_of_a_server_to_the_hosts_outlives_commands_and_ends_with_the_sandbox(tmp_path) -> None:
+    wait_until(lambda: not threads_of_proxies())
+    box = box_of(MEANS, [tmp_path], net="proxy")
+    lasting = box.confinement(str(tmp_path), lasts=True).proxy
+    for _ in range(2):
+        box.confinement(str(tmp_path))
+        os.fstat(lasting)
+    assert len(threads_of_proxies()) == 2
+    box.close()
+    wait_until(lambda: not threads_of_proxies())
