@@ -14,11 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.main import get_command
 
 from ralph.cli.commands import CannotError
 from ralph.cli.report import OpenFlag, PageFile
-from ralph.cli.values import absolute, count, parsed
+from ralph.cli.typer_command import command_group, made, option
+from ralph.cli.values import COUNT, absolute
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.setting import DURATION
 
@@ -34,15 +34,15 @@ _NEEDS_EXTRA = (
 
 Store = Annotated[
     str | None,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        help="The store: postgresql://USER@HOST:PORT/DATABASE. Default: RALPH_FLEET_DB, else a SQLite file in the state "
+    option(
+        "The store: postgresql://USER@HOST:PORT/DATABASE. Default: RALPH_FLEET_DB, else a SQLite file in the state "
         "directory.",
+        "URL",
+        "--db",
     ),
 ]
-SetName = Annotated[str | None, typer.Option("--set", metavar="NAME", help="The set of the jobs.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+SetName = Annotated[str | None, option("The set of the jobs.", "NAME", "--set")]
+JsonFlag = Annotated[bool, option("Print one JSON object.", spelled="--json")]
 OneJob = Annotated[str, typer.Argument(metavar="JOB", help="The id of the job, or SET/ID.")]
 SomeJobs = Annotated[
     list[str] | None, typer.Argument(metavar="[JOB]...", help="The ids of the jobs, or SET/ID.")
@@ -51,23 +51,13 @@ SomeSets = Annotated[
     list[str] | None, typer.Argument(metavar="[SET]...", help="The names of the sets. Default: all.")
 ]
 
-fleet = typer.Typer(
-    name="fleet",
-    help=(
-        "Spread many jobs over many machines.\n\n"
-        "A job is a prompt, a git repository and limits. A set of jobs is one file. Workers take the jobs from a store: "
-        "a SQLite file for one machine, Postgres for several. Each job's work is pushed as the branch ralph/ID.\n\n"
-        "ralph fleet submit jobs.jsonl && ralph fleet work -j 4 --until-done"
-    ),
-    add_completion=False,
-    rich_markup_mode=None,
+fleet = command_group(
+    "fleet",
+    "Spread many jobs over many machines.\n\n"
+    "A job is a prompt, a git repository and limits. A set of jobs is one file. Workers take the jobs from a store: "
+    "a SQLite file for one machine, Postgres for several. Each job's work is pushed as the branch ralph/ID.\n\n"
+    "ralph fleet submit jobs.jsonl && ralph fleet work -j 4 --until-done",
 )
-
-
-@fleet.callback(invoke_without_command=True)
-def _help_alone(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @fleet.command(short_help="Add the jobs of a file to a set.")
@@ -80,43 +70,22 @@ def submit(
     ],
     *,
     set_name: Annotated[
-        str | None, typer.Option("--set", metavar="NAME", help="The set's name. Default: the file's name.")
+        str | None, option("The set's name. Default: the file's name.", "NAME", "--set")
     ] = None,
     concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            parser=count("--concurrency"),
-            help="Most jobs at once, over all workers.",
-        ),
+        int | None, option("Most jobs at once, over all workers.", "N", reads=COUNT)
     ] = None,
     per_host: Annotated[
-        int | None,
-        typer.Option(
-            "--per-host",
-            metavar="N",
-            parser=count("--per-host"),
-            help="Most jobs at once whose repositories are on one git host.",
-        ),
+        int | None, option("Most jobs at once whose repositories are on one git host.", "N", reads=COUNT)
     ] = None,
     rate: Annotated[
-        str | None,
-        typer.Option("--rate", metavar="RATE", help="Most jobs that start in a time, such as 50/min or 5/s."),
+        str | None, option("Most jobs that start in a time, such as 50/min or 5/s.", "RATE")
     ] = None,
     max_budget_usd: Annotated[
-        float | None,
-        typer.Option("--max-budget-usd", metavar="X", help="Most dollars that all jobs may spend together."),
+        float | None, option("Most dollars that all jobs may spend together.", "X")
     ] = None,
     max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts",
-            metavar="N",
-            parser=count("--max-attempts"),
-            help="Most attempts of each job.",
-            show_default="5",
-        ),
+        int | None, option("Most attempts of each job.", "N", reads=COUNT, show_default="5")
     ] = None,
     db: Store = None,
 ) -> int:
@@ -159,27 +128,18 @@ def work(
     sets: SomeSets = None,
     *,
     slots: Annotated[
-        int,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            parser=count("--jobs"),
-            help="The number of jobs at once on this machine.",
-        ),
+        int, option("The number of jobs at once on this machine.", "N", "--jobs -j", reads=COUNT)
     ] = 1,
     until_done: Annotated[
-        bool,
-        typer.Option("--until-done", help="End when all jobs have ended. Otherwise wait for further ones."),
+        bool, option("End when all jobs have ended. Otherwise wait for further ones.")
     ] = False,
     drain: Annotated[
         float,
-        typer.Option(
-            "--drain",
-            metavar="TIME",
-            parser=parsed("--drain", DURATION.decoded),
+        option(
+            "After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint.",
+            "TIME",
+            reads=DURATION.decoded,
             show_default="20s",
-            help="After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint.",
         ),
     ] = 20.0,
     db: Store = None,
@@ -241,9 +201,7 @@ def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: 
 def logs(
     job: OneJob,
     *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print what comes, until the job has ended.")
-    ] = False,
+    follow: Annotated[bool, option("Print what comes, until the job has ended.", spelled="-f")] = False,
     set_name: SetName = None,
     db: Store = None,
 ) -> int:
@@ -257,8 +215,7 @@ def cancel(
     jobs: SomeJobs = None,
     *,
     all_: Annotated[
-        bool,
-        typer.Option("--all", "-a", help="Cancel all jobs: of the set named by --set, else of all sets."),
+        bool, option("Cancel all jobs: of the set named by --set, else of all sets.", spelled="-a")
     ] = False,
     set_name: SetName = None,
     db: Store = None,
@@ -278,11 +235,7 @@ def retry(
     jobs: SomeJobs = None,
     *,
     failed: Annotated[
-        bool,
-        typer.Option(
-            "--failed",
-            help="Retry all jobs that did not end with 0: of the set named by --set, else of all sets.",
-        ),
+        bool, option("Retry all jobs that did not end with 0: of the set named by --set, else of all sets.")
     ] = False,
     set_name: SetName = None,
     db: Store = None,
@@ -300,13 +253,7 @@ def wait(
     *,
     json_: JsonFlag = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            parser=parsed("--timeout", DURATION.decoded),
-            help="Wait no longer than this, such as 2h.",
-        ),
+        float | None, option("Wait no longer than this, such as 2h.", "TIME", reads=DURATION.decoded)
     ] = None,
     db: Store = None,
 ) -> int:
@@ -320,11 +267,7 @@ def wait(
 
 @fleet.command(short_help="Write one HTML page about all jobs.")
 def report(
-    sets: SomeSets = None,
-    *,
-    output: PageFile = None,
-    open_: OpenFlag = False,
-    db: Store = None,
+    sets: SomeSets = None, *, output: PageFile = None, open_: OpenFlag = False, db: Store = None
 ) -> int:
     """Write one HTML page about all jobs of the store, or of these sets, the worst jobs first.
 
@@ -355,20 +298,15 @@ def export(
         ),
     ] = None,
     *,
-    format_: Annotated[
-        Literal["github-matrix", "kubernetes", "slurm", "parallel"],
-        typer.Option("--format", help="The scheduler."),
-    ],
+    format_: Annotated[Literal["github-matrix", "kubernetes", "slurm", "parallel"], option("The scheduler.")],
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: standard output."),
+        str | None, option("Write to this file. Default: standard output.", "FILE", "-o")
     ] = None,
     without_limit: Annotated[
         list[str] | None,
-        typer.Option(
-            "--without-limit",
-            metavar="concurrency|per_host|rate|max_budget_usd|max_attempts",
-            help="Give up this limit of the set. May be given several times.",
+        option(
+            "Give up this limit of the set. May be given several times.",
+            "concurrency|per_host|rate|max_budget_usd|max_attempts",
         ),
     ] = None,
     set_name: SetName = None,
@@ -398,17 +336,9 @@ def job(
         typer.Argument(metavar="FILE", help="The job, as an exported file carries it.", show_default=False),
     ],
     *,
-    set_name: Annotated[
-        str, typer.Option("--set", metavar="NAME", help="The set of the job.", show_default=False)
-    ],
+    set_name: Annotated[str, option("The set of the job.", "NAME", "--set", show_default=False)],
     directory: Annotated[
-        str,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Keep checkouts and sessions below this directory.",
-            show_default=False,
-        ),
+        str, option("Keep checkouts and sessions below this directory.", "DIR", "--dir", show_default=False)
     ],
 ) -> int:
     """Do one job of an exported file: a checkout, a run or a loop, a commit, a push. Exported files call it.
@@ -559,4 +489,4 @@ def _print_text(text: str) -> None:
     print_bytes(text.encode("utf-8", "replace"))
 
 
-COMMAND = get_command(fleet)
+COMMAND = made(fleet)

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.commands import IN_LOOP, wrong_value
 from ralph.cli.options import Directory, RunLine, refuse_contradictions
-from ralph.cli.settings_command import SettingsCommand, Typed, check_settings, option
+from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
+from ralph.cli.typer_command import option
 from ralph.cli.values import (
+    COUNT,
     absolute,
     check_output_is_open,
-    count,
     directories,
     json_or_path,
-    parsed,
     prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
@@ -86,12 +86,11 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     prompt_file: Annotated[
-        str | None, option("--prompt-file -f", "Read the task from a file, again for each iteration.", "PATH")
+        str | None, option("Read the task from a file, again for each iteration.", "PATH", "-f")
     ] = None
     until: Annotated[
         str | None,
         option(
-            "--until",
             "The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
             "after each; if it fails, its output begins the next prompt.",
             "CMD",
@@ -99,90 +98,55 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = None
     until_timeout: Annotated[
         float | None,
-        option(
-            "--until-timeout",
-            "A check that takes longer has failed. Default: 30m.",
-            "TIME",
-            parser=parsed("--until-timeout", DURATION.decoded),
-        ),
+        option("A check that takes longer has failed. Default: 30m.", "TIME", reads=DURATION.decoded),
     ] = None
-    at_least_once: Annotated[
-        bool, option("--at-least-once", "Run an iteration even if the check passes already.")
-    ] = False
-    max_iterations: Annotated[
-        int | None,
-        option("--max-iterations", "End after N iterations.", "N", parser=count("--max-iterations")),
-    ] = None
+    at_least_once: Annotated[bool, option("Run an iteration even if the check passes already.")] = False
+    max_iterations: Annotated[int | None, option("End after N iterations.", "N", reads=COUNT)] = None
     max_budget_usd: Annotated[
         float | None,
         option(
-            "--max-budget-usd",
             "Never spend more, over all iterations.",
             "USD",
-            parser=parsed("--max-budget-usd", partial(POSITIVE_DOLLARS.decoded, is_text=True)),
+            reads=partial(POSITIVE_DOLLARS.decoded, is_text=True),
         ),
     ] = None
     max_time: Annotated[
         float | None,
-        option(
-            "--max-time",
-            "End the loop after this time, waits included: 90s, 30m, 8h.",
-            "TIME",
-            parser=parsed("--max-time", DURATION.decoded),
-        ),
+        option("End the loop after this time, waits included: 90s, 30m, 8h.", "TIME", reads=DURATION.decoded),
     ] = None
-    commit: Annotated[bool, option("--commit", "Commit the changes that an iteration left uncommitted.")] = (
+    commit: Annotated[bool, option("Commit the changes that an iteration left uncommitted.")] = False
+    push: Annotated[bool, option("Push after each iteration; a failed push is reported and tried again.")] = (
         False
     )
-    push: Annotated[
-        bool, option("--push", "Push after each iteration; a failed push is reported and tried again.")
-    ] = False
     plan_file: Annotated[
         str | None,
-        option(
-            "--plan-file",
-            f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.",
-            "PATH",
-        ),
+        option(f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.", "PATH"),
     ] = None
     report: Annotated[
         str | None,
         option(
-            "--report",
-            "Rewrite an HTML page about the loop after each iteration, as `ralph report` makes it.",
-            "FILE",
+            "Rewrite an HTML page about the loop after each iteration, as `ralph report` makes it.", "FILE"
         ),
     ] = None
     no_outage_waits: Annotated[
-        bool,
-        option(
-            "--no-outage-waits",
-            "End with exit 75 at once if the API is away: the caller tries again, with --continue.",
-        ),
+        bool, option("End with exit 75 at once if the API is away: the caller tries again, with --continue.")
     ] = False
     directory: Directory = None
     continue_: Annotated[
         bool,
         option(
-            "--continue -c",
             "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
             "--max options and --base-url may be given again.",
+            spelled="-c",
         ),
     ] = False
     moved: Annotated[
         bool,
-        option(
-            "--moved",
-            "With --continue: the only loop of the state directory goes on here, wherever it was before.",
-        ),
+        option("With --continue: the only loop of the state directory goes on here, wherever it was before."),
     ] = False
-    status: Annotated[bool, option("--status", "Show the state of this directory's loop, and exit.")] = False
-    json_: Annotated[
-        bool, option("--json", "With --status: the loop's whole record, as one JSON object.")
-    ] = False
-    watch: Annotated[
-        bool, option("--watch", "With --status: show it again and again until the loop has ended.")
-    ] = False
+    status: Annotated[bool, option("Show the state of this directory's loop, and exit.")] = False
+    json_: Annotated[bool, option("With --status: the loop's whole record, as one JSON object.")] = False
+    watch: Annotated[bool, option("With --status: show it again and again until the loop has ended.")] = False
 
 
 _OWN = frozenset(LoopLine.__struct_fields__)

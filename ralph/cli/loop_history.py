@@ -6,22 +6,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from ralph.cli.typer_command import typer_command
+from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import working_directory
 
-Directory = Annotated[
-    str | None, typer.Option("--cd", "-C", metavar="DIR", help="Look at the loops of this directory.")
-]
+Directory = Annotated[str | None, option("Look at the loops of this directory.", "DIR", "--cd -C")]
 
 
 def ls(
     *,
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="List the loops of all directories, with their directories.")
+        bool, option("List the loops of all directories, with their directories.", spelled="-a")
     ] = False,
-    format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="text: one line per loop. json: one list.")
-    ] = "text",
+    format_: Annotated[Literal["text", "json"], option("text: one line per loop. json: one list.")] = "text",
     directory: Directory = None,
 ) -> int:
     """List the loops of this directory, the newest first: id, begin, outcome, iterations, cost, task.
@@ -38,7 +34,7 @@ def show(
         str | None, typer.Argument(metavar="[ID]", help="The number of the loop. Default: the newest.")
     ] = None,
     *,
-    log: Annotated[bool, typer.Option("--log", help="Print the loop's log instead.")] = False,
+    log: Annotated[bool, option("Print the loop's log instead.")] = False,
     directory: Directory = None,
 ) -> int:
     """Show the story of one loop of this directory: its state, iterations, checks, and where its log is."""

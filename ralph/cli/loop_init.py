@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ralph.cli.commands import CannotError
-from ralph.cli.typer_command import typer_command
+from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import working_directory
 from ralph.values.outcome import Outcome
 
@@ -19,10 +19,7 @@ Next: say in specs/ what you want and in AGENTS.md how to build and test it. The
 
 
 def init(
-    *,
-    directory: Annotated[
-        str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")
-    ] = None,
+    *, directory: Annotated[str | None, option("Work in this directory.", "DIR", "--cd -C")] = None
 ) -> int:
     """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
 

@@ -11,8 +11,7 @@ import typer
 from msgspec import Struct
 
 from ralph.cli.commands import wrong_value
-from ralph.cli.settings_command import option
-from ralph.cli.values import parsed
+from ralph.cli.typer_command import option
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.permission_mode import permission_mode as mode_named
@@ -38,12 +37,9 @@ def title(text: str) -> str:
     return words
 
 
-Directory = Annotated[str | None, option("--cd -C", "Work in this directory.", "DIR")]
-Config = Annotated[
-    str | None,
-    option("--config", "Read this settings file too, trusted like flags.", "FILE"),
-]
-SessionDir = Annotated[str | None, option("--session-dir", "Keep sessions in this directory.", "DIR")]
+Directory = Annotated[str | None, option("Work in this directory.", "DIR", "--cd -C")]
+Config = Annotated[str | None, option("Read this settings file too, trusted like flags.", "FILE", "--config")]
+SessionDir = Annotated[str | None, option("Keep sessions in this directory.", "DIR", "--session-dir")]
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -51,165 +47,113 @@ class RunLine(Struct, frozen=True, kw_only=True):
         str | None,
         typer.Argument(None, metavar="PROMPT", help="The task; `-` or none: read it from standard input."),
     ] = None
-    prompt_file: Annotated[str | None, option("--prompt-file -f", "Read the task from a file.", "PATH")] = (
-        None
-    )
+    prompt_file: Annotated[str | None, option("Read the task from a file.", "PATH", "-f")] = None
     print_: Annotated[
-        bool, option("--print -p", "Accepted without effect: ralph always prints the result and exits.")
+        bool, option("Accepted without effect: ralph always prints the result and exits.", spelled="-p")
     ] = False
     settings: dict[str, object] = {}
     input_format: Annotated[
         Literal["text", "stream-json"],
-        option(
-            "--input-format", "stream-json: messages and control requests on standard input, as JSON lines."
-        ),
+        option("stream-json: messages and control requests on standard input, as JSON lines."),
     ] = "text"
-    output_format: Annotated[
-        Literal["text", "json", "stream-json"], option("--output-format", "Format of standard output.")
-    ] = "text"
-    include_partial_messages: Annotated[
-        bool, option("--include-partial-messages", "With stream-json: also the raw stream events.")
-    ] = False
+    output_format: Annotated[Literal["text", "json", "stream-json"], option("Format of standard output.")] = (
+        "text"
+    )
+    include_partial_messages: Annotated[bool, option("With stream-json: also the raw stream events.")] = False
     include_hook_events: Annotated[
-        bool,
-        option(
-            "--include-hook-events",
-            "With stream-json: also the beginning and end of hooks that are commands.",
-        ),
+        bool, option("With stream-json: also the beginning and end of hooks that are commands.")
     ] = False
     replay_user_messages: Annotated[
-        bool,
-        option(
-            "--replay-user-messages",
-            "With --input-format stream-json: each message is also printed when work on it begins.",
-        ),
+        bool, option("With --input-format stream-json: each message is also printed when work on it begins.")
     ] = False
-    result_file: Annotated[
-        str | None, option("--result-file", "Also write the result object to this file.", "PATH")
-    ] = None
+    result_file: Annotated[str | None, option("Also write the result object to this file.", "PATH")] = None
     metrics_file: Annotated[
-        str | None,
-        option(
-            "--metrics-file", "Write metrics to this file every minute, in Prometheus' text format.", "PATH"
-        ),
+        str | None, option("Write metrics to this file every minute, in Prometheus' text format.", "PATH")
     ] = None
-    otel: Annotated[bool, option("--otel", "Export a trace over OTLP. Needs the extra otel.")] = False
-    quiet: Annotated[bool, option("--quiet -q", "Only errors and the outcome on standard error.")] = False
-    system_prompt: Annotated[
-        str | None, option("--system-prompt", "Replace ralph's own system prompt.", "TEXT")
-    ] = None
-    system_prompt_file: Annotated[
-        str | None, option("--system-prompt-file", "Like --system-prompt, from a file.", "PATH")
-    ] = None
-    append_system_prompt: Annotated[
-        str | None, option("--append-system-prompt", "Add to the system prompt.", "TEXT")
-    ] = None
+    otel: Annotated[bool, option("Export a trace over OTLP. Needs the extra otel.")] = False
+    quiet: Annotated[bool, option("Only errors and the outcome on standard error.", spelled="-q")] = False
+    system_prompt: Annotated[str | None, option("Replace ralph's own system prompt.", "TEXT")] = None
+    system_prompt_file: Annotated[str | None, option("Like --system-prompt, from a file.", "PATH")] = None
+    append_system_prompt: Annotated[str | None, option("Add to the system prompt.", "TEXT")] = None
     append_system_prompt_file: Annotated[
-        str | None, option("--append-system-prompt-file", "Like --append-system-prompt, from a file.", "PATH")
+        str | None, option("Like --append-system-prompt, from a file.", "PATH")
     ] = None
     json_schema: Annotated[
-        str | None,
-        option("--json-schema", "Require a final report whose payload fits this JSON Schema.", "JSON|FILE"),
+        str | None, option("Require a final report whose payload fits this JSON Schema.", "JSON|FILE")
     ] = None
-    require_report: Annotated[
-        bool, option("--require-report", "Require a final report: success or failure, and a summary.")
-    ] = False
+    require_report: Annotated[bool, option("Require a final report: success or failure, and a summary.")] = (
+        False
+    )
     directory: Directory = None
     add_dir: Annotated[
-        tuple[str, ...],
-        option("--add-dir", "Also let Write and Edit change files in these directories.", "DIR..."),
+        tuple[str, ...], option("Also let Write and Edit change files in these directories.", "DIR...")
     ] = ()
     config: Config = None
-    continue_: Annotated[bool, option("--continue -c", "Resume the last session of this directory.")] = False
+    continue_: Annotated[bool, option("Resume the last session of this directory.", spelled="-c")] = False
     resume: Annotated[
-        str | None,
-        option("--resume -r", "Resume this session; the first characters of its id are enough.", "ID"),
+        str | None, option("Resume this session; the first characters of its id are enough.", "ID", "-r")
     ] = None
     fork_session: Annotated[
-        bool,
-        option("--fork-session", "With -c or -r: resume a copy, and leave the session itself unchanged."),
+        bool, option("With -c or -r: resume a copy, and leave the session itself unchanged.")
     ] = False
     moved: Annotated[
         bool,
-        option(
-            "--moved",
-            "With -r: resume the session here, although the directory that it belongs to still exists.",
-        ),
+        option("With -r: resume the session here, although the directory that it belongs to still exists."),
     ] = False
-    session_id: Annotated[UUID | None, option("--session-id", "The id of the new session.", "UUID")] = None
+    session_id: Annotated[UUID | None, option("The id of the new session.", "UUID")] = None
     session_dir: SessionDir = None
-    no_session_persistence: Annotated[
-        bool, option("--no-session-persistence", "Keep no session: the run cannot be resumed.")
-    ] = False
-    iteration: Annotated[
-        int | None, option("--iteration", "An outer loop hands its values over there.", hidden=True)
-    ] = None
+    no_session_persistence: Annotated[bool, option("Keep no session: the run cannot be resumed.")] = False
+    iteration: Annotated[int | None, option("An outer loop hands its values over there.", hidden=True)] = None
     dangerously_skip_permissions: Annotated[
         bool,
-        option(
-            "--dangerously-skip-permissions",
-            "Like --permission-mode bypassPermissions, which is the default unless a driver is asked.",
-        ),
+        option("Like --permission-mode bypassPermissions, which is the default unless a driver is asked."),
     ] = False
     claude_settings: Annotated[
         str | None,
         option(
-            "--settings",
             "Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
             "FILE|JSON",
+            "--settings",
         ),
     ] = None
     setting_sources: Annotated[
         frozenset[str] | None,
         option(
-            "--setting-sources",
             "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
             "SOURCES",
-            parser=parsed("--setting-sources", sources_named),
+            reads=sources_named,
         ),
     ] = None
     permission_mode: Annotated[
         PermissionMode | None,
         option(
-            "--permission-mode",
             "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
             "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
             "MODE",
-            parser=parsed("--permission-mode", mode_named),
+            reads=mode_named,
         ),
     ] = None
     permission_prompt_tool: Annotated[
         str | None,
-        option(
-            "--permission-prompt-tool",
-            "With --input-format stream-json: ask the driver about tool calls (can_use_tool).",
-            "stdio",
-        ),
+        option("With --input-format stream-json: ask the driver about tool calls (can_use_tool).", "stdio"),
     ] = None
     permission_prompts: Annotated[
-        Literal["host", "none"],
-        option("--permission-prompts", "none: nobody is asked; what would ask is denied at once."),
+        Literal["host", "none"], option("none: nobody is asked; what would ask is denied at once.")
     ] = "host"
     name: Annotated[
         str | None,
-        option(
-            "--name -n",
-            "A title for the session, which lists of sessions show.",
-            "TITLE",
-            parser=parsed("--name", title),
-        ),
+        option("A title for the session, which lists of sessions show.", "TITLE", "-n", reads=title),
     ] = None
-    debug: Annotated[bool, option("--debug -d", "Write a line for each event to standard error.")] = False
-    debug_file: Annotated[
-        str | None, option("--debug-file", "Like --debug, appended to this file.", "PATH")
-    ] = None
+    debug: Annotated[bool, option("Write a line for each event to standard error.", spelled="-d")] = False
+    debug_file: Annotated[str | None, option("Like --debug, appended to this file.", "PATH")] = None
     disable_slash_commands: Annotated[
-        bool, option("--disable-slash-commands", "A prompt such as `/fix` is text, and no skills are listed.")
+        bool, option("A prompt such as `/fix` is text, and no skills are listed.")
     ] = False
     bare: Annotated[
-        bool, option("--bare --safe-mode", "Like --setting-sources '': no memory, commands or skills.")
+        bool,
+        option("Like --setting-sources '': no memory, commands or skills.", spelled="--bare --safe-mode"),
     ] = False
-    restricted: Annotated[bool, option("--restricted", "Like --sandbox strict without Bash.")] = False
+    restricted: Annotated[bool, option("Like --sandbox strict without Bash.")] = False
 
     @property
     def sources(self) -> frozenset[str]:
@@ -296,23 +240,19 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     sandbox: Annotated[
         bool,
         option(
-            "--sandbox",
             "Only try what commands could do in the sandbox, and show each result. With the network of --net and "
-            "--allow-host or your settings, else off.",
+            "--allow-host or your settings, else off."
         ),
     ] = False
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None
-    offline: Annotated[
-        bool, option("--offline", "Do not try to reach the endpoints, and start no MCP servers.")
-    ] = False
+    offline: Annotated[bool, option("Do not try to reach the endpoints, and start no MCP servers.")] = False
     probe: Annotated[
         bool,
         option(
-            "--probe",
             "Send one small request to each target with each key, try out a push, and end with a verdict. Costs less "
-            "than a cent for most models.",
+            "than a cent for most models."
         ),
     ] = False
-    is_json: Annotated[bool, option("--json", "Print one JSON object with all findings.")] = False
+    is_json: Annotated[bool, option("Print one JSON object with all findings.", spelled="--json")] = False

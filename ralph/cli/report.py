@@ -6,19 +6,18 @@ from typing import Annotated
 
 import typer
 
-from ralph.cli.typer_command import typer_command
+from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import absolute, working_directory
 
 PageFile = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
+    option(
+        "Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
+        "FILE",
+        "--output -o",
     ),
 ]
-OpenFlag = Annotated[bool, typer.Option("--open", help="Show the page in your browser.")]
+OpenFlag = Annotated[bool, option("Show the page in your browser.", spelled="--open")]
 
 
 def report(
@@ -35,14 +34,10 @@ def report(
     output: PageFile = None,
     open_: OpenFlag = False,
     session_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--session-dir", metavar="DIR", help="Look in this directory, not in your state directory."
-        ),
+        str | None, option("Look in this directory, not in your state directory.", "DIR")
     ] = None,
     directory: Annotated[
-        str | None,
-        typer.Option("--cd", "-C", metavar="DIR", help="Look at the loops and sessions of this directory."),
+        str | None, option("Look at the loops and sessions of this directory.", "DIR", "--cd -C")
     ] = None,
 ) -> int:
     """Write one HTML page that shows what a loop or a session did.

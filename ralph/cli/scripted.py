@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ralph.cli.commands import CannotError, wrong_value
-from ralph.cli.typer_command import typer_command
+from ralph.cli.typer_command import option, typer_command
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
 
@@ -18,20 +18,15 @@ def demo(
     *,
     scenario: Annotated[
         Literal["fix", "fallback", "outage", "loop"],
-        typer.Option(
-            "--scenario",
-            help="fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
+        option(
+            "fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
             "model, a spare one with two keys, and back (4 s). outage: a server that is away for a while, under "
             "--retry patient, a second for a minute (10 s). loop: `ralph loop` over three iterations, with an outage "
-            "in the second, a second for a minute (7 s).",
+            "in the second, a second for a minute (7 s)."
         ),
     ] = "fix",
-    speed: Annotated[
-        float, typer.Option("--speed", metavar="FACTOR", help="Divide the waits for the API by this.")
-    ] = 1.0,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")
-    ] = False,
+    speed: Annotated[float, option("Divide the waits for the API by this.", "FACTOR")] = 1.0,
+    keep: Annotated[bool, option("Leave the demo's directory and say where it is.")] = False,
 ) -> int:
     """Show ralph at work without a key or a network. The loop, HTTP and the tools are real; the model is scripted."""
     from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
@@ -70,13 +65,8 @@ def mock_api(
         ),
     ],
     *,
-    port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any free port.")
-    ] = 0,
-    record: Annotated[
-        str | None,
-        typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines."),
-    ] = None,
+    port: Annotated[int, option("0: any free port.", "PORT", min=0, max=65535)] = 0,
+    record: Annotated[str | None, option("Append each request to this file, as JSON lines.", "PATH")] = None,
 ) -> int:
     """Serve a scripted Messages API on 127.0.0.1, for tests and CI. The answers and the faults come from a file."""
     from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help

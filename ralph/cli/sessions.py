@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.main import get_command
 
+from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import absolute
 
 if TYPE_CHECKING:
@@ -21,39 +21,27 @@ SessionId = Annotated[
 ]
 
 SessionDir = Annotated[
-    str | None,
-    typer.Option("--session-dir", metavar="DIR", help="Look in this directory, not in your state directory."),
+    str | None, option("Look in this directory, not in your state directory.", "DIR", "--session-dir")
 ]
 
-sessions = typer.Typer(
-    name="sessions",
-    help=(
-        "Look at what earlier runs did.\n\n"
-        "Every run keeps a journal: the model's text, each call and its result, each retry, the outcome. "
-        "All three commands also work during a run, and on a damaged journal.\n\n"
-        "ralph -c resumes the last session of this directory, ralph --resume ID any session."
-    ),
-    add_completion=False,
-    rich_markup_mode=None,
+sessions = command_group(
+    "sessions",
+    "Look at what earlier runs did.\n\n"
+    "Every run keeps a journal: the model's text, each call and its result, each retry, the outcome. "
+    "All three commands also work during a run, and on a damaged journal.\n\n"
+    "ralph -c resumes the last session of this directory, ralph --resume ID any session.",
 )
-
-
-@sessions.callback(invoke_without_command=True)
-def _help_alone(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @sessions.command("ls", short_help="List the sessions of this directory, the newest first.")
 def list_(
     *,
     all_: Annotated[
-        bool,
-        typer.Option("--all", "-a", help="List the sessions of all directories, with their directories."),
+        bool, option("List the sessions of all directories, with their directories.", spelled="-a")
     ] = False,
     session_dir: SessionDir = None,
     format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="text: one line per session. json: one list.")
+        Literal["text", "json"], option("text: one line per session. json: one list.")
     ] = "text",
 ) -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
@@ -84,8 +72,7 @@ def export(
     session_id: SessionId = None,
     *,
     format_: Annotated[
-        Literal["md", "json"],
-        typer.Option("--format", help="md: a transcript to read. json: one object for programs."),
+        Literal["md", "json"], option("md: a transcript to read. json: one object for programs.")
     ] = "md",
     session_dir: SessionDir = None,
 ) -> int:
@@ -105,4 +92,4 @@ def _place(session_dir: str | None) -> "SessionsPlace":
     return SessionsPlace(Path(directory) if directory else None)
 
 
-COMMAND = get_command(sessions)
+COMMAND = made(sessions)

@@ -11,14 +11,13 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
 from msgspec import Struct
 from typer.core import TyperCommand, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_click_param
 from typer.models import ParamMeta
 
-from ralph.cli.typer_command import line_error
+from ralph.cli.typer_command import line_error, option, spell
 from ralph.cli.values import absolute
 from ralph.cli.words import with_repeated_options
 from ralph.settings.tables import ALL_KEYS, BY_NAME
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
 
 _SETTINGS = "settings"
 """The field with the values of settings' flags, by the names of the settings. None means that the flag was not given."""
-
-
-def option(spellings: str, says: str, metavar: str | None = None, **more: Any) -> Any:
-    """Annotates a field that is set by an option. `spellings` are separated by spaces. If `metavar`, the name of the value
-    in the help, ends with `...`, the option takes all words up to the next option. `more` is as for `typer.Option`.
-    """
-    return typer.Option(None, *spellings.split(), help=says, metavar=metavar, **more)
 
 
 class Given(Struct, frozen=True):
@@ -99,6 +91,7 @@ class SettingsCommand(TyperCommand):
                 continue
             annotation = line.__annotations__[field]
             (info,) = annotation.__metadata__
+            spell(info, field)
             info.default = default
             kind = annotation.__origin__
             yield ParamMeta(
@@ -143,7 +136,7 @@ class SettingsCommand(TyperCommand):
 
 def _ignored(row: tuple[str, str]) -> ParamMeta:
     spelling, _, metavar = row[0].partition(" ")
-    default = option(spelling, f"Accepted without effect: {row[1]}", metavar or None)
+    default = option(f"Accepted without effect: {row[1]}", metavar or None, spelling, default=None)
     return ParamMeta(
         name=spelling[2:].replace("-", "_"), default=default, annotation=str | None if metavar else bool
     )
@@ -174,7 +167,8 @@ def _flag(name: str, key: Key, flag: Flag) -> ParamMeta:
         kind = plain if plain in {bool, int, float} else str
     spelling = f"{flag.spelling}/--no-{flag.spelling[2:]}" if plain is bool else flag.spelling
     spellings = " ".join((spelling, *flag.other_spellings))
-    return ParamMeta(name=name, default=option(spellings, flag.help, flag.metavar), annotation=kind | None)
+    default = option(flag.help, flag.metavar, spellings, default=None)
+    return ParamMeta(name=name, default=default, annotation=kind | None)
 
 
 def _setting(key: Key, value: Any) -> object:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperCommand
 from typer.exceptions import TyperException
 from typer.main import get_command
 
@@ -39,6 +39,45 @@ _FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
 _MOST_OWNERS = 2
 
 
+def option(
+    says: str,
+    metavar: str | None = None,
+    spelled: str = "",
+    *,
+    reads: Callable[[str], object] | None = None,
+    default: object = ...,
+    **more: Any,
+) -> Any:
+    """Annotates a parameter, or a field of a Struct, that is set by an option. If `metavar`, the name of the value in the
+    help, ends with `...`, an option of a `SettingsCommand` takes all words up to the next option. `spelled` has further
+    spellings of the option; if one of them is long, the parameter's name is none. `reads` makes the value of a word, and
+    raises ValueError with what is wrong. `more` is as for `typer.Option`.
+    """
+    info: Any = typer.Option(default, help=says, metavar=metavar, **more)
+    info.param_decls = tuple(spelled.split())
+    info.reads = reads
+    return info
+
+
+def spell(info: Any, name: str) -> None:
+    """Gives the annotation of an option what follows from the name of its parameter: its spelling, and a parser whose errors
+    name it.
+    """
+    if not hasattr(info, "reads"):  # an argument
+        return
+    if not any(one.startswith("--") for one in info.param_decls):
+        info.param_decls = (f"--{name.strip('_').replace('_', '-')}", *info.param_decls)
+    spelling, reads = info.param_decls[0], info.reads
+
+    def parser(text: str) -> Any:
+        try:
+            return reads(text)
+        except ValueError as error:
+            raise UsageError(f"{spelling} {error}") from None
+
+    info.parser = reads and parser
+
+
 def command_names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
@@ -49,16 +88,32 @@ def named_command(name: str) -> Any:
     return getattr(import_module(f"ralph.cli.{module}"), attribute)
 
 
-def typer_command(
-    name: str,
-    function: Callable[..., int],
-    *,
-    epilog: str | None = None,
-    kind: type[TyperCommand] = TyperCommand,
-) -> Any:
+def typer_command(name: str, function: Callable[..., int], *, epilog: str | None = None) -> Any:
     """Makes a command whose options are the parameters of `function`. `function` returns the exit code."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, epilog=epilog, cls=kind)(function)
+    app.command(name, epilog=epilog)(function)
+    return made(app)
+
+
+def command_group(name: str, says: str) -> typer.Typer:
+    """A group of commands, which shows its help if it is called alone."""
+    group = typer.Typer(name=name, help=says, add_completion=False, rich_markup_mode=None)
+
+    @group.callback(invoke_without_command=True)
+    def help_alone(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    return group
+
+
+def made(app: typer.Typer) -> Any:
+    """The command, or the group of commands, with the parameters of its functions as options."""
+    for command in app.registered_commands:
+        assert command.callback is not None  # noqa: S101 - every command has its function
+        for name, parameter in inspect.signature(command.callback).parameters.items():
+            for info in getattr(parameter.annotation, "__metadata__", ()):
+                spell(info, name)
     return get_command(app)
 
 

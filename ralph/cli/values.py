@@ -9,37 +9,22 @@ import stat
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ralph.cli.commands import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.setting import at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ralph.run.options import RequestedReport
 
 
+COUNT = partial(at_least(1).decoded, is_text=True)
+"""Reads a whole number of at least 1."""
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
-
-
-def parsed(option: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Typer's parser for the values of an option. `parse` raises ValueError with what is wrong with a value."""
-
-    def parser(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise UsageError(f"{option} {error}") from None
-
-    return parser
-
-
-def count(option: str) -> Callable[[str], Any]:
-    """Typer's parser for an option that takes a whole number of at least 1."""
-    return parsed(option, partial(at_least(1).decoded, is_text=True))
 
 
 def text_or_file(
