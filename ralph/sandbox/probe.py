@@ -204,40 +204,15 @@ def _limit_another(targets: Targets) -> None:
     resource.prlimit(targets["pid"], resource.RLIMIT_NOFILE)
 
 
-def _connect(targets: Targets, protocol: int = 0) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol) as client:
-        client.connect(("127.0.0.1", targets["port"]))
-
-
-def _connect_by_fast_open(targets: Targets) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
-        client.sendto(b"x", 0x2000_0000, ("127.0.0.1", targets["port"]))
-
-
-def _send_datagram(targets: Targets) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"x", ("127.0.0.1", targets["port"]))
-
-
-def _listen(_targets: Targets) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-        server.listen()
-
-
-def _connect_to_path(targets: Targets) -> None:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(targets["socket"])
+def _tcp(protocol: int = 0) -> socket.socket:
+    """It is closed when the row's process ends, like the other sockets of a row."""
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
 
 
 def _send_to_path(targets: Targets) -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with one, other:
         one.sendto(b"x", targets["datagram_socket"])
-
-
-def _connect_to_abstract(targets: Targets) -> None:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect("\0" + targets["abstract"])
 
 
 def _clone_user_namespace(_targets: Targets) -> None:
@@ -430,11 +405,13 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "leave a process behind": _stay_behind,
     },
     "network": {
-        "connect by TCP": _connect,
-        "connect by MPTCP": lambda t: _connect(t, 262),
-        "connect by TCP fast open": _connect_by_fast_open,
-        "send a UDP datagram": _send_datagram,
-        "listen for TCP": _listen,
+        "connect by TCP": lambda t: _tcp().connect(("127.0.0.1", t["port"])),
+        "connect by MPTCP": lambda t: _tcp(262).connect(("127.0.0.1", t["port"])),
+        "connect by TCP fast open": lambda t: _tcp().sendto(b"x", 0x2000_0000, ("127.0.0.1", t["port"])),
+        "send a UDP datagram": lambda t: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(
+            b"x", ("127.0.0.1", t["port"])
+        ),
+        "listen for TCP": lambda _t: _tcp().listen(),
     },
     _CALLS: {
         "open a vsock socket": lambda _t: socket.socket(40, socket.SOCK_STREAM).close(),
@@ -446,11 +423,15 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "make a system call by its x32 number": _other_numbers,
     },
     "sockets in the file system": {
-        "connect to a socket in the file system": _connect_to_path,
+        "connect to a socket in the file system": lambda t: socket.socket(socket.AF_UNIX).connect(
+            t["socket"]
+        ),
         "send to a socket in the file system from a pair": _send_to_path,
     },
     "abstract sockets": {
-        "connect to an abstract socket": _connect_to_abstract,
+        "connect to an abstract socket": lambda t: socket.socket(socket.AF_UNIX).connect(
+            "\0" + t["abstract"]
+        ),
     },
     "limits": {
         "start more processes than allowed": _storm,
