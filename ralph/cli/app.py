@@ -5,10 +5,10 @@ import os
 import sys
 from contextlib import suppress
 
-from ralph.cli.commands import ROOT_HELP, CannotError, LineError
+from ralph.cli.commands import ROOT_HELP, LineError
 from ralph.cli.words import with_command
 from ralph.machine.loading import load_typer, load_without
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
 

@@ -6,13 +6,7 @@ most common error, `UsageError`, is defined elsewhere, because all packages use 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ralph.values.outcome import UsageError
-
-if TYPE_CHECKING:
-    from ralph.values.outcome import Outcome
-
 
 IN_LOOP = ("init", "ls", "show")
 """The commands after `ralph loop`. `ralph loop init` is treated as a single command. `loop` cannot be a group of
@@ -48,11 +42,3 @@ class LineError(UsageError):
 def wrong_value(option: str, problem: str) -> LineError:
     """Makes the error about a wrong value of an option. `problem` says what is wrong."""
     return LineError(f"Invalid value for {option}: {problem}")
-
-
-class CannotError(Exception):
-    """The command line is valid, but ralph cannot carry out the command. The message is one line."""
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ralph.cli.commands import CannotError
 from ralph.cli.report import OpenFlag, PageFile
 from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import COUNT, absolute
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, UsageError
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
@@ -150,25 +149,20 @@ def work(
     a second signal ends at once.
     """
     named = tuple(sets or ())
-    from ralph.git.answer import CheckoutError  # noqa: PLC0415 - not needed for --help
     from ralph.git.runner import git_program  # noqa: PLC0415 - not needed for --help
 
-    try:
-        git_program(os.environ.get("PATH", os.defpath))
-    except CheckoutError as error:  # each job would end for good within a second
-        raise CannotError(error.outcome, str(error)) from None
+    git_program(
+        os.environ.get("PATH", os.defpath)
+    )  # without git, each job would end for good within a second
     with _opened(db, begins_after=True) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
-        from ralph.fleet.database import StoreError, database_of  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.database import database_of  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import WorkOptions  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
 
     options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
-    try:
-        return work_on(database_of(db, os.environ), options, os.environ, _console().tell)
-    except StoreError as error:
-        raise CannotError(error.outcome, str(error)) from None
+    return work_on(database_of(db, os.environ), options, os.environ, _console().tell)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")
@@ -357,11 +351,11 @@ def job(
     try:
         one = job_from(Path(file).read_bytes())
     except UnknownFormatError as error:
-        raise CannotError(Outcome.CONFIG, str(error)) from None
+        raise CannotError(str(error)) from None
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
     for fault in faults_of(one):
-        raise CannotError(Outcome.CONFIG, f"the job cannot be done: {fault.field} {fault.problem}")
+        raise CannotError(f"the job cannot be done: {fault.field} {fault.problem}")
     if why := why_no_name(set_name):
         raise UsageError(f"--set: {why}")
     place = absolute(directory)
@@ -403,7 +397,7 @@ def _extra() -> Iterator[None]:
         yield
     except ImportError as error:
         if (error.name or "").partition(".")[0] in _LIBRARIES:
-            raise CannotError(Outcome.CONFIG, _NEEDS_EXTRA) from None
+            raise CannotError(_NEEDS_EXTRA) from None
         raise
 
 
@@ -414,7 +408,7 @@ def _opened(db: str | None, *, begins_after: bool = False) -> "Iterator[Fleet]":
     """
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.database import StoreError, WaitStoppedError  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     from ralph.machine.inbox import StopEvent  # noqa: PLC0415 - not needed for --help
     from ralph.output.standard_streams import ReaderLeftError  # noqa: PLC0415 - not needed for --help
 
@@ -434,8 +428,6 @@ def _opened(db: str | None, *, begins_after: bool = False) -> "Iterator[Fleet]":
     try:
         with opened(db, os.environ, console, stop) as store:
             yield store
-    except StoreError as error:
-        raise CannotError(error.outcome, str(error)) from None
     except (KeyboardInterrupt, WaitStoppedError):
         if console.show_status is not None:
             console.show_status("")

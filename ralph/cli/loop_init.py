@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ralph.cli.commands import CannotError
 from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import working_directory
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
@@ -36,7 +35,7 @@ def init(
         if error.filename is None:  # only an error of standard output has no file name
             raise
         raise CannotError(
-            Outcome.IO_ERROR, f"cannot write {where / error.filename}: {error.strerror}"
+            f"cannot write {where / error.filename}: {error.strerror}", Outcome.IO_ERROR
         ) from None
     typer.echo(_WHAT_NEXT)
     return 0

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from ralph.cli.commands import CannotError, wrong_value
+from ralph.cli.commands import wrong_value
 from ralph.cli.typer_command import option, typer_command
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.shortage import ShortageError
 
 
@@ -88,7 +88,7 @@ def mock_api(
             if error.filename
             else f"port {port}: {error.strerror or error}"
         )
-        raise CannotError(Outcome.IO_ERROR, f"cannot serve: {what}") from None
+        raise CannotError(f"cannot serve: {what}", Outcome.IO_ERROR) from None
     return 0
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.cli.commands import CannotError, wrong_value
-from ralph.values.outcome import Outcome, UsageError
+from ralph.cli.commands import wrong_value
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.setting import at_least
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def working_directory(directory: str | None) -> Path:
         here = Path.cwd()
     except FileNotFoundError:
         raise CannotError(
-            Outcome.IO_ERROR, "the working directory is gone; change to one that exists"
+            "the working directory is gone; change to one that exists", Outcome.IO_ERROR
         ) from None
     if directory is not None:
         (directory,) = directories("--cd", (directory,))
@@ -163,7 +163,7 @@ def check_output_is_open(result_file: str | None = None) -> None:
 
     if result_file is None and has_closed_output():
         raise CannotError(
-            Outcome.IO_ERROR, "standard output is closed: use >/dev/null if nobody needs the answer"
+            "standard output is closed: use >/dev/null if nobody needs the answer", Outcome.IO_ERROR
         )
 
 

@@ -218,7 +218,6 @@ class Takeup:
             job,
             self._folder,
             self._worker.environment,
-            objects=checkout.objects,
             hidden=self._worker.hidden,
             told=self._log.add,
             rate_limited=self._hold(job),
@@ -294,7 +293,7 @@ class Takeup:
         while (end := process.end_before()) is None:
             own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
             may_spend = min((usd for usd in (granted, own) if usd is not None), default=None)
-            process.start(may_spend)
+            process.start(may_spend, checkout.objects)
             self._stop_process()
             end = self._watched(process, checkout)
             end = replace(end, cost_usd=end.cost_usd + self._unseen_usd)

@@ -29,7 +29,7 @@ from ralph.fleet.jobs import VARIABLE
 from ralph.sessions.places import places_to_read, state_directory
 from ralph.sessions.store import make_private
 from ralph.values.credentials import Secret
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -87,12 +87,8 @@ _ELSEWHERE = {"host", "hostaddr", "port", "user", "dbname", "service"}
 """Parameters that would replace a part of the URL, so that a message would name another server than the real one."""
 
 
-class StoreError(Exception):
-    """The store cannot be used, and waiting would not help. The message is one line that says what to do."""
-
-    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
-        super().__init__(message)
-        self.outcome = outcome
+class StoreError(CannotError):
+    """The store cannot be used, and waiting would not help. The message says what to do."""
 
 
 class WaitStoppedError(Exception):

@@ -18,14 +18,13 @@ from msgspec.structs import replace
 from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.job_rules import branch_of
-from ralph.git.answer import CheckoutError
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.processes import environment_for_commands
 from ralph.sessions.looking import look_at
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import shortage_of
 
@@ -45,14 +44,6 @@ _MOST_BYTES = 65_536
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _EVERY_S = 0.5
 _AGAIN = Outcome.API_UNAVAILABLE.exit_code()
-
-
-class CannotDoJobError(Exception):
-    """A job ends without a result of ralph. The message is one line."""
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome
 
 
 class _JobRecord(Struct, frozen=True):
@@ -80,22 +71,24 @@ class ExportedJob:
         say: Callable[[str], None],
     ) -> None:
         """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people. Raises
-        CannotDoJobError.
+        CannotError.
         """
         self._set, self._job, self._folder, self._say = set_name, job, folder, say
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
-            raise CannotDoJobError(Outcome.CONFIG, f"the variable {missing[0]} is not set")
-        self._environment = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
+            raise CannotError(f"the variable {missing[0]} is not set")
+        kept = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
+        self._process = JobProcess(
+            set_name, job, folder, kept, hidden=(folder,), told=say, waits_in_outages=True
+        )
         ours = git_environment(environment, job)
         self._supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
         self._calls = GitCalls(ours, self._supervisor, _token(environment))
         self._repositories = Repositories(folder / "mirrors", self._calls)
-        self._process: JobProcess | None = None
         self._stopped_by: int | None = None
 
     def attempt(self) -> int:
-        """Does the job, or goes on with it, and returns its exit code. Raises CannotDoJobError, CheckoutError, Interrupted
+        """Does the job, or goes on with it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
         and OSError.
         """
         with self._signals():
@@ -110,8 +103,7 @@ class ExportedJob:
                 self._deliver(kept, checkout)
                 return kept.ended or 0
             finally:
-                if self._process is not None:
-                    self._process.end_now()
+                self._process.end_now()
                 self._supervisor.close()
 
     def _checked_out(self) -> tuple[_JobRecord, JobCheckout]:
@@ -122,7 +114,7 @@ class ExportedJob:
                 kept = msgspec.json.Decoder(_JobRecord).decode(text)
             except msgspec.MsgspecError as error:
                 problem = f"{self._folder / _KEPT} is damaged ({error}); remove {self._folder} to begin anew"
-                raise CannotDoJobError(Outcome.IO_ERROR, problem) from None
+                raise CannotError(problem, Outcome.IO_ERROR) from None
             return kept, self._repositories.reopen(job.repository, place, kept.commit)
         import shutil  # noqa: PLC0415 - only for the first attempt
 
@@ -141,21 +133,12 @@ class ExportedJob:
 
     def _worked(self, checkout: JobCheckout) -> int:
         """Runs ralph in the checkout, and returns its exit code. After a signal, this is 128 and its number."""
-        process = self._process = JobProcess(
-            self._set,
-            self._job,
-            self._folder,
-            self._environment,
-            objects=checkout.objects,
-            hidden=(self._folder,),
-            told=self._say,
-            waits_in_outages=True,
-        )
-        budget_usd = self._left_usd(process)
+        process = self._process
+        budget_usd = self._left_usd()
         if budget_usd is not None and budget_usd <= 0:
             self._say("its budget is used up, or what it has spent is not known\n")
             return Outcome.LIMIT_REACHED.exit_code()
-        process.start(budget_usd)
+        process.start(budget_usd, checkout.objects)
         while (status := process.wait(_EVERY_S)) is None and self._stopped_by is None:
             pass
         if status is None:
@@ -167,16 +150,16 @@ class ExportedJob:
             return 128 + self._stopped_by
         return end.exit_code
 
-    def _left_usd(self, process: JobProcess) -> float | None:
+    def _left_usd(self) -> float | None:
         """The part of the job's budget that the attempts before this one left. None without a budget."""
-        budget_usd, journal = self._job.max_budget_usd, process.journal()
+        budget_usd, journal = self._job.max_budget_usd, self._process.journal()
         if budget_usd is None:
             return None
         if self._job.until is None and journal is not None:
             history = look_at(journal).history
             if history.has_message and history.cost_usd is None:
                 return 0.0
-        return budget_usd - process.spending().cost_usd
+        return budget_usd - self._process.spending().cost_usd
 
     def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
         commit = kept.made
@@ -191,7 +174,7 @@ class ExportedJob:
         branch = branch_of(self._job)
         if isinstance(checkout.push_branch(commit, branch, kept.expected), NotDelivered):
             problem = f"{branch} was not pushed: it has commits of somebody else; the work is in {checkout.directory}"
-            raise CannotDoJobError(Outcome.IO_ERROR, problem)
+            raise CannotError(problem, Outcome.IO_ERROR)
         self._say(f"pushed {branch}\n")
 
     @contextmanager
@@ -201,8 +184,7 @@ class ExportedJob:
         def stop(number: int, _frame: FrameType | None) -> None:
             self._stopped_by = self._stopped_by or number
             self._calls.stop()
-            if self._process is not None:
-                self._process.stop()
+            self._process.stop()
 
         before = {number: signal.signal(number, stop) for number in _STOPS}
         try:
@@ -225,7 +207,7 @@ def _token(environment: Mapping[str, str]) -> GitToken | None:
     try:
         return GitToken(environment.get(HOST) or _DEFAULT_HOST, token)
     except TokenError as error:
-        raise CannotDoJobError(Outcome.CONFIG, str(error)) from None
+        raise CannotError(str(error)) from None
 
 
 def do_exported_job(
@@ -241,7 +223,7 @@ def do_exported_job(
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ExportedJob(set_name, job, folder.resolve(), environment, say).attempt()
-    except (CannotDoJobError, CheckoutError) as error:
+    except CannotError as error:
         about(str(error))
         return error.outcome.exit_code()
     except SignalReceived as received:

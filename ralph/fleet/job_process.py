@@ -72,14 +72,12 @@ class JobProcess:
         folder: Path,
         environment: Mapping[str, str],
         *,
-        objects: Path,
         hidden: Sequence[Path],
         told: Callable[[str], None],
         rate_limited: Callable[[float], None] = lambda _seconds: None,
         waits_in_outages: bool = False,
     ) -> None:
-        """Commands may read `objects`, the objects that the checkout borrows. They may not read `hidden`, but for the
-        checkout. `told` gets the narration, in pieces of whole lines. `rate_limited` gets the seconds that a server asked to
+        """Commands may not read `hidden`, but for the checkout. `told` gets the narration, in pieces of whole lines. `rate_limited` gets the seconds that a server asked to
         wait. Both are called from threads. If `waits_in_outages` is True, a loop itself waits until an outage is over.
         """
         self._job = job
@@ -90,9 +88,8 @@ class JobProcess:
         self.turn_lock = folder / "turn.lock"
         self._result = folder / "result.json"
         self._task = folder / "task"
-        self._environment = child_environment(
-            environment, self.state, self.turn_lock, objects=objects, hidden=hidden
-        )
+        self._environment = environment
+        self._hidden = hidden
         self._waits_in_outages = waits_in_outages
         self._told = told
         self._rate_limited = rate_limited
@@ -100,9 +97,9 @@ class JobProcess:
         self._readers: list[threading.Thread] = []
         self._is_told_to_stop = threading.Event()
 
-    def start(self, may_spend_usd: float | None) -> None:
+    def start(self, may_spend_usd: float | None, objects: Path) -> None:
         """Begins the job, or resumes it if the state directory has its session. This process may spend `may_spend_usd`.
-        None means no limit. Raises OSError.
+        None means no limit. Commands may read `objects`, the objects that the checkout borrows. Raises OSError.
         """
         budget_usd = may_spend_usd
         if self._job.until is not None and may_spend_usd is not None:
@@ -119,7 +116,9 @@ class JobProcess:
             self._process = subprocess.Popen(
                 own_python(call, *words),
                 cwd=self.checkout,
-                env=self._environment,
+                env=child_environment(
+                    self._environment, self.state, self.turn_lock, objects=objects, hidden=self._hidden
+                ),
                 stdin=task if has_task else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -323,7 +322,7 @@ def child_environment(
     environment: Mapping[str, str], state: Path, turn_lock: Path, *, objects: Path, hidden: Sequence[Path]
 ) -> dict[str, str]:
     """The variables of a job's process. Those that lead to the store are not among them: a model's command could read
-    them. `objects` and `hidden` are as in `JobProcess`. The agent can change the file in its checkout that names the
+    them. `objects` are as in `JobProcess.start`, and `hidden` as in `JobProcess`. The agent can change the file in its checkout that names the
     objects, so the worker names them.
     """
     kept = {

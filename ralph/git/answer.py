@@ -7,7 +7,7 @@ import re
 from msgspec import Struct
 
 from ralph.machine.terminal_text import readable_text
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.redaction import MARK, Redactor
 
 _MOST_COMPLAINT_CHARS = 500
@@ -38,15 +38,8 @@ API_UNAVAILABLE: resource temporarily unavailable | cannot allocate memory | too
 _MISSING = ("does not appear to be a git repository", "repository not found", "' not found")
 
 
-class CheckoutError(Exception):
-    """Git or the file system refused an operation on a repository. The message is one line with the reason. It
-    contains no credentials.
-    """
-
-    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
-        """`outcome` is the outcome of a command or a job that cannot do its work because of this error."""
-        super().__init__(message)
-        self.outcome = outcome
+class CheckoutError(CannotError):
+    """Git or the file system refused an operation on a repository. The message contains no credentials."""
 
     @property
     def is_temporary(self) -> bool:

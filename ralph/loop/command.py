@@ -8,8 +8,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from ralph.git.answer import CheckoutError
-from ralph.loop.context import CannotBeginError, event_stream, open_context
+from ralph.loop.context import event_stream, open_context
 from ralph.loop.events import LoopEnded
 from ralph.loop.iterate import OuterLoop
 from ralph.loop.opening import (
@@ -20,7 +19,6 @@ from ralph.loop.opening import (
     with_prompt,
     without_credentials,
 )
-from ralph.loop.record import RecordError
 from ralph.loop.sinks import LoopLog
 from ralph.loop.values import LoopEnd
 from ralph.loop.words import resume_hint
@@ -28,7 +26,7 @@ from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import obeys_controls
 from ralph.values.credentials import known_secrets
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -87,7 +85,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
     """
     try:
         return work()
-    except (CannotBeginError, RecordError, CheckoutError) as error:
+    except CannotError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         return LoopEnded(LoopEnd(error.outcome, error.outcome.exit_code(), str(error)))

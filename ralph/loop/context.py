@@ -33,7 +33,7 @@ from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.toml_file import SettingsFileError
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 from ralph.values.redaction import Redactor
 
@@ -50,14 +50,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-
-
-class CannotBeginError(Exception):
-    """The loop cannot begin. Contains a one-line message and the outcome of the command."""
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome
 
 
 class LoopContext(Struct, frozen=True):
@@ -148,7 +140,7 @@ def open_context(
     """Makes the context and the state of a new or resumed loop. Changes to the working directory of the loop.
 
     If the command line gives a prompt, `with_prompt` adds it to the state later. `early` receives the events that are
-    emitted before all credentials are known. `log` gets a folder later. Raises CannotBeginError and RecordError.
+    emitted before all credentials are known. `log` gets a folder later. Raises CannotError and RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -204,7 +196,7 @@ def _make_supervisor(
 
 
 def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], disk: DiskWork) -> CommandBox:
-    """The sandbox of the check and of ripgrep. Raises CannotBeginError if a protection that the user requires is
+    """The sandbox of the check and of ripgrep. Raises CannotError if a protection that the user requires is
     impossible.
     """
     directory = Path(plan.directory)
@@ -214,7 +206,7 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], dis
         wanted = _restricted_sandbox(plan, settings)
         box_plan = plan_box(wanted, environment, tuple(map(Path, roots)), top or directory)
     except (ClaudeFileError, CannotConfineError) as error:
-        raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+        raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     return CommandBox(
@@ -251,7 +243,7 @@ def _make_waiter(
 
 
 def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> FileTurnLock | None:
-    """The lock that another program shares with the loop, or None. Raises CannotBeginError if it is unusable."""
+    """The lock that another program shares with the loop, or None. Raises CannotError if it is unusable."""
     path = environment.get(TURN_LOCK)
     if not path:
         return None
@@ -260,14 +252,14 @@ def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> File
     try:
         return FileTurnLock(path, waiter)
     except TurnLockError as error:
-        raise CannotBeginError(Outcome.CONFIG, str(error)) from error
+        raise CannotError(str(error)) from error
 
 
 def opening_state(
     options: LoopOptions, environment: Mapping[str, str], store: LoopStore, clock: Clock
 ) -> LoopState:
     """The state with which the loop starts. With `--continue`, this is the newest recorded state, otherwise a new
-    one. Raises CannotBeginError and RecordError.
+    one. Raises CannotError and RecordError.
     """
     now = clock.utc_now().isoformat()
     if not options.continues:
@@ -281,13 +273,11 @@ def opening_state(
             state = replace(state, plan=replace(state.plan, launch_directory=directory))
     if state.plan.directory != directory:
         other = f"{record.path} is of the loop in {state.plan.directory}; ralph loop begins a new one here"
-        raise CannotBeginError(Outcome.CONFIG, other)
+        raise CannotError(other)
     ended = state.ended
     if ended is not None and ended.outcome is Outcome.COMPLETED and given == LoopLimits():
         done = f"the loop of {directory} is done ({ended.reason})"
-        raise CannotBeginError(
-            Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
-        )
+        raise CannotError(f"{done}; ralph loop begins a new one, higher limits go on with it", Outcome.USAGE)
     _refuse_reached_limit(state, given)
     plan = _with_own_paths(state.plan, environment)
     if options.base_url_given is not None:
@@ -310,11 +300,11 @@ def _take_over(store: LoopStore) -> None:
         store.take_over()
     except OSError as error:
         problem = f"the loop's record cannot be moved: {error.filename}: {error.strerror}"
-        raise CannotBeginError(Outcome.IO_ERROR, problem) from None
+        raise CannotError(problem, Outcome.IO_ERROR) from None
 
 
 def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
-    """Raises CannotBeginError if the loop has already done as many iterations as it may do. It would end at once, and
+    """Raises CannotError if the loop has already done as many iterations as it may do. It would end at once, and
     without a check the end would be a success, even after a failure.
     """
     done, recorded = len(state.iterations), state.plan.limits.max_iterations
@@ -325,8 +315,8 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
         most = recorded
     if most is not None and most <= done:
         number = "1 iteration is" if done == 1 else f"{done} iterations are"
-        raise CannotBeginError(
-            Outcome.USAGE, f"{number} done already: --max-iterations must be more than that to go on"
+        raise CannotError(
+            f"{number} done already: --max-iterations must be more than that to go on", Outcome.USAGE
         )
 
 
@@ -334,7 +324,7 @@ def _enter(directory: Path) -> None:
     try:
         os.chdir(directory)
     except OSError as error:
-        raise CannotBeginError(Outcome.USAGE, f"cannot work in {directory}: {error.strerror}") from None
+        raise CannotError(f"cannot work in {directory}: {error.strerror}", Outcome.USAGE) from None
 
 
 def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
@@ -342,7 +332,7 @@ def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
         return LoopStore.for_user(environment, directory)
     except JournalError as error:
         problem = f"there is no place for the loop's record: {error}"
-        raise CannotBeginError(Outcome.IO_ERROR, problem) from None
+        raise CannotError(problem, Outcome.IO_ERROR) from None
 
 
 def _settings_files(
@@ -357,7 +347,7 @@ def _settings_files(
         mcp_files = map(Path, plan.mcp_files)
         files = files_of_loop(environment, Path(plan.directory), config_file, recorded, mcp_files)
     except SettingsFileError as error:
-        raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+        raise CannotError(str(error)) from None
     for path in changed_since(recorded):
         problem = f"{path} was changed since the loop began: what it said then counts to its end"
         events.emit(Notice(problem, is_vital=True))
@@ -373,13 +363,13 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
     """Adds the settings files made for Claude Code to the plan. For a file that an iteration could have changed, uses
-    the content from the beginning of the loop. Reads the user's own file again. Raises CannotBeginError.
+    the content from the beginning of the loop. Reads the user's own file again. Raises CannotError.
     """
     try:
         now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
     except ClaudeFileError as error:
         if plan.claude_files is None:
-            raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+            raise CannotError(str(error)) from None
         now = ()
     if plan.claude_files is None:
         return replace(plan, claude_files=now)
@@ -393,17 +383,17 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
     """Loads the loop's settings. A missing API key is not an error here, because the options in `plan.run_arguments`
-    may name a key. Each iteration checks for itself whether it has a key. Raises CannotBeginError.
+    may name a key. Each iteration checks for itself whether it has a key. Raises CannotError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
     try:
         return load_settings(flags, environment, Path(plan.directory), config_file, files)
     except SettingsFileError as error:
-        raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+        raise CannotError(str(error)) from None
     except SettingsError as error:
         if error.so_far is None:
-            raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+            raise CannotError(str(error)) from None
         return error.so_far
 
 

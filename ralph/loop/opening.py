@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
-from ralph.loop.context import CannotBeginError, opening_state
+from ralph.loop.context import opening_state
 from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.loop.directory.preflight import check_checkout, open_checkout
@@ -27,7 +27,7 @@ from ralph.loop.until_check import UntilCheck
 from ralph.machine.repository import repository_top
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sandbox.box_plan import program_search
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
     """Reads the prompt from the place that the command line names, and adds it to the state. Also returns standard
     input if it is a pipe from which no data has come yet, otherwise None. Data may never come, so the wait for it is
-    part of the loop's time limit. Raises CannotBeginError and Interrupted.
+    part of the loop's time limit. Raises CannotError and Interrupted.
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
@@ -59,7 +59,7 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
     try:
         found = find_prompt(named.argument, named.file, directories=directories, wait=wait)
     except PromptError as error:
-        raise CannotBeginError(Outcome.USAGE, str(error)) from None
+        raise CannotError(str(error), Outcome.USAGE) from None
     for notice in found.notices:
         context.tell(notice)
     if found.silent is not None:
@@ -121,7 +121,7 @@ def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
     """Reads the newest record and its state again after this process has locked the checkout. Another loop may have
-    changed them since they were first read. `plan` comes from the first reading. Raises CannotBeginError,
+    changed them since they were first read. `plan` comes from the first reading. Raises CannotError,
     RecordError, CheckoutError and Interrupted.
     """
     state = opening_state(context.options, context.environment, context.store, context.clock)
@@ -137,14 +137,14 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Raises CannotBeginError if git tracks the record. Such a record came with the repository and not from ralph.
+    """Raises CannotError if git tracks the record. Such a record came with the repository and not from ralph.
 
     If the loop pushes, restores the git settings for pushes that were recorded when the loop began. Raises
-    CannotBeginError if the record of these settings is damaged.
+    CannotError if the record of these settings is damaged.
     """
     if checkout.tracks(record.path):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
-        raise CannotBeginError(Outcome.CONFIG, why)
+        raise CannotError(why)
     pins = record.pins()
     if not plan.pushes or pins is None or isinstance(checkout, PlainDirectory):
         return
@@ -152,12 +152,12 @@ def _refuse_what_is_not_as_it_was(
         for notice in checkout.restore_pins(pins):
             context.warn(notice)
     except BrokenPinsError as error:
-        raise CannotBeginError(Outcome.IO_ERROR, f"{record.folder / PINS_FILE} {error}") from None
+        raise CannotError(f"{record.folder / PINS_FILE} {error}", Outcome.IO_ERROR) from None
 
 
 def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
     """Begins the record of a new loop. Removes an old stop file, because it would end the new loop. Warns if the
-    previous loop in this directory is unfinished. Raises CannotBeginError, CheckoutError and Interrupted.
+    previous loop in this directory is unfinished. Raises CannotError, CheckoutError and Interrupted.
     """
     # A resumed loop does not repeat these notices, because they apply to the whole loop.
     for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
@@ -172,9 +172,9 @@ def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> Fil
     except (OSError, JournalError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
-            raise CannotBeginError(Outcome.API_UNAVAILABLE, line_with_advice(shortage)) from None
+            raise CannotError(line_with_advice(shortage), Outcome.API_UNAVAILABLE) from None
         said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise CannotBeginError(Outcome.IO_ERROR, f"cannot begin a loop: {said}") from None
+        raise CannotError(f"cannot begin a loop: {said}", Outcome.IO_ERROR) from None
     return record
 
 

@@ -12,7 +12,7 @@ from ralph.loop.state import NewerStateError, read_state, state_text
 from ralph.machine.atomic_write import remove_leftovers, replace_at
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.repository import HELD_DIRECTORY
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +29,8 @@ _MOST_TAIL_BYTES = 64 * 1024
 _PRIVATE = 0o600
 
 
-class RecordError(Exception):
-    """A record cannot be read. The message is one line. A command that needs the record ends with `outcome`."""
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome
+class RecordError(CannotError):
+    """A record cannot be read. A command that needs the record ends with `outcome`."""
 
 
 class FileRecord:
@@ -59,13 +55,13 @@ class FileRecord:
             return read_state(self._text())
         except OSError as error:
             said = error.strerror or type(error).__name__
-            raise RecordError(Outcome.IO_ERROR, f"cannot read {self.path}: {said}") from error
+            raise RecordError(f"cannot read {self.path}: {said}", Outcome.IO_ERROR) from error
         except NewerStateError as error:
-            raise RecordError(Outcome.CONFIG, f"{self.path} {error}; ralph loop begins a new loop") from error
+            raise RecordError(f"{self.path} {error}; ralph loop begins a new loop") from error
         except RecursionError:
-            raise RecordError(Outcome.IO_ERROR, f"{self.path} is damaged: nested too deep") from None
+            raise RecordError(f"{self.path} is damaged: nested too deep", Outcome.IO_ERROR) from None
         except ValueError as error:
-            raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
+            raise RecordError(f"{self.path} {error}", Outcome.IO_ERROR) from error
 
     def keep_check(self, iteration: int, tail: str) -> None:
         """Writes the end of the check's output after an iteration into a file of its own, because each `save` writes
@@ -94,7 +90,7 @@ class FileRecord:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise RecordError(Outcome.IO_ERROR, f"cannot read {path}: {error}") from error
+            raise RecordError(f"cannot read {path}: {error}", Outcome.IO_ERROR) from error
 
     def _text(self) -> str:
         """The text of the record. Raises OSError, and ValueError if the record is not UTF-8."""

@@ -92,7 +92,7 @@ class LoopStore:
                 f"{self.roots[0]} has the loops of {len(others)} directories: --moved needs a state directory "
                 "(RALPH_STATE_DIR) that has those of one"
             )
-            raise RecordError(Outcome.USAGE, several)
+            raise RecordError(several, Outcome.USAGE)
         old = others[0]
         # The newest loop first: the others are only history.
         for name in sorted((entry.name for entry in old.iterdir()), reverse=True):
@@ -110,7 +110,7 @@ class LoopStore:
                 f"{none}; {OWN_DIRECTORY}/{RECORD_FILE} is an older ralph's, or came with the repository, and is "
                 "not followed: ralph loop begins a new loop"
             )
-        raise RecordError(Outcome.USAGE, none)
+        raise RecordError(none, Outcome.USAGE)
 
     def numbered(self, number: str) -> FileRecord:
         """The record of the loop with this number. Raises RecordError if this directory has no such loop."""
@@ -120,7 +120,7 @@ class LoopStore:
             return found[0]
         numbers = sorted(int(record.folder.name) for record in self.all_records(of_all=False))
         some = f"it has {', '.join(map(str, numbers))}" if numbers else "none is recorded"
-        raise RecordError(Outcome.USAGE, f"{self._directory} has no loop {number}: {some}")
+        raise RecordError(f"{self._directory} has no loop {number}: {some}", Outcome.USAGE)
 
     def all_records(self, *, of_all: bool) -> list[FileRecord]:
         """The records of this directory's loops, or of the loops of all directories."""

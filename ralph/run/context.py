@@ -20,7 +20,6 @@ from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.output.writer import Writer
-from ralph.run.session import CannotOpenError
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
 from ralph.settings.merge import load_settings
@@ -29,7 +28,7 @@ from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, EventStream, Notice
 from ralph.values.limits import LimitSettings
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
@@ -190,7 +189,7 @@ def _enter_directory(directory: str | None) -> Path:
         return Path.cwd()
     except FileNotFoundError:
         gone = "the working directory is gone; change to one that exists"
-        raise CannotOpenError(Outcome.IO_ERROR, gone) from None
+        raise CannotError(gone, Outcome.IO_ERROR) from None
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:

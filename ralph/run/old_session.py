@@ -22,14 +22,14 @@ from ralph.conversation.records import (
     session_record,
 )
 from ralph.conversation.session import NoMessageError, Session, apply, replay
-from ralph.run.session import CannotOpenError, OpenSession, SessionOptions, journal_errors_told
+from ralph.run.session import OpenSession, SessionOptions, journal_errors_told
 from ralph.sessions.history import history_of
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of
 from ralph.sessions.naming import named_session
 from ralph.sessions.store import SessionStore, written_at
 from ralph.values.events import SessionTotal
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def open_old_session(
     """Opens the old session.
 
     `new_id` is the id of the copy if the session is forked. `spans_of` is that of `open_new_session`. Raises UsageError if there is no session that could be
-    resumed in this directory, and CannotOpenError if the session exists but cannot be opened.
+    resumed in this directory, and CannotError if the session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
@@ -118,15 +118,13 @@ class OldSession:
             journal = FileJournal.open(path, is_for_reading=self._options.forks, spans_of=self._spans_of)
             return journal, replay(journal.records), history_of(journal.records)
         except SessionLockedError:
-            raise CannotOpenError(
-                Outcome.CONFIG, f"session {path.stem} is in use by {holder_of(path)}"
-            ) from None
+            raise CannotError(f"session {path.stem} is in use by {holder_of(path)}") from None
         except NewerFormatError as error:
-            raise CannotOpenError(Outcome.CONFIG, f"session {path.stem} cannot be read: {error}") from error
+            raise CannotError(f"session {path.stem} cannot be read: {error}") from error
         except NoMessageError as error:
             raise UsageError(f"there is nothing to go on with in session {path.stem}: {error}") from error
         except (JournalDamage, SessionError) as error:
-            raise CannotOpenError(Outcome.IO_ERROR, self._damaged(path, error)) from error
+            raise CannotError(self._damaged(path, error), Outcome.IO_ERROR) from error
 
     def _damaged(self, path: Path, error: Exception) -> str:
         words = ["ralph", "sessions", "show", path.stem]
@@ -158,7 +156,7 @@ class OldSession:
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:
-    """Raises CannotOpenError if the run would send the conversation to another server than before.
+    """Raises CannotError if the run would send the conversation to another server than before.
 
     The conversation was meant only for the server that has received it so far. The user can permit another server by
     naming it on the command line. If the settings list targets, this check is skipped, because the names of the
@@ -168,10 +166,9 @@ def _refuse_another_server(old: Session, settings: Settings) -> None:
     is_implicit = settings.origins.get("targets", "default") == "default"
     is_named = settings.origins.get("model.base_url", "default").startswith("flag")
     if is_implicit and not is_named and recorded not in {None, planned}:
-        raise CannotOpenError(
-            Outcome.CONFIG,
+        raise CannotError(
             f"session {old.id} was with {recorded}, and this run would go on with {planned}: "
-            f"say which by --base-url {recorded} or --base-url {planned}",
+            f"say which by --base-url {recorded} or --base-url {planned}"
         )
 
 

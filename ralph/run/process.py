@@ -17,12 +17,11 @@ from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import PromptError
 from ralph.run.prepared_run import PreparedRun
 from ralph.run.run_parts import open_parts
-from ralph.run.session import CannotOpenError
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.retention import remove_old_journals
 from ralph.settings.merge import SettingsError
 from ralph.values.events import Notice, RunEnded, SessionOpened
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 from ralph.values.tool_calls import describe_bug
@@ -50,7 +49,7 @@ class RunProcess:
         self._prepared: PreparedRun | None = None
 
     def begin(self) -> Surroundings:
-        """Opens the traces and returns the objects that all parts of the run share. Raises CannotOpenError or
+        """Opens the traces and returns the objects that all parts of the run share. Raises CannotError or
         `Interrupted`. If the context's `place` is an exception, raises that exception.
         """
         context = self.context
@@ -218,7 +217,7 @@ class RunProcess:
                 raise error
             case SettingsError() | PromptError():
                 raise UsageError(str(error)) from error
-            case CannotOpenError(outcome=outcome):
+            case CannotError(outcome=outcome):
                 return self.ended_early(outcome, str(error))
             case JournalError() | WorkingDirectoryGoneError():
                 return self.ended_early(Outcome.IO_ERROR, str(error))

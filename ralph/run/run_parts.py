@@ -124,7 +124,7 @@ def open_parts(
 ) -> RunParts:
     """Opens the session and all that belongs to it. `of_driver` are the MCP servers in a driver's own process.
 
-    Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError. What was opened before the error is
+    Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotError. What was opened before the error is
     closed again.
     """
     guards = build_guards(around, options, controls)

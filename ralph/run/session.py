@@ -17,7 +17,7 @@ from ralph.conversation.records import session_record
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.values.events import SessionTotal
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -56,18 +56,6 @@ class SessionOptions(Struct, frozen=True):
     @property
     def is_old(self) -> bool:
         return self.continues or self.resume is not None
-
-
-class CannotOpenError(Exception):
-    """The run cannot begin, because its session, its metrics file, its traces or its working directory cannot be
-    opened.
-
-    The message is one line. `outcome` is the outcome of the run.
-    """
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome
 
 
 class OpenSession(Struct, frozen=True):
@@ -147,7 +135,7 @@ def resume_command_of(
 
 @contextmanager
 def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
-    """A context manager that converts errors about journals into UsageError or CannotOpenError."""
+    """A context manager that converts errors about journals into UsageError or CannotError."""
     try:
         yield
     except JournalError as error:
@@ -156,7 +144,7 @@ def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
             raise UsageError(f"there is a session {new_id} already: --resume goes on with it") from error
         is_read_only = isinstance(cause, OSError) and cause.errno in {EROFS, EACCES}
         instead = ": --fork-session goes on with a copy" if is_read_only and options.is_old else ""
-        raise CannotOpenError(Outcome.IO_ERROR, f"{error}{instead}") from error
+        raise CannotError(f"{error}{instead}", Outcome.IO_ERROR) from error
 
 
 def open_new_session(
@@ -170,7 +158,7 @@ def open_new_session(
 ) -> OpenSession:
     """Opens a new session. `spans_of` finds the secrets in a text, for the journal.
 
-    Raises UsageError if a session with this id exists, and CannotOpenError if no journal can be created.
+    Raises UsageError if a session with this id exists, and CannotError if no journal can be created.
     """
     if not options.is_kept:
         return OpenSession(new_id, NoJournal())

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from ralph import __version__
 from ralph.conversation.records import EventRecord
 from ralph.output.system_events import journal_fields
-from ralph.run.session import CannotOpenError
 from ralph.values.events import Notice, SessionOpened
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _TRACES_LEAVE_AFTER_STOP_S = 0.5
 def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> MetricsFile | None:
     """Opens the metrics file and writes it for the first time. Returns None if `path` is None.
 
-    `directories` are the directory where ralph was called and the working directory. Raises CannotOpenError, with one
+    `directories` are the directory where ralph was called and the working directory. Raises CannotError, with one
     line of text, if the file cannot be written.
     """
     if path is None:
@@ -47,7 +46,7 @@ def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> 
     try:
         metrics.open()
     except OSError as error:
-        raise CannotOpenError(Outcome.IO_ERROR, metrics.problem(error)) from error
+        raise CannotError(metrics.problem(error), Outcome.IO_ERROR) from error
     return metrics
 
 
@@ -65,7 +64,7 @@ class Telemetry:
     ) -> None:
         """Opens the traces.
 
-        Raises CannotOpenError, with one line of text, if that is impossible. Raises ShortageError if the machine is
+        Raises CannotError, with one line of text, if that is impossible. Raises ShortageError if the machine is
         short of a resource; the run then continues without traces.
         """
         from ralph.output.telemetry.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
@@ -75,7 +74,7 @@ class Telemetry:
                 session_id, environment, version=__version__, tell=self._last_words.append, redact=redact
             )
         except TracingError as error:
-            raise CannotOpenError(Outcome.CONFIG, str(error)) from error
+            raise CannotError(str(error)) from error
 
     def emit(self, event: Event) -> None:
         if self._metrics is not None:

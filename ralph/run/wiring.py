@@ -20,13 +20,12 @@ from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.run.session import CannotOpenError
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
 from ralph.values.limits import LimitSettings
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, UsageError
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
@@ -214,7 +213,7 @@ def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: st
 
 def open_turn_lock(around: Surroundings) -> FileTurnLock | None:
     """Opens the lock that another program shares with this run (RALPH_TURN_LOCK). None if no program shares one.
-    Raises CannotOpenError if the lock is unusable, because the other program relies on it.
+    Raises CannotError if the lock is unusable, because the other program relies on it.
     """
     path = around.environment.get(TURN_LOCK)
     if not path:
@@ -224,7 +223,7 @@ def open_turn_lock(around: Surroundings) -> FileTurnLock | None:
     try:
         return FileTurnLock(path, around.waiter)
     except TurnLockError as error:
-        raise CannotOpenError(Outcome.CONFIG, str(error)) from error
+        raise CannotError(str(error)) from error
 
 
 def build_clients(around: Surroundings) -> TargetClients:

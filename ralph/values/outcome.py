@@ -59,6 +59,15 @@ class Delivery(enum.Enum):
     `io_error`, which replaces the outcome of the run."""
 
 
+class CannotError(Exception):
+    """A command, a run or a job cannot do its work. The message is one line with the reason."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
+        """`outcome` is the outcome of what cannot do its work because of this error."""
+        super().__init__(message)
+        self.outcome = outcome
+
+
 # 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.
 _EXIT_CODES = {
     Outcome.COMPLETED: 0,
