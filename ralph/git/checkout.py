@@ -5,6 +5,7 @@ as ralph's output, and a change of these files is no progress.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from contextlib import suppress
@@ -102,11 +103,14 @@ class GitCheckout:
     def snapshot(self) -> Snapshot:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
         git = self.git()
-        seen = look(git, digests, own=self._own)
+        lines, files = list[str](), dict[str, str]()
+        status = look(git, digests, lines, files, own=self._own)
         guarded = guarded_settings(git.settings) | self._hooks(digests)
         # The content of the plan file counts even if git ignores the file.
-        seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
-        return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
+        files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
+        lines += [f"{path}\0{digest}" for path, digest in sorted(files.items())]
+        whole = hashlib.sha256("\0\0".join(lines).encode("utf-8", "surrogateescape"))
+        return Snapshot(whole.hexdigest(), status.head, files, status.branch, guarded)
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
         """The digest of each hook. The keys are the paths of the hooks relative to the git directory. Only the first

@@ -7,22 +7,19 @@ that their configurations name.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from ralph.git.file_digests import FileDigests
     from ralph.git.own_paths import OwnPaths
-    from ralph.git.runner import GitSeams
 
 # Does not look into submodules: git would start processes that follow the submodules' configuration.
 STATUS_ARGUMENTS = (
@@ -97,60 +94,45 @@ def _entry(record: bytes) -> Iterator[StatusEntry]:
 _GITLINK = b"160000 "
 
 
-class Seen(Struct, frozen=True):
-    """The state of one repository and of all repositories inside it."""
-
-    head: str
-    branch: str | None = None
-    """The current branch, or None if HEAD is detached."""
-    lines: list[str] = field(default_factory=list)
-    """The commit and branch of each repository, git's record of each changed file, and the errors of inner
-    repositories. If there is any progress, `lines` or `files` changes."""
-    files: dict[str, str] = field(default_factory=dict)
-    """The digest of each changed or untracked file, by the file's path relative to the top of the outermost
-    repository."""
-
-    def digest(self) -> str:
-        said = [*self.lines, *(f"{path}\0{digest}" for path, digest in sorted(self.files.items()))]
-        whole = "\0\0".join(said).encode("utf-8", "surrogateescape")
-        return hashlib.sha256(whole).hexdigest()
-
-
 def status_of(git: CheckoutGit) -> GitStatus:
     return status_from(git.read(*STATUS_ARGUMENTS))
 
 
-def look(git: CheckoutGit, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """Reads the state of one repository and of the repositories inside it. Changes of the paths in `own` are not
+def look(
+    git: CheckoutGit,
+    digests: FileDigests,
+    lines: list[str],
+    files: dict[str, str],
+    *,
+    own: OwnPaths,
+    prefix: str = "",
+) -> GitStatus:
+    """Reads the state of one repository and of the repositories inside it. Returns the status of the outermost one.
+
+    Adds to `lines` the commit and branch of each repository, git's record of each changed file, and the errors of inner
+    repositories. Adds to `files` the digest of each changed or untracked file, by the file's path relative to the top of
+    the outermost repository. If there is any progress, one of the two changes. Changes of the paths in `own` are not
     included, because ralph itself writes there. `prefix` is the repository's path within the outermost repository.
     Raises CheckoutError and Interrupted.
     """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))
-    seen = Seen(status.head, status.branch, [f"{prefix}\0{status.head}\0{status.branch}"])
+    lines.append(f"{prefix}\0{status.head}\0{status.branch}")
     for entry in entries:
-        seen.lines.append(prefix + entry.record.decode("utf-8", "surrogateescape"))
+        lines.append(prefix + entry.record.decode("utf-8", "surrogateescape"))
         if not entry.is_nested:
-            seen.files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118 - digests are of strings
+            files[prefix + entry.path] = digests.of(os.path.join(git.top, entry.path))  # noqa: PTH118 - digests are of strings
     for path in _inner_repositories(git, entries):
-        inner = _look_inside(git.top / path, git.seams, digests, own=own, prefix=f"{prefix}{path}/")
-        seen.lines.extend(inner.lines)
-        seen.files.update(inner.files)
-    return seen
+        below = f"{prefix}{path}/"
+        try:
+            look(CheckoutGit(git.top / path, git.seams), digests, lines, files, own=own, prefix=below)
+        except CheckoutError as error:
+            lines.append(f"{below}\0{error}")
+    return status
 
 
 def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> Iterator[StatusEntry]:
     return (entry for entry in entries if not own.hold(prefix + entry.path))
-
-
-def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
-    """Reads the state of an inner repository. If git fails there, the text of its error is used as the state. Raises
-    Interrupted.
-    """
-    try:
-        return look(CheckoutGit(top, seams), digests, own=own, prefix=prefix)
-    except CheckoutError as error:
-        return Seen("", lines=[f"{prefix}\0{error}"])
 
 
 def _inner_repositories(git: CheckoutGit, entries: Iterable[StatusEntry]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from threading import RLock
@@ -113,13 +113,13 @@ class CommandBox:
 
     # --- Parts
 
-    @contextmanager
-    def _parts(self) -> Iterator[BoxParts]:
-        """Holds the lock. Raises OSError if the sandbox cannot be made."""
+    @property
+    def parts(self) -> BoxParts:
+        """Which files commands may use. Raises OSError if the sandbox cannot be made."""
         with self._lock:
             if self._made is None:
                 self._made = self._make()
-            yield self._made
+            return self._made
 
     def _make(self) -> BoxParts:
         plan, roots, environment, places = self._plan, self._roots, self._environment, self._places()
@@ -160,17 +160,11 @@ class CommandBox:
         own = self._find_own_files()
         return () if own is None else (os.path.realpath(own),)
 
-    @property
-    def parts(self) -> BoxParts:
-        """Which files commands may use. Raises OSError."""
-        with self._parts() as parts:
-            return parts
-
     def protected(self) -> ProtectedFiles:
         """The protected files of the run. They are not thread-safe: only the pieces of `disk` use them. Raises OSError."""
-        with self._parts():
-            assert self._protected is not None  # noqa: S101 - made with the parts
-            return self._protected
+        _ = self.parts
+        assert self._protected is not None  # noqa: S101 - made with the parts
+        return self._protected
 
     # --- Around a command, on the main thread
 
@@ -304,22 +298,21 @@ class CommandBox:
 
     def prepare(self) -> None:
         """Makes all parts that the next command needs. Raises OSError."""
-        with self._parts() as parts:
-            self._fresh_ruleset(parts)
+        self._fresh_ruleset()
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
         as the command sees their paths. Removes the addresses of the user's agents, such as the SSH agent, unless
         the settings give sockets back. Raises OSError.
         """
-        with self._parts() as parts:
-            kept = {
-                name: value
-                for name, value in environment.items()
-                if self._plan.sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
-            }
-            caches = {name: parts.inside(self._cache) + below for name, below in CACHES.items()}
-            return {**kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
+        parts = self.parts
+        kept = {
+            name: value
+            for name, value in environment.items()
+            if self._plan.sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
+        }
+        caches = {name: parts.inside(self._cache) + below for name, below in CACHES.items()}
+        return {**kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
 
     def confine(self, *, lasts: bool = False) -> Callable[[str], Confinement] | None:
         """The function that a supervisor must call before each command: `confinement`. None if commands run as they are."""
@@ -330,7 +323,7 @@ class CommandBox:
         call. The command's way to the allowed hosts lasts until the next command, or until the end of the run if
         `lasts` is True. Raises OSError.
         """
-        with self._parts() as parts:
+        with self._lock:
             self._close_door()
             door = None
             if self._has_own_network and self._plan.net == "proxy":
@@ -343,10 +336,10 @@ class CommandBox:
                 else:
                     self._door = door
             return Confinement(
-                self._fresh_ruleset(parts),
+                self._fresh_ruleset(),
                 self._program,
                 self._plan.most_file_bytes,
-                self._bwrap_words(parts),
+                self._bwrap_words(),
                 os.path.realpath(directory),
                 self._mounts,
                 -1 if door is None else door.descriptor,
@@ -372,7 +365,8 @@ class CommandBox:
         """
         from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
 
-        with self._parts() as parts:
+        parts = self.parts
+        with self._lock:
             protected = self._read_only() if self._means.bwrap is not None else ()
         others = (*self._roots[1:], *self._plan.write)
         return denial_note(
@@ -391,13 +385,12 @@ class CommandBox:
         """Starts a process in the sandbox. Takes the arguments of `starting.start_process`."""
         if not self.is_confined:
             return start_process(arguments, **options)
-        with self._parts() as parts:
-            return start_confined(arguments, self._fresh_ruleset(parts), self._search_program, **options)
+        with self._lock:
+            return start_confined(arguments, self._fresh_ruleset(), self._search_program, **options)
 
     def outside(self, path: str) -> str:
         """As `BoxParts.outside`. Raises OSError."""
-        with self._parts() as parts:
-            return parts.outside(path, self._visible(parts))
+        return self.parts.outside(path, self._visible())
 
     def close(self) -> None:
         """Closes the ruleset and the proxy, and removes the temporary files. Must be called when no command runs."""
@@ -449,18 +442,18 @@ class CommandBox:
         bwrap, abi = self._means.bwrap, self._means.landlock.abi
         return tuple(f"{place}={rights}" for place, rights in own_mounts(abi)) if bwrap and abi else ()
 
-    def _fresh_ruleset(self, parts: BoxParts) -> int:
-        return self._ruleset.fresh(partial(landlock_rules, parts))
+    def _fresh_ruleset(self) -> int:
+        with self._lock:
+            return self._ruleset.fresh(partial(landlock_rules, self.parts))
 
     # --- Mounts
 
-    def _bwrap_words(self, parts: BoxParts) -> tuple[str, ...]:
+    def _bwrap_words(self) -> tuple[str, ...]:
         """The command line of bubblewrap for a command that starts now. Empty without namespaces."""
         bwrap = self._means.bwrap
         if bwrap is None:
             return ()
-        read_only = self._read_only()
-        guarded = self._read_only_files
+        parts, read_only, guarded = self.parts, self._read_only(), self._read_only_files
         # git could not work without its own files.
         masked = [
             place
@@ -476,7 +469,7 @@ class CommandBox:
             bwrap,
             temporary=parts.temporary if parts.has_own_temporary else None,
             writable=[one for one in parts.writable if one in self._plan.write or os.path.exists(one)],
-            visible=self._visible(parts),
+            visible=self._visible(),
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
             read_only=read_only,
             empty_directories=filter(os.path.isdir, parts.empty),
@@ -487,8 +480,8 @@ class CommandBox:
         )
         return tuple(words)
 
-    def _visible(self, parts: BoxParts) -> tuple[str, ...]:
-        places = dict.fromkeys((*parts.visible, *parts.readable, *self._own_files))
+    def _visible(self) -> tuple[str, ...]:
+        places = dict.fromkeys((*self.parts.visible, *self.parts.readable, *self._own_files))
         return tuple(filter(os.path.exists, places))
 
     def _read_only(self) -> tuple[str, ...]:
