@@ -263,14 +263,28 @@ def _findings(
         from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
 
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
+    ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if not line.probe:
-        yield from _endpoint_findings(settings, waiter, clock, 0.0 if lacking else PATIENCE_S)
+        from ralph.cli.checks.endpoints import look_at_endpoints  # noqa: PLC0415 - not for --offline
+
+        yield from look_at_endpoints(
+            list(dict.fromkeys(target.base_url for target in settings.targets)),
+            ca_file,
+            # 0 means no limit in a run, but doctor must end
+            settings.clocks.connect_s or ClockSettings().connect_s,
+            waiter,
+            clock,
+            patience_s=0.0 if lacking else PATIENCE_S,
+        )
     elif problem is not None:
         yield warn(
             "targets", "not asked: a run would not begin with these settings", "correct the settings first"
         )
     else:
-        yield from _about_targets(settings, environment, waiter, clock)
+        from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
+
+        seams = ProbeSeams(ca_file, waiter, clock, _redactor(environment, settings).redact_all)
+        yield from probe_targets(settings.targets, seams)
 
 
 def _about_checkout(
@@ -284,18 +298,6 @@ def _about_checkout(
     from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
 
     yield from look_at_claude_rules(cwd, environment, settings)
-
-
-def _about_targets(
-    settings: Settings, environment: Mapping[str, str], waiter: InboxWaiter, clock: SystemClock
-) -> Iterator[Finding]:
-    """Sends a request to each target, and yields the findings."""
-    from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
-
-    ca_file = settings.model.ca_file
-    redact = _redactor(environment, settings).redact_all
-    seams = ProbeSeams(None if ca_file is None else str(ca_file), waiter, clock, redact)
-    yield from probe_targets(settings.targets, seams)
 
 
 def _look_at_values(settings: Settings) -> Finding:
@@ -312,23 +314,6 @@ def _look_at_values(settings: Settings) -> Finding:
         reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
         return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
     return ok("settings", "all of them can be used")
-
-
-def _endpoint_findings(
-    settings: Settings, waiter: InboxWaiter, clock: SystemClock, patience_s: float
-) -> Iterator[Finding]:
-    from ralph.cli.checks.endpoints import look_at_endpoints  # noqa: PLC0415 - not for --offline
-
-    ca_file = settings.model.ca_file
-    yield from look_at_endpoints(
-        list(dict.fromkeys(target.base_url for target in settings.targets)),
-        str(ca_file) if ca_file is not None else None,
-        # 0 means no limit in a run, but doctor must end
-        settings.clocks.connect_s or ClockSettings().connect_s,
-        waiter,
-        clock,
-        patience_s=patience_s,
-    )
 
 
 COMMAND = SettingsCommand("doctor", doctor, DoctorLine)

@@ -19,7 +19,7 @@ from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.endpoint import is_loopback
 from ralph.values.errors import NetworkCause
 from ralph.values.ports import TIMED_OUT
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     import ssl
@@ -76,57 +76,48 @@ def look_at_endpoints(
     tries again for `patience_s` seconds in total.
     """
     patient_until_s = clock.now_s() + patience_s
-    looks = []
-    for base_url in base_urls:
-        look = _look_from(base_url, ca_file, connect_s, waiter)
-        if isinstance(look, _ConnectionAttempt):
-            look = _started(look, waiter, clock, patient_until_s - clock.now_s())
-        looks.append(look)
+    looks = [
+        _begun(base_url, ca_file, connect_s, waiter, clock, until_s=patient_until_s) for base_url in base_urls
+    ]
     until_s = clock.now_s() + connect_s
     for look in looks:
         yield look if isinstance(look, Finding) else look.finding(until_s)
 
 
-def _started(
-    look: _ConnectionAttempt, waiter: Waiter, clock: Clock, within_s: float
+def _begun(
+    base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter, clock: Clock, *, until_s: float
 ) -> Finding | _ConnectionAttempt:
-    try:
-        patiently(look.start, waiter, clock, within_s)
-    except ShortageError as error:
-        return short(look.subject, error)
-    return look
-
-
-def _look_from(
-    base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter
-) -> Finding | _ConnectionAttempt:
+    """A check that runs on a thread, or a finding that says why it could not begin."""
+    subject = f"endpoint {base_url}"
     try:
         hop = _first_hop(route_to(base_url, ca_file, is_loopback=is_loopback(base_url)))
+        attempt = _ConnectionAttempt(subject, hop, connect_s, waiter)
+        patiently(attempt.start, waiter, clock, until_s - clock.now_s())
     except OSError as error:
         shortage = shortage_of(error)
         if shortage is not None:
-            return short(_subject(base_url), shortage)
+            return short(subject, shortage)
         reason = error.strerror or str(error)
         return fail(
-            _subject(base_url),
+            subject,
             f"the CA file {ca_file} cannot be used: {reason}",
             "correct model.ca_file or SSL_CERT_FILE",
         )
     except ValueError as error:
-        return fail(_subject(base_url), str(error), "correct the base URL, or HTTPS_PROXY and NO_PROXY")
-    return _ConnectionAttempt(base_url, hop, connect_s, waiter)
+        return fail(subject, str(error), "correct the base URL, or HTTPS_PROXY and NO_PROXY")
+    return attempt
 
 
 class _ConnectionAttempt:
     """One attempt to connect, in a separate thread. The caller may stop waiting for the thread."""
 
-    def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
+    def __init__(self, subject: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
         self._hop = hop
         self._connect_s = connect_s
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._stage = "name lookup"
-        self.subject = _subject(base_url)
+        self._subject = subject
 
     def start(self) -> None:
         """Starts the thread. If this raises ShortageError, the caller may call `start` again."""
@@ -134,7 +125,7 @@ class _ConnectionAttempt:
 
     def finding(self, until_s: float) -> Finding:
         outcome = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=self._hop.where)
-        hop, subject = self._hop, self.subject
+        hop, subject = self._hop, self._subject
         if outcome is TIMED_OUT:
             outcome = TimeoutError(f"nothing came within {self._connect_s:g} s")
         if isinstance(outcome, Exception):
@@ -193,7 +184,3 @@ def _first_hop(route: EndpointRoute) -> Hop:
 
 def _hop(url: httpx.URL, tls: ssl.SSLContext | None, *, is_proxy: bool) -> Hop:
     return Hop(url.raw_host.decode("ascii"), url.port or _DEFAULT_PORTS[url.scheme], tls, is_proxy)
-
-
-def _subject(base_url: str) -> str:
-    return f"endpoint {base_url}"
