@@ -61,6 +61,7 @@ PLACES = (
     "test_protected_files.py",
     "test_box_parts.py",
 )
+ROOTS = ("test_protected_roots.py", "test_nested_repositories.py")
 COMMANDS = (
     "test_kill_below.py",
     "test_launcher.py",
@@ -522,6 +523,41 @@ MUTANTS = (
         PLACES,
     ),
     Mutant(
+        "a-root-in-a-protected-folder-is-writable",
+        "a root that is or lies in a protected folder is closed to commands",
+        "return tuple(root for root in roots if self._place_of(root, UNWRITTEN) is None)",
+        "return tuple(roots)",
+        ROOTS,
+    ),
+    Mutant(
+        "a-keyring's-git-directory-is-readable",
+        "no git directory that must not be read is opened to commands",
+        "tuple(one for one in found if places.why_not_read(one) is None)",
+        "tuple(found)",
+        ROOTS,
+    ),
+    Mutant(
+        "names-are-guarded-below-the-root-only",
+        "a root may itself be the folder of a protected name",
+        "for count in range(len(parts)):",
+        "for count in range(1):",
+        ROOTS,
+    ),
+    Mutant(
+        "an-old-folder-gets-a-protected-name",
+        "a folder that was renamed makes its files new",
+        "_is_new((path, above) if is_telling else (path,), since_ns)",
+        "_is_new((path,), since_ns)",
+        ROOTS,
+    ),
+    Mutant(
+        "files-at-the-top-are-left-out-too",
+        "protected files at the top of a root are committed",
+        'all(obeyed.search("".join(rest.partition("/")[1:])) for rest in inside)',
+        'any(obeyed.search(f"/{rest}") for rest in inside)',
+        ROOTS,
+    ),
+    Mutant(
         "a-guard-that-cannot-be-kept-is-dropped",
         "a row with a guard that could not be kept is an error",
         "if kind not in GUARDS[guard].takes:",
@@ -552,7 +588,7 @@ MUTANTS = (
     Mutant(
         "mounts-leave-protected-files-out",
         "with namespaces, protected files are read-only",
-        "GuardedFiles(READ_ONLY, roots, git.granted, parts.read_only)",
+        "GuardedFiles(READ_ONLY, open_roots, granted, parts.read_only)",
         "GuardedFiles(READ_ONLY, (), (), ())",
         PLACES,
     ),
@@ -566,8 +602,8 @@ MUTANTS = (
     Mutant(
         "comparison-leaves-names-out",
         "protected names at the top of a root are compared after a command",
-        "for root in roots for name in names_with(guard)",
-        "for root in () for name in names_with(guard)",
+        "for root in roots for name in names_at(root, guard)",
+        "for root in () for name in names_at(root, guard)",
         PLACES,
     ),
     Mutant(

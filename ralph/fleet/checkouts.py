@@ -29,7 +29,8 @@ from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.places.nested_repositories import look_for_repositories
+from ralph.places.nested_repositories import look_below
+from ralph.places.places import below_tops
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError, shortage_of
@@ -538,15 +539,17 @@ class JobCheckout:
 
     def _listed(self) -> tuple[list[bytes], dict[bytes, int], list[str]]:
         """The tracked files that differ from the index, the sizes of the other files that are not ignored, and what is
-        left out: other repositories, and files that cannot be read. Files that the index has without the commit of HEAD
-        count as other files.
+        left out: other repositories, protected files below the top, and files that cannot be read. Files that the index has
+        without the commit of HEAD count as other files.
         """
-        nested = look_for_repositories(os.path.realpath(self.directory)).found
+        top = os.path.realpath(self.directory)
+        nested, is_below = look_below(top).found, below_tops((top,))
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
         unreadable: dict[bytes, None] = {}
         programs: dict[str, None] = {}
+        protected: dict[bytes, None] = {}
         left_out: list[str] = []
         for line in filter(None, output.split(b"\0")):
             is_untracked, path = line[:1] == b"?", line[2:]
@@ -554,6 +557,8 @@ class JobCheckout:
             status = _status(whole)
             if is_untracked and any(one.holds(os.fsdecode(path)) for one in nested):
                 programs[next(one.path for one in nested if one.holds(os.fsdecode(path)))] = None
+            elif is_below(f"{top}/{os.fsdecode(path)}".rstrip("/")):
+                protected[path] = None
             elif is_untracked and path.endswith(b"/"):
                 left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
             elif status and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK):
@@ -565,6 +570,7 @@ class JobCheckout:
                 changed[path] = None
         left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
         left_out += [f"{path} (a repository that names a program)" for path in programs]
+        left_out += [f"{os.fsdecode(path)} (agents and later runs obey it)" for path in protected]
         return list(changed), sizes, left_out
 
     def _take_in(self, head: str) -> None:

@@ -35,7 +35,8 @@ from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory
 from ralph.places.git_places import foreign_directories
-from ralph.places.nested_repositories import look_for_repositories
+from ralph.places.nested_repositories import look_below
+from ralph.places.places import below_tops
 from ralph.places.table import TOLD, git_entries_with
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class GitCheckout:
         self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
         self._warn, self._warned = warn, ""
+        self._is_below = below_tops([*map(str, self._given)])
+        self._began_s = seams.clock.utc_now().timestamp()
 
     @cached_property
     def git_directory(self) -> Path:
@@ -145,7 +148,8 @@ class GitCheckout:
 
     def commit(self, message: str) -> bool:
         """Commits all uncommitted work and returns whether there was any. Skips repositories inside this one that are
-        not tracked, and those whose configuration names a program, also if they are staged. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
+        not tracked. Skips those whose configuration names a program, and protected files below the working directory, also
+        if they are staged. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
         branch.
         """
         self.refuse_foreign()
@@ -153,10 +157,12 @@ class GitCheckout:
         status = status_of(git)
         self.refuse_unfinished(status)
         self.refuse_detached(status)
-        nested = self._look_for_nested()
+        all_entries = [*counted(status.entries, self._own)]
+        protected = {entry.path for entry in all_entries if self._is_protected(entry)}
+        nested = self._look_for_planted(protected)
         entries, left_out = [], []
-        for entry in counted(status.entries, self._own):
-            if any(_is_of(entry, one) for one in nested):
+        for entry in all_entries:
+            if entry.path in protected or any(_is_of(entry, one) for one in nested):
                 left_out.append(entry)
             elif not entry.is_nested:
                 entries.append(entry)
@@ -175,18 +181,28 @@ class GitCheckout:
         )
         return True
 
-    def _look_for_nested(self) -> tuple[NestedRepository, ...]:
-        """Looks through the tree for repositories whose configuration names a program, and tells the user of them."""
+    def _is_protected(self, entry: StatusEntry) -> bool:
+        """Whether an entry is a protected file below the directories where the agent may write. At their tops, commands
+        cannot change such files.
+        """
+        return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
+
+    def _look_for_planted(self, protected: set[str]) -> tuple[NestedRepository, ...]:
+        """Looks through the tree for repositories whose configuration names a program, and for protected files that are new,
+        and tells the user of them and of the paths `protected`, which are not committed.
+        """
         digests = FileDigests(self._seams.waiter, self._seams.clock)
 
         def is_over() -> bool:
             digests.look_up()
             return False
 
-        look = look_for_repositories(str(self.top), is_over=is_over)
-        sentence = look.sentence()
+        look = look_below(
+            str(self.top), roots=[*map(str, self._given)], since_s=self._began_s, is_over=is_over
+        )
+        sentence = replace(look, changed=tuple(sorted({*look.changed, *protected}))).sentence()
         if sentence and sentence != self._warned:
-            self._warn(f"{sentence}; commits leave such repositories out")
+            self._warn(f"{sentence}; commits leave them out")
         self._warned = sentence
         return look.found
 
@@ -285,7 +301,8 @@ class GitCheckout:
 
     def uncommitted(self, status: GitStatus) -> list[StatusEntry]:
         """The files that `commit` would commit."""
-        return [entry for entry in counted(status.entries, self._own) if not entry.is_nested]
+        entries = counted(status.entries, self._own)
+        return [entry for entry in entries if not entry.is_nested and not self._is_protected(entry)]
 
     def _is_anything_staged(self, git: CheckoutGit, head: str) -> bool:
         but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ralph.machine.repository import is_within
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_places import git_places
-from ralph.places.places import places_of
+from ralph.places.places import names_at, places_of
 from ralph.places.state import named_state_directories
-from ralph.places.table import git_entries_with, names_with
+from ralph.places.table import git_entries_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
@@ -161,10 +162,10 @@ class GuardedFiles:
         """The directories on the way to them, such as `.git/modules`."""
         self._entries = git_entries_with(guard)
         self._folders = tuple(dict.fromkeys(one.rpartition("/")[0] for one in self._entries if "/" in one))
-        self._names = [
-            os.path.split(os.path.join(root, name)) for root in roots for name in names_with(guard)
-        ]
-        self._roots, self._paths = roots, tuple(paths)
+        names = (os.path.join(root, name) for root in roots for name in names_at(root, guard))
+        self._names = [os.path.split(path) for path in dict.fromkeys(names)]
+        self._tops = {root for root in roots if not any(is_within(root, one) for one in roots if one != root)}
+        self._paths = tuple(paths)
         self.look_for_nested()
 
     @property
@@ -211,7 +212,7 @@ class GuardedFiles:
         for path in self._paths:
             yield path, "tree"
         for above, name in self._names:
-            if above not in self._roots:
+            if above not in self._tops:
                 yield above, "around"
             if "*" not in name:
                 yield os.path.join(above, name), "file"

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places import table
@@ -60,8 +61,44 @@ def is_named(path: str, name: str) -> bool:
     """Whether a part of `path` has a name from the table: a file name, or several parts. `*` matches any characters but
     a slash.
     """
-    pattern = re.escape(name).replace(r"\*", "[^/]*")
-    return re.search(f"/{pattern}(/|$)", path.translate(_IGNORED_CHARACTERS), re.IGNORECASE) is not None
+    found = re.search(f"{_pattern(name)}(/|$)", path.translate(_IGNORED_CHARACTERS), re.IGNORECASE)
+    return found is not None
+
+
+def _pattern(name: str) -> str:
+    return "/" + re.escape(name).replace(r"\*", "[^/]*")
+
+
+def names_at(root: str, guard: str) -> tuple[str, ...]:
+    """The names of the table that are guarded at the top of a root, relative to it. A root may itself be the folder of
+    such a name: in `x/.claude`, the name `.claude/settings*.json` is `settings*.json`.
+    """
+    folders = root.split("/")
+    found = []
+    for name in table.names_with(guard):
+        parts = name.split("/")
+        for count in range(len(parts)):
+            around = "/".join(("", *folders[len(folders) - count :]))
+            if not count or is_named(around, "/".join(parts[:count])):
+                found.append("/".join(parts[count:]))
+    return tuple(found)
+
+
+def below_tops(roots: Iterable[str]) -> Callable[[str], bool]:
+    """Returns a function that tells whether a file has a protected name below the top of each root that contains it, and there
+    is such a root. At the top of a root, changes of commands are undone. A file or link in the place of a folder of such a
+    name counts too. Repositories do not: see `nested_repositories.py`.
+    """
+    names = table.names_below_tops()
+    folders = (f"{_pattern(name.rpartition('/')[0])}$" for name in names if "/" in name)
+    obeyed = re.compile("|".join((*(f"{_pattern(name)}(?:/|$)" for name in names), *folders)), re.IGNORECASE)
+    tops = [root.rstrip("/") for root in roots]
+
+    def is_below(path: str) -> bool:
+        inside = [path[len(top) + 1 :].translate(_IGNORED_CHARACTERS) for top in tops if is_within(path, top)]
+        return bool(inside) and all(obeyed.search("".join(rest.partition("/")[1:])) for rest in inside)
+
+    return is_below
 
 
 class GuardedPlaces(Struct, frozen=True):
@@ -89,6 +126,10 @@ class GuardedPlaces(Struct, frozen=True):
     def why_not_written(self, path: str) -> GuardedPlace | None:
         """The place because of which a path must not be written, or None if the table allows writing it."""
         return self._place_of(path, UNWRITTEN)
+
+    def open_of(self, roots: Iterable[str]) -> tuple[str, ...]:
+        """Those of the roots that commands may write: a root that is, or lies in, a protected place is none of them."""
+        return tuple(root for root in roots if self._place_of(root, UNWRITTEN) is None)
 
     def _place_of(self, path: str, guard: str) -> GuardedPlace | None:
         for place in self.found:
@@ -136,14 +177,15 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
                     real = path if path.endswith(_DOTFILES) else resolved(path)
                     found.setdefault(real, GuardedPlace(real, row))
     for_commands = [row for row in table.ROWS if not SANDBOX_GUARDS.isdisjoint(row.guards)]
-    without_git = {**bases, "git": ()}
+    made = GuardedPlaces(tuple(found.values()), roots, tuple(bases.get("given", ())))
+    without_git = {**bases, "git": (), "root": made.open_of(roots)}
     by_guard = {
         guard: table.paths_with(guard, without_git, variables, for_commands) for guard in SANDBOX_GUARDS
     }
     for guard in (READ_ONLY, COMPARED):  # the directory is resolved, not the entry: a link is guarded itself
         split = (path.rpartition("/") for path in by_guard[guard])
         by_guard[guard] = tuple(f"{resolved(above or '/').rstrip('/')}/{name}" for above, _, name in split)
-    return GuardedPlaces(tuple(found.values()), roots, tuple(bases.get("given", ())), by_guard)
+    return replace(made, by_guard=by_guard)
 
 
 def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequence[str]) -> Iterator[str]:

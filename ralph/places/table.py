@@ -244,6 +244,7 @@ ROWS: tuple[PlaceRow, ...] = (
     PlaceRow(
         ("{configuration}", "{config}/ralph"),
         "is ralph's own configuration",
+        (UNREAD, *_OBEYED),
         advice=_ASK_TO_CHANGE,
         source=_SPEC,
     ),
@@ -385,6 +386,13 @@ def named_with(guard: str) -> tuple[tuple[str, str], ...]:
 
 def names_with(guard: str) -> tuple[str, ...]:
     return tuple(name for name, _ in named_with(guard))
+
+
+def names_below_tops() -> tuple[str, ...]:
+    """The names that are compared at the top of a root, and looked for below it. A repository there is judged by its
+    configuration.
+    """
+    return tuple(name for name in names_with(COMPARED) if name != ".git")
 
 
 def git_entries_with(guard: str) -> tuple[str, ...]:

@@ -90,6 +90,8 @@ class CommandBox:
         self._places = places
         self._find_own_files = own_files
         self._disk = disk if plan.is_confined else None
+        self._open_roots: tuple[str, ...] = ()
+        """The roots that the table lets commands write: not one that is or lies in a protected folder."""
         self._lock = RLock()
         """Held while a part is made, and while a ruleset is used: the next use may close it."""
         self._temporary: OwnDirectory | None = None
@@ -130,18 +132,23 @@ class CommandBox:
             # Without the right to search it, git does not take the files that it knows there for removed ones.
             os.chmod(self._closed.path, 0o400)
         self._cache = package_cache(environment, roots[0]) or temporary
+        open_roots = self._open_roots = places.open_of(roots)
         git = git_places(roots, environment, os.getuid())
-        for part in git.parts:
+        granted, parts_of_git = (
+            tuple(one for one in found if places.why_not_read(one) is None)
+            for found in (git.granted, git.parts)
+        )
+        for part in parts_of_git:
             with suppress(OSError):
                 os.mkdir(part)  # git makes `logs` at the first commit, and a place must exist to be opened
         parts = box_parts(
             plan,
             places,
             _unreadable(places),
-            roots=roots,
+            roots=open_roots,
             temporary=temporary,
             cache=os.path.realpath(self._cache),
-            git=(*git.granted, *filter(os.path.isdir, git.parts)),
+            git=(*granted, *filter(os.path.isdir, parts_of_git)),
             programs=tuple(map(_home_of, os.get_exec_path())),
             own_files=self._own_files,
         )
@@ -151,8 +158,8 @@ class CommandBox:
             has_own_temporary=parts.has_own_temporary and os.path.realpath(TEMPORARY) == TEMPORARY,
         )
         state = next(iter(state_directories(environment, home_directories(environment), None)))
-        self._read_only_files = GuardedFiles(READ_ONLY, roots, git.granted, parts.read_only)
-        self._protected = ProtectedFiles(roots, git.granted, state, parts.compared)
+        self._read_only_files = GuardedFiles(READ_ONLY, open_roots, granted, parts.read_only)
+        self._protected = ProtectedFiles(open_roots, granted, state, parts.compared)
         return parts
 
     @property
@@ -368,7 +375,7 @@ class CommandBox:
         parts = self.parts
         with self._lock:
             protected = self._read_only() if self._means.bwrap is not None else ()
-        others = (*self._roots[1:], *self._plan.write)
+        others = (*(one for one in self._open_roots if one != self._roots[0]), *self._plan.write)
         return denial_note(
             output,
             parts,
@@ -462,7 +469,7 @@ class CommandBox:
             and os.path.realpath(place) == place
             and not any(is_within(place, one) or is_within(one, place) for one in guarded.git_directories)
         ]
-        tops = {*parts.writable, *self._roots, *guarded.outer}
+        tops = {*parts.writable, *guarded.outer}
         above = {one for path in (*read_only, *masked) for one in _above_within(path, tops)}
         pinned = (*guarded.outer, *sorted({*above, *guarded.around}))
         words = bwrap_command(

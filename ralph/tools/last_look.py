@@ -1,4 +1,4 @@
-"""The look through the working directories at the end of a run: which repositories in them make git run programs."""
+"""The look through the working directories at the end of a run: what commands may have planted below their tops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.repository import is_within
 from ralph.machine.starting import start_job
-from ralph.places.nested_repositories import Look, look_for_repositories
+from ralph.places.nested_repositories import Look, look_below
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
@@ -17,15 +17,16 @@ _MOST_S = 2.0
 """A run ends soon, also if a file system does not answer."""
 
 
-def last_look(roots: Sequence[str]) -> str:
-    """A sentence for people. Empty if there are no such repositories."""
+def last_look(roots: Sequence[str], since_s: float) -> str:
+    """A sentence for people. Empty if nothing was found. `since_s` is the time when the run began, in seconds of the epoch."""
     until_s = time.monotonic() + _MOST_S
     outermost = [root for root in roots if not any(root != one and is_within(root, one) for one in roots)]
     looks: list[Look] = []
 
     def look() -> None:
         looks.extend(
-            look_for_repositories(one, is_over=lambda: time.monotonic() > until_s) for one in outermost
+            look_below(one, roots=roots, since_s=since_s, is_over=lambda: time.monotonic() > until_s)
+            for one in outermost
         )
 
     try:

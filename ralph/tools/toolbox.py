@@ -84,6 +84,7 @@ class LocalToolbox:
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._may_have_written = False
         """Whether a tool has run that can make files."""
+        self._began_s = clock.utc_now().timestamp()
         self._looked_for: str | None = None
         """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
@@ -183,7 +184,7 @@ class LocalToolbox:
 
     def close(self) -> str:
         """Ends the servers and removes temporary files. Returns a note for people if changes to protected files were undone,
-        or if there are repositories that name programs. Otherwise an empty string.
+        or if commands may have planted something below the working directories. Otherwise an empty string.
         """
         notes = []
         if self._mcp is not None:
@@ -192,7 +193,7 @@ class LocalToolbox:
         if self._may_have_written or self._mcp is not None:
             from ralph.tools.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 
-            notes.append(last_look(self._room.roots.paths))
+            notes.append(last_look(self._room.roots.paths, self._began_s))
         self._room.close()
         return "; ".join(filter(None, notes))
 

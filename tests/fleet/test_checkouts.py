@@ -324,6 +324,23 @@ def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) ->
     assert taken.left_out == ("inner/ (a repository of its own)",)
 
 
+def test_protected_files_below_the_top_are_left_out_and_named(world: World) -> None:
+    world.source.write("sub/.mcp.json", "mine")
+    world.source.commit_all()
+    world.source.git("push", "-q", "origin", "main")
+    checkout = world.check_out()
+    (checkout.directory / "sub/.mcp.json").write_text("changed")
+    (checkout.directory / "sub/.claude").mkdir()
+    (checkout.directory / "sub/.claude/settings.json").write_text("new")
+    (checkout.directory / "new").write_text("new\n")
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    why = "(agents and later runs obey it)"
+    assert sorted(taken.left_out) == [f"sub/.claude/settings.json {why}", f"sub/.mcp.json {why}"]
+    assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
+    assert world.at_remote("diff", "--name-only", "main", taken.commit) == "new"
+
+
 def test_a_checkpoint_keeps_a_submodule_that_is_not_checked_out(world: World) -> None:
     world.source.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
     world.source.git("commit", "-q", "-m", "a submodule")

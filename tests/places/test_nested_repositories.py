@@ -1,15 +1,17 @@
-"""Repositories below a checkout that name programs are found, named, and left out of commits."""
+"""Repositories below a checkout that name programs, and protected files there, are found, named, and left out of commits."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.git.checkout import GitCheckout
-from ralph.places.nested_repositories import look_for_repositories
+from ralph.places.nested_repositories import look_below
+from ralph.places.table import names_below_tops
 from tests.git.repositories import Repository, cloned, committed
 from tests.rows import every_row
 
@@ -74,7 +76,7 @@ def test_a_repository_that_names_a_program_is_named_and_left_out(tmp_path_factor
     place = tmp_path_factory.mktemp("place")
     repository = cloned(place / "work", place / "home")
     run(repository, script)
-    look = look_for_repositories(str(repository.top))
+    look = look_below(str(repository.top))
     [found] = [one for one in look.found if one.path == "evil"]
     assert found.names == names
     said: list[str] = []
@@ -91,7 +93,7 @@ def test_a_repository_that_names_a_program_is_named_and_left_out(tmp_path_factor
     ]
     assert len(said) == 1
     assert "evil (" in said[0]
-    assert said[0].endswith("commits leave such repositories out")
+    assert said[0].endswith("commits leave them out")
     assert not checkout.commit("x")
     assert len(said) == 1
 
@@ -123,19 +125,128 @@ def test_ordinary_repositories_are_neither_named_nor_left_out(repository: Reposi
         "git clone -q . plain; git clone -q --bare . bare; git -c protocol.file.allow=always submodule add -q ../other part",
     )
     repository.git("-C", "part", "config", "core.pager", "less")
-    look = look_for_repositories(str(repository.top))
+    look = look_below(str(repository.top))
     assert (look.found, look.is_whole, look.sentence()) == ((), True, "")
     assert repository.checkout().commit("x")
     assert {"part", "bare/HEAD"} <= {*repository.git("ls-tree", "-r", "--name-only", "HEAD").split()}
 
 
+# What a command does, and the protected files that are named. `sub/.mcp.json` and `sub/.claude/settings.json` are committed.
+PLANTED_FILES = {
+    "servers": ("mkdir x; echo x >x/.mcp.json", ["x/.mcp.json"]),
+    "settings of an agent": (
+        "mkdir -p x/.claude; echo x >x/.claude/settings.local.json",
+        ["x/.claude/settings.local.json"],
+    ),
+    "a deep one": ("mkdir -p x/y/z; echo x >x/y/z/ralph.toml", ["x/y/z/ralph.toml"]),
+    "in other capitals": ("mkdir -p x/.Claude; echo x >x/.Claude/Settings.json", ["x/.Claude/Settings.json"]),
+    "a changed one": ("echo x >sub/.mcp.json", ["sub/.mcp.json"]),
+    "one with the old times": (
+        "touch -r sub/.mcp.json t; echo x >sub/.mcp.json; touch -r t sub/.mcp.json; rm t",
+        ["sub/.mcp.json"],
+    ),
+    "an older file, renamed": ("mkdir x; cp a.txt x/t; mv x/t x/.mcp.json", ["x/.mcp.json"]),
+    "an older folder, renamed": ("mv other sub2; mkdir x; mv sub2 x/.claude", ["x/.claude/settings.json"]),
+    "a link": ("mkdir x; ln -s ../a.txt x/.mcp.json", ["x/.mcp.json"]),
+    "a link in the place of a folder": ("mkdir x; ln -s ../other x/.claude", ["x/.claude"]),
+    "what is staged": ("mkdir x; echo x >x/.mcp.json; git add x", ["x/.mcp.json"]),
+    "several": ("mkdir x; echo x | tee x/.mcp.json >x/ralph.toml", ["x/.mcp.json", "x/ralph.toml"]),
+}
+
+
+def with_older_files(place: Path) -> tuple[Repository, float]:
+    """A repository with protected files, and a time after these were made."""
+    repository = cloned(place / "work", place / "home")
+    for name in (
+        "sub/.mcp.json",
+        "sub/.claude/settings.json",
+        "other/settings.json",
+        ".mcp.json",
+        "ralph.toml",
+    ):
+        repository.write(name, "mine")
+    repository.commit_all()
+    time.sleep(0.05)
+    return repository, time.time()
+
+
+@every_row(("script", "names"), list(PLANTED_FILES.values()))
+def test_a_new_protected_file_below_the_top_is_named_and_left_out(tmp_path_factory, script, names) -> None:
+    repository, since_s = with_older_files(tmp_path_factory.mktemp("place"))
+    said: list[str] = []
+    checkout = GitCheckout(
+        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
+    )
+    run(repository, script)
+    look = look_below(str(repository.top), since_s=since_s)
+    assert list(look.changed) == names
+    assert ", ".join(names) in look.sentence()
+    repository.write("work.txt")
+    assert checkout.commit("x")
+    committed_now = repository.git("diff", "--no-renames", "--name-only", "HEAD~1", "HEAD").split()
+    assert "work.txt" in committed_now
+    assert not {*names}.intersection(committed_now)
+    assert len(said) == 1
+    assert all(name in said[0] for name in names)
+    assert not checkout.commit("x")
+    assert len(said) == 1
+
+
+# What is neither named nor left out, where the agent may write in the working directory and in `given`.
+ORDINARY = {
+    "nothing": ":",
+    "files with similar names": "mkdir -p x/claude; echo x | tee x/mcp.json x/claude/settings.json x/.claude.json >x/settings.json",
+    "other files beside them": "echo x >sub/other.txt",
+    "a folder with such a name": "mkdir -p x/.mcp.json; echo x >x/y",
+    "at the top, where changes are undone": "echo x >.mcp.json; echo x >ralph.toml; mkdir .claude; echo x >.claude/settings.json",
+    "at the top of another root": "mkdir given; echo x >given/.mcp.json",
+}
+
+
+@every_row("script", list(ORDINARY.values()))
+def test_other_files_are_neither_named_nor_left_out(tmp_path_factory, script) -> None:
+    repository, since_s = with_older_files(tmp_path_factory.mktemp("place"))
+    run(repository, script)
+    roots = (str(repository.top), f"{repository.top}/given")
+    assert look_below(str(repository.top), roots=roots, since_s=since_s).changed == ()
+    assert look_below(str(repository.top), roots=roots, since_s=since_s).sentence() == ""
+    repository.write("work.txt")
+    checkout = GitCheckout(
+        repository.top,
+        repository.top,
+        plan_file="P",
+        seams=repository.seams(),
+        writable=(repository.top / "given",),
+    )
+    assert checkout.commit("x")
+    assert repository.git("status", "--porcelain") == ""
+
+
+def test_a_removed_protected_file_stays_in_the_commits(tmp_path: Path) -> None:
+    repository, _ = with_older_files(tmp_path)
+    run(repository, "rm -r sub")
+    repository.write("work.txt")
+    said: list[str] = []
+    checkout = GitCheckout(
+        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
+    )
+    assert checkout.commit("x")
+    assert repository.git("diff", "--name-only", "HEAD~1", "HEAD").split() == ["work.txt"]
+    assert "sub/.claude/settings.json, sub/.mcp.json" in said[0]
+
+
+def test_a_directory_with_a_protected_file_is_recognised_by_whole_names() -> None:
+    """A `*` there would match no name, and the file would be found by nobody."""
+    assert not any("*" in (name.rpartition("/")[0] or name) for name in names_below_tops())
+
+
 def test_the_look_is_bounded(repository: Repository) -> None:
     for number in range(30):
         repository.write(f"d{number}/f")
-    look = look_for_repositories(str(repository.top), most_entries=40)
+    look = look_below(str(repository.top), most_entries=40)
     assert not look.is_whole
     assert "too large" in look.sentence()
-    assert not look_for_repositories(str(repository.top), is_over=lambda: True).is_whole
+    assert not look_below(str(repository.top), is_over=lambda: True).is_whole
 
 
 def test_links_on_the_way_are_not_followed(repository: Repository, tmp_path: Path) -> None:
@@ -143,4 +254,4 @@ def test_links_on_the_way_are_not_followed(repository: Repository, tmp_path: Pat
     other.git("config", "core.pager", "x")
     (repository.top / "there").symlink_to(tmp_path)
     os.mkfifo(repository.top / "pipe")
-    assert look_for_repositories(str(repository.top)).found == ()
+    assert look_below(str(repository.top)).found == ()

@@ -1,0 +1,186 @@
+"""A root that is or lies in a protected folder is judged by that folder's rules. Each row is tried at both levels of the
+sandbox with a command, and without a sandbox with Write, once as an added directory and once as the working directory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.git.repositories import committed
+from tests.places.test_one_table import LEVELS
+from tests.tools.conftest import Tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# A directory below the home that is given as a root, a protected file in it, and a command that changes the file there.
+ATTACKS = {
+    "the user's settings for agents": (".claude", "settings.json", "echo evil >settings.json"),
+    "new settings for agents": (".claude", "settings.local.json", "echo evil >settings.local.json"),
+    "a new file of settings, renamed": (".claude", "settings.json", "echo evil >x; mv -f x settings.json"),
+    "through a link": ("link", "settings.json", "echo evil >settings.json"),
+    "a project's settings": ("other/.claude", "settings.json", "echo evil >settings.json"),
+    "SSH keys": (".ssh", "config", "echo evil >config"),
+    "new SSH keys": (".ssh", "authorized_keys", "echo evil >authorized_keys"),
+    "a folder in that of SSH keys": (".ssh/keys", "one", "echo evil >one"),
+    "a keyring that is a repository": (".password-store", ".git/HEAD", "echo evil >.git/HEAD"),
+    "ralph's configuration": (".config/ralph", "config.toml", "echo evil >config.toml"),
+    "above ralph's configuration": (".config", "ralph/config.toml", "echo evil >ralph/config.toml"),
+    "sessions": (".local/state/ralph/sessions", "x.jsonl", "echo evil >x.jsonl"),
+    "hooks": ("other/.git/hooks", "pre-commit", "echo evil >pre-commit"),
+    "git's configuration": ("other/.git", "config", "echo evil >config"),
+    "git's attributes": ("other/.git/info", "attributes", "echo evil >attributes"),
+    "the git directory of a submodule": ("other/.git/modules/part", "config", "echo evil >config"),
+    "hooks of a bare repository": ("bare.git/hooks", "pre-receive", "echo evil >pre-receive"),
+    "a folder with a protected name": ("other/.mcp.json", "x", "echo evil >x"),
+}
+# Such a file that neither commands nor Read and searches may read.
+SECRETS = {
+    "SSH keys": (".ssh", "config"),
+    "a folder in that of SSH keys": (".ssh/keys", "one"),
+    "a keyring that is a repository": (".password-store", ".git/HEAD"),
+    "ralph's configuration": (".config/ralph", "config.toml"),
+    "sessions": (".local/state/ralph/sessions", "x.jsonl"),
+}
+MINE = "canary of mine"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    for name in ("work", ".password-store", "other"):
+        committed(home / name, home)
+    (home / "other/.git/hooks").mkdir(exist_ok=True)
+    (home / "other/.git/info").mkdir(exist_ok=True)
+    made = committed(home / "source", home)
+    made.git("clone", "-q", "--bare", ".", "../bare.git")
+    other = home / "other"
+    made.git(
+        "-C", str(other), "-c", "protocol.file.allow=always", "submodule", "add", "-q", "../source", "part"
+    )
+    for name in (".claude", ".ssh/keys", ".config/ralph", ".local/state/ralph/sessions"):
+        (home / name).mkdir(parents=True)
+    for name in ("other/.claude", "other/.mcp.json"):
+        (home / name).mkdir()
+    (home / "link").symlink_to(".claude")
+    for name in (".claude/settings.json", "other/.claude/settings.json", ".ssh/config", ".ssh/keys/one"):
+        (home / name).write_text(MINE)
+    for name in (".config/ralph/config.toml", ".local/state/ralph/sessions/x.jsonl"):
+        (home / name).write_text(MINE)
+    return home
+
+
+def tools_with(home: Path, root: Path, level: str | None, *, is_added: bool) -> Iterator[Tools]:
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    work = home / "work" if is_added else root
+    writable = (root,) if is_added else ()
+    settings: dict[str, Any] = {"cwd": work, "environment": environment, "writable": writable}
+    if level is not None:
+        plan = plan_box(SandboxSettings(), environment, (work, *writable), work)
+        if level == "landlock":
+            plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
+        if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
+            pytest.skip(f"no {level} here")
+        settings["box_plan"] = plan
+    tools = Tools(work, **settings)
+    yield tools
+    tools.box.close()
+
+
+def content_of(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_command_changes_a_protected_file(home: Path, level: str, attack: str, is_added: bool) -> None:
+    root, name, command = ATTACKS[attack]
+    file = home / root / name
+    before = content_of(file)
+    for tools in tools_with(home, home / root, level, is_added=is_added):
+        tools.call("Bash", {"command": f"cd {home / root} && {command}"})
+        assert content_of(file) == before
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_write_refuses_it_without_a_sandbox_too(home: Path, attack: str, is_added: bool) -> None:
+    root, name, _ = ATTACKS[attack]
+    file = home / root / name
+    before = content_of(file)
+    for tools in tools_with(home, home / root, None, is_added=is_added):
+        said = tools.call("Write", {"file_path": str(file), "content": "evil"})
+        assert said.is_error
+        assert "is not written" in said.content
+        assert content_of(file) == before
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_nothing_reads_a_secret_there(home: Path, level: str, secret: str, is_added: bool) -> None:
+    root, name = SECRETS[secret]
+    place = home / root
+    (place / name).write_text(MINE)
+    for tools in tools_with(home, place, level, is_added=is_added):
+        for tool, arguments in (
+            ("Bash", {"command": f"cat {place / name}; cp {place / name} {home}/work/x; cat {home}/work/x"}),
+            ("Read", {"file_path": str(place / name)}),
+            ("Grep", {"pattern": "canary", "path": str(place), "output_mode": "content"}),
+        ):
+            assert MINE not in tools.call(tool, arguments).content, tool
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_rest_of_such_a_folder_is_for_the_work(home: Path, level: str) -> None:
+    root = home / ".claude"
+    for tools in tools_with(home, root, level, is_added=True):
+        said = tools.call("Bash", {"command": f"mkdir {root}/skills && echo x >{root}/skills/x && echo done"})
+        assert said.content == "done"
+        assert not tools.call("Write", {"file_path": str(root / "notes.md"), "content": "x"}).is_error
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_model_is_told_what_the_sandbox_denies(home: Path, level: str) -> None:
+    for tools in tools_with(home, home / ".ssh", level, is_added=True):
+        said = tools.call("Bash", {"command": f"echo evil >{home}/.ssh/new"}).content
+        assert (
+            f"the sandbox denies writing {home}/.ssh/new; allowed for writing: the working directory, $TMPDIR"
+            in said
+        )
+
+
+# Where commands make or change protected files below the top, and the files that are named at the end.
+PLANTED = {
+    "servers": ("mkdir x; echo evil >x/.mcp.json", "x/.mcp.json"),
+    "settings": ("mkdir -p x/.claude; echo evil >x/.claude/settings.json", "x/.claude/settings.json"),
+    "changed settings": ("echo evil >dir/ralph.toml", "dir/ralph.toml"),
+}
+
+
+@pytest.mark.parametrize("level", [*LEVELS, None])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_the_end_of_a_run_names_what_commands_made_below(home: Path, level: str | None, planted: str) -> None:
+    command, name = PLANTED[planted]
+    (home / "work/dir/ralph.toml").write_text(MINE)
+    time.sleep(0.05)  # the times of files are as coarse as a tick of the kernel
+    for tools in tools_with(home, home / "other", level, is_added=True):
+        file = str(home / "work" / name)
+        for tool, arguments in (
+            ("Write", {"file_path": file, "content": "evil"}),
+            ("Edit", {"file_path": file, "old_string": MINE, "new_string": "evil"}),
+        ):
+            assert tools.call(tool, arguments).is_error
+        tools.call("Bash", {"command": command})
+        note = tools.box.close()
+        assert "agents and later runs obey" in note
+        assert note.endswith(f"made or changed: {name}")
