@@ -123,6 +123,43 @@ def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
     assert isinstance(call, MalformedCall)
 
 
+@every_row(
+    "raw",
+    [
+        '{"cmd": "git commit -m "fix" && git push", "timeout": 5}',
+        '{"cmd": "a "b" c"}',
+        '{"a": 1_000}',
+        '{"a": [1 2]}',
+        '{"a": 1}{"b": 2}',
+        '{"a": 1} {"b": 2}',
+        '{"a": 1},',
+        '{"a": 1,}',
+        '{"a": [1, 2,]}',
+        '{"a": 1 "b": 2}',
+        '{"a" 1}',
+        "{'a': 1}",
+        "{a: 1}",
+        '{"a": 01}',
+        '{"a": +1}',
+        '{"a": .5}',
+        '{"a": True}',
+        '{"a": "x\ny"}',
+        '{"a": "\\x41"}',
+        '{"a": 1} // done',
+        '```json\n{"a": 1}\n```',
+    ],
+)
+@every_row("reason", ["tool_use", "end_turn"])
+def test_finished_arguments_that_are_no_json_are_an_error_and_never_guessed(raw: str, reason: str) -> None:
+    """Nothing was cut off. A tolerant parser would make another, often shorter, call of them."""
+    answer = assemble(start(), *tool_block(0, raw), *end(reason))
+    (call,) = answer.calls
+    assert isinstance(call, MalformedCall)
+    assert call.raw == raw
+    assert "JSON" in call.reason
+    assert answer.content[0]["input"] == {"INVALID_JSON": raw}
+
+
 def test_nothing_of_a_refusal_may_run() -> None:
     assert assemble(start(), *tool_block(0, "{}"), *end("refusal")).calls == ()
 
