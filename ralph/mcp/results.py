@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 EMPTY = "(no output)"
+EMPTY_FAILURE = "(the server says that the call failed, and nothing else)"
 
 
 class ReceivedImage(Struct, frozen=True):
@@ -29,13 +30,16 @@ Part = str | ReceivedImage
 
 
 def parts_of(result: Mapping[str, Any]) -> list[Part]:
-    """The texts and images of a result, in order. The list has at least one item."""
+    """The texts and images of a result, in order, without blank texts. The list has at least one item. A result may have its
+    content, its structured content, or both; neither of them says whether the call failed.
+    """
     content = result.get("content")
-    parts = [part for block in content for part in _parts(block)] if isinstance(content, list) else []
+    found = (part for block in content for part in _parts(block)) if isinstance(content, list) else ()
+    parts = [part for part in found if not isinstance(part, str) or part.strip()]
     structured = result.get("structuredContent")
     if structured is not None and not any(_is_same(part, structured) for part in parts):
         parts.append(json.dumps(structured, ensure_ascii=False))
-    return parts or [EMPTY]
+    return parts or [EMPTY_FAILURE if is_error(result) else EMPTY]
 
 
 def is_error(result: Mapping[str, Any]) -> bool:
@@ -47,7 +51,7 @@ def _parts(block: Any) -> Iterator[Part]:
         return
     match block.get("type"):
         case "text":
-            yield str(block.get("text", ""))
+            yield text if isinstance(text := block.get("text"), str) else ""
         case "image":
             yield _data(block.get("data"), block.get("mimeType"), "image")
         case "audio":
@@ -96,6 +100,7 @@ def _is_same(part: Part, structured: Any) -> bool:
     if not isinstance(part, str):
         return False
     try:
-        return bool(json.loads(part) == structured)
+        # As texts, because 1 equals true in Python.
+        return json.dumps(json.loads(part), sort_keys=True) == json.dumps(structured, sort_keys=True)
     except (ValueError, RecursionError):
         return False

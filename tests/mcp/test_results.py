@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from ralph.mcp.results import EMPTY, ReceivedImage, is_error, parts_of
+from ralph.mcp.results import EMPTY, EMPTY_FAILURE, ReceivedImage, is_error, parts_of
 from tests.rows import every_row
 
 DATA = base64.b64encode(b"abc").decode()
@@ -45,6 +45,26 @@ DATA = base64.b64encode(b"abc").decode()
         ),
         ({"content": [{"type": "hologram"}]}, ["[content of the type 'hologram', which cannot be shown]"]),
         ({"structuredContent": {"a": "ü"}}, ['{"a": "ü"}']),
+        ({"content": [], "structuredContent": {"rows": 3}}, ['{"rows": 3}']),
+        ({"content": [], "structuredContent": {}}, ["{}"]),
+        ({"content": [], "structuredContent": None}, [EMPTY]),
+        ({"content": [{"type": "text", "text": " \n"}]}, [EMPTY]),
+        ({"content": [{"type": "text"}, {"type": "text", "text": None}]}, [EMPTY]),
+        ({"content": [{"type": "text", "text": ""}], "structuredContent": {"a": 1}}, ['{"a": 1}']),
+        (
+            {
+                "content": [
+                    {"type": "text", "text": "\n"},
+                    {"type": "image", "data": DATA, "mimeType": "image/png"},
+                ]
+            },
+            [ReceivedImage(b"abc", "image/png, 3 bytes")],
+        ),
+        ({"isError": True, "content": []}, [EMPTY_FAILURE]),
+        ({"isError": True}, [EMPTY_FAILURE]),
+        ({"isError": True, "content": [{"type": "text", "text": ""}]}, [EMPTY_FAILURE]),
+        ({"isError": True, "content": [], "structuredContent": {"code": 7}}, ['{"code": 7}']),
+        ({"isError": True, "content": [{"type": "text", "text": "no such file"}]}, ["no such file"]),
     ],
 )
 def test_parts(result, parts) -> None:
@@ -55,6 +75,8 @@ def test_structured_content_that_a_text_repeats_is_shown_once() -> None:
     text = {"type": "text", "text": json.dumps({"b": 1, "a": 2}, indent=2)}
     assert parts_of({"content": [text], "structuredContent": {"a": 2, "b": 1}}) == [text["text"]]
     assert parts_of({"content": [text], "structuredContent": {"a": 3}}) == [text["text"], '{"a": 3}']
+    number = {"type": "text", "text": '{"a": 1}'}
+    assert parts_of({"content": [number], "structuredContent": {"a": True}}) == ['{"a": 1}', '{"a": true}']
 
 
 @every_row(("result", "expected"), [({}, False), ({"isError": True}, True), ({"isError": "yes"}, False)])
