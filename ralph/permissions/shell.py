@@ -25,6 +25,8 @@ _MOST_LEVELS = 200
 """The maximum depth of the syntax tree that is searched. Real commands are much less deep."""
 _MOST_LEVELS_OF_COMMANDS = 20
 """The maximum depth to which commands within commands, such as `sh -c`, are searched."""
+_MOST_BACKQUOTED = 200
+"""The maximum number of commands in backquotes that are read apart, each of which is parsed once more."""
 _LONGEST_BYTES = 131_072
 # bash(1), Command Substitution: in backquotes a backslash escapes these; within double quotes the quotes escape first.
 _IN_BACKQUOTES = re.compile(r"\\([$`\\])")
@@ -163,6 +165,8 @@ class ParsedLine:
         self._heredocs: list[Word] = []
         self._backquoted: list[str] = []
         """The commands in backquotes of the text that is read now, as the shell reads them."""
+        self._seen: set[str] = set()
+        """The commands in backquotes that have been read."""
         self._source = b""
         """The text that is read now."""
         self._found: list[SimpleCommand] = []
@@ -209,7 +213,14 @@ class ParsedLine:
         backquoted = self._backquoted
         for command in self._found:
             self._add(command, level)
-        for script in backquoted if level < _MOST_LEVELS_OF_COMMANDS else ():
+        for script in dict.fromkeys(backquoted):
+            if script in self._seen:  # what is nested is found more than once
+                continue
+            if level >= _MOST_LEVELS_OF_COMMANDS or len(self._seen) >= _MOST_BACKQUOTED:
+                self.not_understood.append("its nesting")
+                self.runs_unknown = True
+                break
+            self._seen.add(script)
             self._read_script(script, level + 1)
 
     def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:

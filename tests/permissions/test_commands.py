@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from ralph.permissions.command_table import FORMS, NOTES
-from ralph.permissions.shell import parse_line
+from ralph.permissions.shell import ParsedLine, parse_line
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
 
@@ -760,3 +760,19 @@ def test_a_deeply_nested_command_gets_a_verdict(depth) -> None:
 def test_a_long_command_gets_a_verdict() -> None:
     command = "echo " + "a " * 6_000 + "; rm x"
     assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)
+
+
+def test_nested_backquotes_are_each_read_once() -> None:
+    nested = "rm x"
+    for _ in range(40):
+        nested = f'`echo \\" $({nested})`'
+    line = ParsedLine(nested)
+    assert len(line.texts) < 50
+    assert any(one.name == "rm" for one in line.commands)
+    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=nested)
+
+
+@every_row(("count", "is_denied"), [(100, False), (300, True)])
+def test_more_backquotes_than_are_read_may_be_anything(count: int, is_denied: bool) -> None:
+    command = " ".join(["echo", *(f'"`echo \\"{number}\\"`"' for number in range(count))])
+    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command) is is_denied
