@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain, word_of
-from ralph.permissions.wrappers import within
+from ralph.permissions.wrappers import within, within_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -198,11 +198,14 @@ class ParsedLine:
         self.everywhere = frozenset(_words_anywhere(self.texts, words))
         """All words of the line. Words inside quotes and substitutions are included."""
 
-    def _read_script(self, text: str, level: int) -> None:
-        """Reads a text that a shell runs. `level` is the number of commands around it."""
+    def _read_script(self, text: str, level: int, *, is_inner: bool = False) -> None:
+        """Reads a text that a shell runs. `level` is the number of commands around it. `is_inner` is True if no command in it
+        needs a match of its own.
+        """
         self.texts.append(text)
         self._source, self._found, self._behind = text.encode("utf-8", "surrogateescape"), [], {}
         self._backquoted = []
+        known = len(self.other_words)
         if len(self._source) > _LONGEST_BYTES:
             self.not_understood.append("its length")
             return
@@ -211,8 +214,14 @@ class ParsedLine:
         self.not_understood += _problems_of(text, has_error=root.has_error)
         self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
         backquoted = self._backquoted
+        assigned = [
+            *self.other_words[known:],
+            *(one for command in self._found for one in (*command.assignments, *command.words)),
+        ]
         for command in self._found:
-            self._add(command, level)
+            self._add(command, level, is_inner=is_inner)
+        for word in assigned if level < _MOST_LEVELS_OF_COMMANDS else ():
+            self._read_assigned(word, level)
         for script in dict.fromkeys(backquoted):
             if script in self._seen:  # what is nested is found more than once
                 continue
@@ -243,6 +252,14 @@ class ParsedLine:
             self._add(replace(command, words=words), level + 1, is_inner=is_inner)
         for script in found.scripts:
             self._read_script(script, level + 1)
+
+    def _read_assigned(self, word: Word, level: int) -> None:
+        """Reads the command that a variable names, if the word sets one."""
+        found = within_assignment(word)
+        if found.not_understood:
+            self.not_understood.append(found.not_understood)
+        for script in found.scripts:
+            self._read_script(script, level + 1, is_inner=True)
 
     def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:

@@ -92,8 +92,33 @@ _RUNNING_OPTION = re.compile(
     r"--(?:exec|exec-batch|to-command|checkpoint-action|use-compress-program|rsh|pre|unzip-command|upload-pack|"
     r"receive-pack|run|command|open-files-in-pager|ext-diff|compress-program|shell|call)(?:=.*)?"
 )
+# Environment variables whose value a program runs as a command of the shell, and those by which git reads configuration.
+_COMMAND_VARIABLE = re.compile(
+    r"\w*(?:EDITOR|PAGER|_RSH|_COMMAND|_ASKPASS)|VISUAL|BROWSER|LESSOPEN|LESSCLOSE|GIT_SSH|GIT_EXTERNAL_DIFF"
+)
+_GIT_CONFIGURATION = re.compile(r"GIT_CONFIG(?!_NOSYSTEM)\w*|GIT_TEMPLATE_DIR|GIT_EXEC_PATH")
 _FIND_EXECUTES = ("-exec", "-execdir", "-ok", "-okdir")
-_GIT_RUNS = frozenset("bisect foreach filter-branch -c -x --exec --config-env difftool mergetool".split())
+_GIT_RUNS = frozenset("bisect foreach filter-branch -c -x --exec difftool mergetool for-each-repo".split())
+# Options by which git's own commands run one: the commands, and the option. Git takes each unique beginning of a long
+# option, and several letters in one word (gitcli(7)).
+_GIT_OPTIONS = r"""
+.*                      | --config-env.*
+rebase                  | -[a-zA-Z]*x.*|--ex.*
+clone ls-remote         | -[a-zA-Z0-9]*u.*|--u.*|--ex.*
+clone                   | -[a-zA-Z0-9]*c.*|--conf.*
+fetch-pack              | --u.*|--ex.*
+fetch pull              | --upl.*
+push send-pack          | --rece.*|--ex.*
+grep                    | -[a-zA-Z]*O.*|--op.*
+diff log show whatchanged range-diff format-patch diff-tree diff-index diff-files stash reflog | --ext.*
+send-email              | --smtp-server.*|--sendmail-cmd.*|--to-cmd.*|--cc-cmd.*|--header-cmd.*
+archive                 | --exec.*
+config                  | (?i:alias\..*)
+"""
+_GIT_RUNNING = [
+    (re.compile("|".join(commands.split())), re.compile(option.strip()))
+    for commands, option in (line.split(" | ", 1) for line in _GIT_OPTIONS.strip().split("\n"))
+]
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
@@ -128,6 +153,18 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
     )
 
 
+def within_assignment(word: Word) -> Within:
+    """The command that a program may run because a variable names it, as with `GIT_EDITOR=COMMAND`."""
+    name, equals, value = word.known.partition("=")
+    if not equals or value in ("", "/dev/null"):
+        return NOTHING
+    if _GIT_CONFIGURATION.fullmatch(name):
+        return Within(not_understood=f"`{name}`, by which git gets configuration,")
+    if not _COMMAND_VARIABLE.fullmatch(name):
+        return NOTHING
+    return Within(not_understood=f"the value of `{name}`") if word.text is None else Within(scripts=(value,))
+
+
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
     """The commands that an ordinary command may run because of its options and arguments. An ordinary command is one
     that is not a known wrapper.
@@ -142,13 +179,22 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within
     short = _SHORT_RUNNING.get(name, "(?!)")
     if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
         return Within(not_understood=f"an option of `{name}` that runs another command")
-    if name == "git" and _GIT_RUNS.intersection(text for text in texts if text):
+    if name == "git" and _runs_by_git([text for text in texts if text]):
         return Within(not_understood="an option of `git` that can run another command")
     if name in _RUN_OTHERS:
         return Within(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc):
         return Within(suspect=f"code for `{name}`")
     return NOTHING
+
+
+def _runs_by_git(texts: Sequence[str]) -> bool:
+    """Whether an option or a command of git, or what may be one, runs another command."""
+    return not _GIT_RUNS.isdisjoint(texts) or any(
+        any(map(option.fullmatch, texts))
+        for commands, option in _GIT_RUNNING
+        if any(map(commands.fullmatch, texts))
+    )
 
 
 def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
