@@ -21,7 +21,7 @@ from ralph.values.redaction import OWN_KEYS, cut_at
 from ralph.values.screen_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ralph.values.redaction import Redactor, SpansOf
 
@@ -94,9 +94,9 @@ class RecordView:
         if kind in _OF_DIRECTORIES:
             return fields
         self.has_unmarked = self.has_unmarked or (kind == _ALWAYS_HAS_FIELD and FIELD not in fields)
-        spans = convert(fields.get(FIELD, ()), tuple[SecretSpan, ...])
-        bare: Any = _with_open_head({name: item for name, item in fields.items() if name != FIELD})
-        cut = self._cut(bare, spans) if spans else bare
+        cut: Any = _with_open_head({name: item for name, item in fields.items() if name != FIELD})
+        if FIELD in fields:
+            cut = self._cut(cut, convert(fields[FIELD], tuple[SecretSpan, ...]))
         # One search over all texts of a record takes a fraction of the time of a search in each, and finds the same:
         # no secret needs more than its own text.
         texts = "\n".join(_texts_in(cut))
@@ -160,18 +160,21 @@ class RecordView:
         return value
 
 
-def _texts_in(value: Any) -> Iterator[str]:
+def _texts_in(value: Any) -> list[str]:
     """The strings in a record and the names of its members, but no bytes of images."""
+    texts: list[str] = []
     waiting = [value]
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):
-            yield value
+            texts.append(value)
         elif isinstance(value, dict):
-            yield from value
-            waiting += [item for name, item in value.items() if not _is_media(value, name)]
+            texts += value
+            is_media = value.get("type") == "base64"
+            waiting += [item for name, item in value.items() if not (is_media and _is_media(value, name))]
         elif isinstance(value, list | tuple):
             waiting += value
+    return texts
 
 
 def _with_open_head(fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ralph.values.redaction import Redactor
 
 _HEAD_SHARE = 0.6
@@ -29,13 +31,12 @@ class Excerpts:
     """Cuts texts. A credential is removed before the cut, so that no part of it is left at the edge."""
 
     def __init__(self, redactor: Redactor) -> None:
-        self._redact = redactor.redact_all
+        self._redactor = redactor
         self._slack = max(redactor.longest_bytes, _LONGEST_SHAPE_CHARS)
 
     def plain(self, text: str) -> str:
         """The whole text without credentials. Characters that UTF-8 cannot encode become question marks."""
-        text = self._redact(text)
-        return text if text.isascii() else text.encode("utf-8", "replace").decode()
+        return _encodable(self._redactor.redact_all(text))
 
     def line(self, text: str, most_chars: int = 200) -> str:
         """The beginning of the text, in one line."""
@@ -48,30 +49,44 @@ class Excerpts:
 
     def of(self, text: str, most_chars: int) -> Excerpt:
         """The beginning and the end of the text. In HTML, the excerpt has about `most_chars` bytes at most."""
-        kept, cut_chars = self._cut(text, most_chars)
-        size = size_in_html(kept)
-        if size > most_chars + _ROOM_FOR_MARK and most_chars > _LEAST_CHARS:
-            kept, cut_chars = self._cut(text, max(most_chars * most_chars // size, _LEAST_CHARS))
-        return Excerpt(kept, cut_chars)
+        return _fitting(text, most_chars, self._redactor.redact_all, self._slack)
 
-    def _cut(self, text: str, most_chars: int) -> tuple[str, int]:
-        slack = self._slack
-        head_chars = int(most_chars * _HEAD_SHARE)
-        tail_chars = most_chars - head_chars
-        if len(text) > 2 * (most_chars + slack):
-            # A credential that begins in a kept piece ends before the cut. What may be half of one is left out.
-            head = self._redact(text[: head_chars + slack])
-            tail = self._redact(text[-tail_chars - slack :])
-            head, tail = head[: max(len(head) - slack, 0)], tail[slack:]
-            cut_chars = len(text) - head_chars - tail_chars
-        else:
-            whole = self._redact(text)
-            if len(whole) <= most_chars:
-                return self.plain(whole), 0
-            head, tail = whole[:head_chars], whole[-tail_chars:]
-            cut_chars = len(whole) - head_chars - tail_chars
-        shown = f"{head}\n[… {cut_chars:,} characters are left out here …]\n{tail}"
-        return (shown if shown.isascii() else shown.encode("utf-8", "replace").decode()), cut_chars
+    def of_record(self, text: str, most_chars: int) -> Excerpt:
+        """As `of`, for a text of a record from which a `RecordView` has cut the credentials. They are most of a page's
+        texts, so they are not searched for keys of known forms a second time.
+        """
+        return _fitting(text, most_chars, self._redactor.redact, self._redactor.longest_bytes)
+
+
+def _fitting(text: str, most_chars: int, redact: Callable[[str], str], slack: int) -> Excerpt:
+    """An excerpt without what `redact` removes, which is at most `slack` bytes long."""
+    kept, cut_chars = _cut(text, most_chars, redact, slack)
+    size = size_in_html(kept)
+    if size > most_chars + _ROOM_FOR_MARK and most_chars > _LEAST_CHARS:
+        kept, cut_chars = _cut(text, max(most_chars * most_chars // size, _LEAST_CHARS), redact, slack)
+    return Excerpt(kept, cut_chars)
+
+
+def _cut(text: str, most_chars: int, redact: Callable[[str], str], slack: int) -> tuple[str, int]:
+    head_chars = int(most_chars * _HEAD_SHARE)
+    tail_chars = most_chars - head_chars
+    if len(text) > 2 * (most_chars + slack):
+        # A credential that begins in a kept piece ends before the cut. What may be half of one is left out.
+        head = redact(text[: head_chars + slack])
+        tail = redact(text[-tail_chars - slack :])
+        head, tail = head[: max(len(head) - slack, 0)], tail[slack:]
+        cut_chars = len(text) - head_chars - tail_chars
+    else:
+        whole = redact(text)
+        if len(whole) <= most_chars:
+            return _encodable(whole), 0
+        head, tail = whole[:head_chars], whole[-tail_chars:]
+        cut_chars = len(whole) - head_chars - tail_chars
+    return _encodable(f"{head}\n[… {cut_chars:,} characters are left out here …]\n{tail}"), cut_chars
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def size_in_html(text: str) -> int:

@@ -47,6 +47,7 @@ _ATTEMPT = b'"subtype":"attempt"'
 class _PassedEvent(Struct, frozen=True):
     event: PassedAttempt
     at: float | None = None
+    secrets: tuple[Any, ...] = ()
 
 
 class _PassedUsage(Struct, frozen=True):
@@ -62,6 +63,7 @@ class _PassedIntent(Struct, frozen=True):
     id: str
     name: str
     at: float | None = None
+    secrets: tuple[Any, ...] = ()
 
 
 class _PassedResult(Struct, frozen=True):
@@ -185,6 +187,8 @@ def _pass_event(story: SessionStory, line: bytes) -> bool:
     if _ATTEMPT not in line:
         return False
     event = _EVENTS.decode(line)
+    if event.secrets:  # `view` must cut them
+        return False
     story.pass_attempt(event.event, event.at)
     return True
 
@@ -197,6 +201,8 @@ def _pass_answer(story: SessionStory, line: bytes) -> bool:
 
 def _pass_intent(story: SessionStory, line: bytes) -> bool:
     intent = _INTENTS.decode(line)
+    if intent.secrets:
+        return False
     story.pass_intent(intent.id, intent.name, intent.at)
     return True
 

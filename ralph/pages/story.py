@@ -193,6 +193,8 @@ class SessionStory:
         )
         self._calls: dict[str, EntryDraft] = {}
         """The entries of calls that have no result yet, by the ids of the calls."""
+        self._names: dict[str, str] = {}
+        """The lines with names so far, by the name."""
         self._results: dict[str, int] = {}
         """The index of the step of each result in the current run."""
         self._has_answer = False
@@ -214,8 +216,8 @@ class SessionStory:
     def pass_attempt(self, event: PassedAttempt, at_s: float | None) -> None:
         if not self.runs:
             return
-        asked = f"turn {event.turn}, {event.target}"
-        asked = asked if event.error is None else f"{asked}: {event.kind or 'failed'}"
+        asked = f"turn {event.turn}, {self._name(event.target)}"
+        asked = asked if event.error is None else f"{asked}: {self._name(event.kind or 'failed')}"
         self.runs[-1].count_attempt(event.cost_usd)
         self._attempt = None
         self._step(
@@ -240,7 +242,7 @@ class SessionStory:
     def pass_intent(self, call_id: str, name: str, at_s: float | None) -> None:
         if self.runs:
             draft = self._calls.get(call_id)
-            title, entry = (self._line(name), None) if draft is None else (draft.entry.title, draft.entry.id)
+            title, entry = (self._name(name), None) if draft is None else (draft.entry.title, draft.entry.id)
             self._step(What.INTENT, at_s, title, entry=entry, call_id=call_id)
 
     def pass_result(self, call_id: str, at_s: float | None, *, is_error: bool) -> None:
@@ -358,7 +360,7 @@ class SessionStory:
         draft = self._calls.pop(record.tool_use_id, None)
         entry, title = None, ""
         if draft is not None:
-            text = self._excerpts.of(result_text(record.result), self._options.most_chars)
+            text = self._excerpts.of_record(result_text(record.result), self._options.most_chars)
             draft.finish(text, is_error=record.is_error, shown_by=self._options.shown_by)
             entry, title = draft.entry.id, draft.entry.title
         if record.is_error:
@@ -454,7 +456,7 @@ class SessionStory:
         call_id: str = "",
     ) -> str:
         """Adds an entry and returns its id."""
-        excerpt = self._excerpts.of(text, self._options.most_chars)
+        excerpt = self._excerpts.of_record(text, self._options.most_chars)
         self._number += 1
         identifier = f"{self._options.prefix}-{self._number}"
         draft = EntryDraft(
@@ -479,6 +481,13 @@ class SessionStory:
 
     def _line(self, text: str) -> str:
         return self._excerpts.line(text)
+
+    def _name(self, name: str) -> str:
+        """The line with the name of a tool or a target. A journal has few names, and each of them often."""
+        line = self._names.get(name)
+        if line is None:
+            line = self._names[name] = self._line(name)
+        return line
 
 
 def _arguments_text(call: ToolCall) -> str:

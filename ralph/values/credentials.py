@@ -7,7 +7,7 @@ could be redacted.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct
@@ -203,30 +203,43 @@ SHAPES = (
 """The forms of credentials. Each form is a regular expression with some marks, which are texts in lower case. If a
 text contains none of the marks, it contains no credential of this form."""
 _MARKED = [(mark, form) for marks, form in SHAPES for mark in marks]
+_WITHOUT_JOINT = [(mark, form) for mark, form in _MARKED if not re.search("[-_]", mark)]
+_LONG_CHARS = 500
+"""From this length on, one regular expression for all marks with a hyphen or an underscore saves time."""
 
 
-def credential_shapes(text: str) -> re.Pattern[str]:
-    """A regular expression that finds everything in `text` that looks like a credential. It must be used only for
-    this text.
+def credentials_in(text: str) -> Iterable[re.Match[str]]:
+    """Everything in the text that looks like a credential, in order.
 
     A match inside a URL may have a group `password`, which contains the password. The search takes linear time even
     for hostile texts, because no run of characters is searched twice.
     """
     lowered = text.lower()
-    # Compiling a form takes longer than searching many texts for its marks. A page searches 200,000 texts, so this is one
-    # comprehension.
-    forms = [form for mark, form in _MARKED if mark in lowered]
-    return _compiled(tuple(dict.fromkeys(forms)) if forms else ())
+    # Compiling a form takes longer than searching many texts for its marks. A page searches 100,000 texts, so this is one
+    # comprehension, and nearly all texts are searched for marks only.
+    is_jointless = len(lowered) >= _LONG_CHARS and _joint_of_mark().search(lowered) is None
+    forms = [form for mark, form in (_WITHOUT_JOINT if is_jointless else _MARKED) if mark in lowered]
+    return _compiled(tuple(dict.fromkeys(forms))).finditer(text) if forms else ()
+
+
+@cache
+def _joint_of_mark() -> re.Pattern[str]:
+    """Finds the first hyphen or underscore of any mark. These characters are rare, so the search takes a fifth of the
+    time of a search for each mark.
+    """
+    marks = {mark for mark, _ in _MARKED} - {mark for mark, _ in _WITHOUT_JOINT}
+    split = [re.split("(?<=[-_])", mark, maxsplit=1) for mark in sorted(marks)]
+    return re.compile(f"[-_](?:{'|'.join(f'(?<={before}){after}' for before, after in split)})")
 
 
 @lru_cache(64)
 def _compiled(forms: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(forms) or "(?!)", re.ASCII)
+    return re.compile("|".join(forms), re.ASCII)
 
 
 def looks_like_credential_value(value: str) -> bool:
     """Whether a value contains a key of a known form, or a URL with a password."""
-    return credential_shapes(value).search(value) is not None
+    return any(True for _ in credentials_in(value))
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -327,7 +340,7 @@ def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
 
 
 def _secret_parts(value: str) -> Iterator[str]:
-    for match in credential_shapes(value).finditer(value):
+    for match in credentials_in(value):
         password = match.groupdict().get("password")
         if password is not None:
             yield password

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ralph.values.credentials import credential_shapes
+from ralph.values.credentials import credentials_in
 from ralph.values.screen_text import bare, bare_parts
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _shapes_in(text: str) -> list[Span]:
     if len(text) < _SHORTEST_SHAPE:
         return []
     spans = []
-    for found in credential_shapes(text).finditer(text):
+    for found in credentials_in(text):
         password = found.groupdict().get("password")
         spans.append(found.span() if password is None else found.span("password"))
     if "@" in text:

@@ -121,13 +121,25 @@ def test_a_title_shows_no_beginning_of_a_credential_behind_a_long_gap() -> None:
             assert "s3cr3t" not in excerpts.line("a" + " " * gap + secret)
 
 
-def test_no_part_of_a_known_credential_is_left_at_a_cut(environment, tmp_path) -> None:
-    secret = "sk-ant-" + "s3cr3t" * 20
-    environment["ANTHROPIC_API_KEY"] = secret
+@every_row(("beginning", "is_known"), [("sk-ant-", True), ("sk-ant-", False), ("", True)])
+def test_no_part_of_a_credential_is_left_at_a_cut(
+    beginning: str, is_known: bool, environment, tmp_path
+) -> None:
+    secret = beginning + "s3cr3t" * 20
+    environment = environment | ({"ANTHROPIC_API_KEY": secret} if is_known else {})
     told = Told().run().prompt("look")
     told.answers(call("c1", "Bash", command="env")).starts("c1").result("c1", f"{secret} " * 5000)
     keep(environment, tmp_path, told.answers(text("Done.")).ends().data)
     assert "s3cr3t" not in repr(work_of(environment, tmp_path))
+    assert "[redacted]" in repr(work_of(environment, tmp_path))
+
+
+def test_a_known_credential_that_is_a_number_in_a_record_is_not_left_at_a_cut(environment, tmp_path) -> None:
+    environment["APP_PASSWORD"] = "7391" * 15
+    numbers = [int(environment["APP_PASSWORD"])] * 5000
+    told = Told().run().prompt("look").answers(call("c1", "Bash", command="x", numbers=numbers))
+    keep(environment, tmp_path, told.ends().data)
+    assert "7391" not in repr(work_of(environment, tmp_path))
     assert "[redacted]" in repr(work_of(environment, tmp_path))
 
 

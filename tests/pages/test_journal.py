@@ -13,6 +13,7 @@ from ralph.values.models import facts_of
 from ralph.values.redaction import Redactor
 from ralph.values.usage import TokenUsage
 from tests.fakes import call, text
+from tests.rows import every_row
 from tests.sessions.session_journals import MODEL, Told
 
 if TYPE_CHECKING:
@@ -97,3 +98,26 @@ def test_damage_in_the_middle_of_a_long_journal_ends_what_is_shown(tmp_path) -> 
     assert damaged.problem.startswith(f"line {at + 1} does not match its checksum")
     assert damaged.outcome == "unknown"
     assert 0 < damaged.story.runs[0].answers < TURNS
+
+
+@every_row("knows", [True, False])
+def test_names_in_the_middle_of_a_long_journal_show_no_secret(knows: bool, tmp_path) -> None:
+    secret = "s3cr3t-of-yesterday" if knows else "sk-ant-api03-" + "s3cr3t" * 5
+    path = tmp_path / "s.jsonl"
+    told = Told().run().prompt("work for long")
+    for turn in range(1, TURNS + 1):
+        target = f"model {secret}"
+        told.event(
+            AttemptEnded(
+                turn, 1, target, MODEL, 0.5, TokenUsage(1, 1), facts_of(MODEL), kind=secret, error="failed"
+            )
+        )
+        told.answers(text("On."), call(f"c{turn}", f"tool {secret}")).starts(f"c{turn}", f"tool {secret}")
+        told.result(f"c{turn}", "x")
+    records = told.ends().records
+    spans_of = Redactor([secret] if knows else []).spans
+    path.write_bytes(b"".join(line_of(at, one, 1000.0 + at, spans_of) for at, one in enumerate(records)))
+    story = read(path, len(records), 1_000_000_000).story
+    labels = [step.label for run in story.runs for step in run.steps]
+    assert sum("[redacted]" in label for label in labels) > TURNS
+    assert "s3cr3t" not in repr(labels)

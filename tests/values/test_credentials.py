@@ -99,7 +99,7 @@ EXAMPLES = [
 
 
 @every_row("value", EXAMPLES)
-@every_row("around", ["{}", 'key = "{}", rest', "x={}\n"])
+@every_row("around", ["{}", 'key = "{}", rest', "x={}\n", f"{'a-b_c ' * 200}\n{{}}\n"])
 def test_credential_is_known_by_its_shape_wherever_it_stands(value: str, around: str) -> None:
     assert looks_like_credential_value(around.format(value))
 
