@@ -30,7 +30,6 @@ from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
-from ralph.settings.toml_file import SettingsFileError
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
@@ -205,7 +204,7 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], dis
     try:
         wanted = _restricted_sandbox(plan, settings)
         box_plan = plan_box(wanted, environment, tuple(map(Path, roots)), top or directory)
-    except (ClaudeFileError, CannotConfineError) as error:
+    except CannotConfineError as error:
         raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
@@ -220,18 +219,15 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], dis
 
 def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:
     """The settings of the sandbox with the restrictions of the files for Claude Code, as an iteration applies them:
-    the check runs what the iterations have written. Raises ClaudeFileError and CannotConfineError.
+    the check runs what the iterations have written. Raises CannotError and CannotConfineError.
     """
     files = plan.claude_files or ()
     if not guards_in_short(files):
         return settings.sandbox
-    from ralph.permissions.claude_settings import GuardError, read_settings  # noqa: PLC0415 - few loops have such files
+    from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have such files
     from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few loops have such files
 
-    try:
-        limits = [(file.name, read_settings(document_of(file), file).sandbox) for file in files]
-    except GuardError as error:
-        raise CannotConfineError(str(error)) from None
+    limits = [(file.name, read_settings(document_of(file), file).sandbox) for file in files]
     return restricted(settings.sandbox, [(name, one) for name, one in limits if one.keys])
 
 
@@ -343,11 +339,8 @@ def _settings_files(
     """
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
-    try:
-        mcp_files = map(Path, plan.mcp_files)
-        files = files_of_loop(environment, Path(plan.directory), config_file, recorded, mcp_files)
-    except SettingsFileError as error:
-        raise CannotError(str(error)) from None
+    mcp_files = map(Path, plan.mcp_files)
+    files = files_of_loop(environment, Path(plan.directory), config_file, recorded, mcp_files)
     for path in changed_since(recorded):
         problem = f"{path} was changed since the loop began: what it said then counts to its end"
         events.emit(Notice(problem, is_vital=True))
@@ -367,9 +360,9 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
     """
     try:
         now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
-    except ClaudeFileError as error:
+    except ClaudeFileError:
         if plan.claude_files is None:
-            raise CannotError(str(error)) from None
+            raise
         now = ()
     if plan.claude_files is None:
         return replace(plan, claude_files=now)
@@ -389,11 +382,9 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
     try:
         return load_settings(flags, environment, Path(plan.directory), config_file, files)
-    except SettingsFileError as error:
-        raise CannotError(str(error)) from None
     except SettingsError as error:
         if error.so_far is None:
-            raise CannotError(str(error)) from None
+            raise
         return error.so_far
 
 

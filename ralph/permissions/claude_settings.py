@@ -12,6 +12,7 @@ from ralph.permissions import settings_keys as names
 from ralph.permissions.hook_answers import EVENTS, why_no_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
+from ralph.values.outcome import CannotError
 from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _SANDBOX_GUARDS = ("network", "filesystem", "credentials")
 _READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
 
 
-class GuardError(Exception):
-    """A file asks for a protection that ralph cannot provide. The message is one line that names the file."""
+class GuardError(CannotError):
+    """A file asks for a protection that ralph cannot provide. The message names the file."""
 
 
 class HookCommand(Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.machine.repository import up_to_repository_root
 from ralph.settings.files import leads_through
 from ralph.values.claude_file import ClaudeFile
+from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +28,8 @@ _USER_FILE = ".claude/settings.json"
 OPTION = "--settings"
 
 
-class ClaudeFileError(Exception):
-    """A settings file cannot be used. The message is one line that names the file."""
+class ClaudeFileError(CannotError):
+    """A settings file cannot be used. The message names the file."""
 
     def __init__(self, message: str, *, from_flag: bool = False) -> None:
         super().__init__(message)

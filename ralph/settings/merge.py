@@ -51,6 +51,7 @@ from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_pa
 from ralph.values.credentials import Secret, credential_from
 from ralph.values.endpoint import header_lines
 from ralph.values.models import NamedModel, named_model
+from ralph.values.outcome import CannotError
 from ralph.values.tool_choice import MCP_PREFIX, lacking
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
-class SettingsError(Exception):
-    """One setting is wrong. The message is one line without secrets. If `from_flag` is True, the value came from a
+class SettingsError(CannotError):
+    """One setting is wrong. The message has no secrets. If `from_flag` is True, the value came from a
     flag, and the exit code is 2 (usage error). Otherwise the exit code is 78.
     """
 

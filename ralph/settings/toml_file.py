@@ -13,6 +13,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ralph.values.outcome import CannotError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,9 +29,9 @@ _MOST_LEVELS = 50
 overflow the stack."""
 
 
-class SettingsFileError(Exception):
-    """A settings file cannot be used, or a file given with `--config` does not exist. The message is one line: path,
-    line number if known, and reason.
+class SettingsFileError(CannotError):
+    """A settings file cannot be used, or a file given with `--config` does not exist. The message has the path, the line
+    number if known, and the reason.
     """
 
 
