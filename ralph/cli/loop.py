@@ -200,7 +200,11 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
     """The plan of a new loop: a copy of `bare` with the values from the command line."""
-    _refuse_what_is_the_loops(to_run, typed)
+    for one in typed.given:
+        if one.name in REFUSED:
+            raise UsageError(f"{one.spelling} is not for a loop: {REFUSED[one.name]}")
+    if to_run.input_format == "stream-json":
+        raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
         added_directories = _check_values(to_run, line.directory)
@@ -210,17 +214,23 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     _refuse_command_word(line.prompt)
     refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
+    flags = to_run.flags
+    mcp = flags["mcp.config"]
     return replace(
         bare,
         run_arguments=words_for_run(typed),
         config_file=absolute(to_run.config),
-        mcp_files=_mcp_files(to_run),
+        mcp_files=tuple(word for word in mcp if word.startswith("/")) if isinstance(mcp, tuple) else (),
         claude_settings=json_or_path(to_run.claude_settings),
         report_file=_report_file(line),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.settings["tools.pass_env"] or (),
-        sandbox=_sandbox_flags(to_run),
+        sandbox={
+            name: value
+            for name, value in flags.items()
+            if name.startswith("sandbox.") and isinstance(value, str | tuple)
+        },
         is_quiet=to_run.quiet,
         session_directory=absolute(to_run.session_dir),
         until=line.until,
@@ -246,21 +256,6 @@ def _report_file(line: LoopLine) -> str | None:
     if problem is not None:
         raise wrong_value("--report", problem)
     return path
-
-
-def _mcp_files(to_run: RunLine) -> tuple[str, ...]:
-    """The absolute paths of the files that `--mcp-config` names."""
-    words = to_run.flags["mcp.config"]
-    return tuple(word for word in words if word.startswith("/")) if isinstance(words, tuple) else ()
-
-
-def _sandbox_flags(to_run: RunLine) -> dict[str, str | tuple[str, ...]]:
-    """The sandbox settings that the user gave as flags, by the names of the settings."""
-    return {
-        name: value
-        for name, value in to_run.flags.items()
-        if name.startswith("sandbox.") and isinstance(value, str | tuple)
-    }
 
 
 def words_for_run(typed: Typed) -> tuple[str, ...]:
@@ -307,14 +302,6 @@ def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str)
     why = find_commands(cwd, user_folder(os.environ, cwd), to_run.sources).why_unknown(prompt)
     if why is not None:
         raise UsageError(why)
-
-
-def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
-    for one in typed.given:
-        if one.name in REFUSED:
-            raise UsageError(f"{one.spelling} is not for a loop: {REFUSED[one.name]}")
-    if to_run.input_format == "stream-json":
-        raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
 
 
 def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:

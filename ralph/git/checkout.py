@@ -166,7 +166,8 @@ class GitCheckout:
                 left_out.append(entry)
             elif not entry.is_nested:
                 entries.append(entry)
-        _unstage(git, left_out)
+        if lines := [line for entry in left_out for line in entry.of_head()]:  # the working tree stays
+            git.change("update-index", "-z", "--index-info", given=b"".join(lines))
         unstaged = [entry for entry in entries if entry.is_unstaged]
         if not entries:
             return False
@@ -339,13 +340,6 @@ def _is_of(entry: StatusEntry, nested: NestedRepository) -> bool:
     """
     is_itself = entry.path.rstrip("/") == nested.path
     return is_itself or (nested.holds(entry.path) and (nested.is_bare or not entry.is_tracked))
-
-
-def _unstage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
-    """Gives the index the entries of HEAD again. The working tree stays."""
-    lines = [line for entry in entries for line in entry.of_head()]
-    if lines:
-        git.change("update-index", "-z", "--index-info", given=b"".join(lines))
 
 
 def _stage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:

@@ -142,7 +142,10 @@ class Push:
             if answer.status:
                 raise self._git.failure("push", answer)
         count = max(map(self._count, answers), default=0)
-        self._note_what_the_remote_has()
+        # Updates the remote-tracking branch, as an ordinary `git push` does.
+        fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
+        for ref in tracking_refs(fetched, self.target.remote_ref):
+            self._git.change("update-ref", "--no-deref", ref, self._head)
         return count
 
     def try_out(self) -> None:
@@ -187,17 +190,17 @@ class Push:
             }
             theirs = git_directory_of(self._git.top)
             shared = common_directory(str(theirs)) or theirs
-            yield (
-                kept
-                | _by_environment(settings)
-                | {
-                    "GIT_CONFIG_GLOBAL": os.devnull,
-                    "GIT_CONFIG_NOSYSTEM": "1",
-                    "GIT_DIR": own.path,
-                    "GIT_OBJECT_DIRECTORY": f"{shared}/objects",
-                    "GIT_SHALLOW_FILE": f"{shared}/shallow",
-                }
-            )
+            for number, entry in enumerate(settings.entries):
+                kept |= {f"GIT_CONFIG_KEY_{number}": entry.name, f"GIT_CONFIG_VALUE_{number}": entry.value}
+            yield {
+                **kept,
+                "GIT_CONFIG_COUNT": str(len(settings.entries)),
+                "GIT_CONFIG_GLOBAL": os.devnull,
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_DIR": own.path,
+                "GIT_OBJECT_DIRECTORY": f"{shared}/objects",
+                "GIT_SHALLOW_FILE": f"{shared}/shallow",
+            }
         finally:
             own.remove()
 
@@ -222,12 +225,6 @@ class Push:
 
     def _missing(self) -> int:
         return count_commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
-
-    def _note_what_the_remote_has(self) -> None:
-        """Updates the remote-tracking branch after a push, as an ordinary `git push` does."""
-        fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
-        for ref in tracking_refs(fetched, self.target.remote_ref):
-            self._git.change("update-ref", "--no-deref", ref, self._head)
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
@@ -254,13 +251,6 @@ def identity_of(top: Path, path: str) -> str | None:
     except OSError:
         return None
     return f"{status.st_dev}:{status.st_ino}"
-
-
-def _by_environment(settings: RemoteSettings) -> dict[str, str]:
-    told = {"GIT_CONFIG_COUNT": str(len(settings.entries))}
-    for number, entry in enumerate(settings.entries):
-        told |= {f"GIT_CONFIG_KEY_{number}": entry.name, f"GIT_CONFIG_VALUE_{number}": entry.value}
-    return told
 
 
 def count_commits(git: Git, *revisions: str) -> int:

@@ -13,7 +13,7 @@ from ralph.permissions.command_table import BUILT_IN, FORMS, Form
 from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
 
 class Within(Struct, frozen=True):
@@ -204,7 +204,8 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
         inner = {word for path in FORMS if path.startswith(f"{name} ") for word in path.split()}
         may_be_run = [word for word in words if word.text is None or not word.text.startswith("-")]
         is_family = name in _FAMILIES and ("also" not in form.notes or not may_be_run)
-        is_other = name in _INTERPRETERS or (is_family and not _has(words, inner))
+        may_be_inner = any(word.text is None or word.text in inner for word in words)
+        is_other = name in _INTERPRETERS or (is_family and not may_be_inner)
         return NOTHING if rest.not_understood and is_other else rest
     following = rest[0].text if rest else ""
     if f"{name} {following}" in FORMS:
@@ -228,11 +229,6 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
         return Within(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
     return Within((command,), is_transparent="same" in form.notes, is_runner=form.is_runner)
-
-
-def _has(words: Sequence[Word], names: Collection[str]) -> bool:
-    """Whether one of the words is, or may be, one of the names."""
-    return any(word.text is None or word.text in names for word in words)
 
 
 def _program_of(form: Form, word: Word) -> Word:
