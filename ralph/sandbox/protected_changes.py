@@ -1,5 +1,5 @@
-"""Decides which changes to protected files are undone after a command. No I/O happens here: `protected_snapshot.py`
-compares the disk before and after each command, and restores the files.
+"""Decides which changes to protected files are undone after a command. No I/O happens here: `protected_files.py`
+compares the disk before and after each command, and `undoing.py` restores the files.
 
 The protected files are git's configuration and hooks, `ralph.toml`, `.mcp.json` and the settings in `.claude`. They
 can make git, ralph or another agent run programs outside of the sandbox.

@@ -19,7 +19,6 @@ from ralph.places.state import running_below
 from ralph.places.table import COMPARED
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Entry, changes_of, missing_directories
-from ralph.sandbox.undoing import Undoing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -136,8 +135,13 @@ class ProtectedFiles:
             self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories)
 
     def _undo(self) -> tuple[Undone, ...]:
-        undoing = Undoing(self._kept_in, self.git_directories, dict(self._statuses))
+        before = self.git_directories, dict(self._statuses)
         changes = self._changes()
+        if not changes:
+            return ()
+        from ralph.sandbox.undoing import Undoing  # noqa: PLC0415 - only for a change, and takes milliseconds
+
+        undoing = Undoing(self._kept_in, *before)
         opened = [undoing.undone(change) for change in changes if change.is_of_mode]
         if opened:  # what could not be seen in a closed directory can be seen now
             changes = self._changes()

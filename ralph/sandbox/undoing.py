@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 import time
 from contextlib import contextmanager, suppress
@@ -147,8 +148,6 @@ def _keep_copy(source: str, target: str) -> None:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # another file system, or one without links
         _check_size(source)
-        import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
-
         shutil.copy2(source, target, follow_symlinks=False)
 
 
@@ -158,8 +157,6 @@ def _move(source: str, target: str) -> None:
         os.rename(source, target)
     except OSError:  # another file system
         _check_size(source)
-        import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
-
         shutil.move(source, target)
 
 
@@ -176,8 +173,6 @@ def _prune(kept_in: str) -> None:
     """Removes the oldest directories in `kept_in` if there are too many. Each of these directories contains files
     that commands wrote.
     """
-    import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
-
     with suppress(OSError):
         kept = sorted(filter(_KEPT_NAME.fullmatch, os.listdir(kept_in)))
         for name in kept[:-_KEPT]:
@@ -187,8 +182,6 @@ def _prune(kept_in: str) -> None:
 def _remove(source: str) -> None:
     """Removes a file or a directory with everything in it. Raises OSError."""
     if stat.S_ISDIR(os.lstat(source).st_mode):
-        import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
-
         shutil.rmtree(source)
     else:
         os.unlink(source)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from ralph.loop.directory.plain_directory import PlainDirectory
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
 
@@ -47,14 +46,11 @@ def look_at_git(
     ours = child_environment(environment, passed, secrets, variables)
     supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
 
-    def checkout_for(seconds: float) -> GitCheckout | PlainDirectory:
-        waiter = InboxWaiter(clock, run_ends_s=clock.now_s() + seconds)
-        return open_checkout(cwd, DEFAULT_PLAN_FILE, GitSeams(ours, supervisor, waiter, clock))
-
     checks = {"git identity": (_identity, _GIT_S)} | ({"push": (_push, _PUSH_S)} if tries_push else {})
     try:
         for subject, (check, within_s) in checks.items():
-            checkout = checkout_for(within_s)
+            waiter = InboxWaiter(clock, run_ends_s=clock.now_s() + within_s)
+            checkout = open_checkout(cwd, DEFAULT_PLAN_FILE, GitSeams(ours, supervisor, waiter, clock))
             if isinstance(checkout, GitCheckout):
                 yield _told(subject, within_s, partial(check, checkout))
     finally:
