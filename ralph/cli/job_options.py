@@ -16,27 +16,17 @@ from ralph.values.outcome import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FIELDS = {
-    "until": "until",
-    "model": "model",
-    "base_url": "base_url",
-    "max_turns": "max_turns",
-    "max_iterations": "max_iterations",
-    "max_time": "max_time",
-    "max_budget_usd": "max_budget_usd",
-    "sandbox": "sandbox",
-    "pass_env": "env",
-    "prompt": "prompt",
-    "prompt_file": "prompt_file",
-}
+_OWN_FIELDS = """
+until model base_url max_turns max_iterations max_time max_budget_usd sandbox prompt prompt_file
+""".split()
+_FIELDS = {name: name for name in _OWN_FIELDS} | {"pass_env": "env"}
 """Parameters that are fields of a job, and the names of these fields."""
 _FLEETS = frozenset(
-    {
-        *("resume", "continue_", "fork_session", "session_id", "session_dir", "no_session_persistence"),
-        *("result_file", "output_format", "input_format", "include_partial_messages", "include_hook_events"),
-        *("replay_user_messages", "permission_prompt_tool", "directory", "metrics_file", "debug_file"),
-        *("status", "json_", "watch", "push", "report", "iteration"),
-    }
+    """
+    resume continue_ fork_session session_id session_dir no_session_persistence result_file output_format input_format
+    include_partial_messages include_hook_events replay_user_messages permission_prompt_tool directory metrics_file
+    debug_file status json_ watch push report iteration
+    """.split()
 )
 """Parameters that the worker sets, or that make no sense where nobody looks."""
 

@@ -54,16 +54,8 @@ Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without 
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
-_STATUS_TAKES = ("status", "json_", "watch", "directory")
-_CONTINUE_TAKES = (
-    "continue_",
-    "directory",
-    "max_iterations",
-    "max_budget_usd",
-    "max_time",
-    "base_url",
-    "moved",
-)
+_STATUS_TAKES = "status json_ watch directory".split()
+_CONTINUE_TAKES = "continue_ directory max_iterations max_budget_usd max_time base_url moved".split()
 
 REFUSED = {
     "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
@@ -263,7 +255,7 @@ def words_for_run(typed: Typed) -> tuple[str, ...]:
     return tuple(word for one in typed.given if one.name not in _OWN for word in one.words)
 
 
-def _refuse_all_but(allowed: tuple[str, ...], typed: Typed, says: str) -> None:
+def _refuse_all_but(allowed: list[str], typed: Typed, says: str) -> None:
     spellings = [one.spelling for one in typed.given if one.name not in allowed]
     if spellings:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
