@@ -108,7 +108,10 @@ def _ran(
         spill=room.spill,
         redaction=StreamRedaction(room.redact, room.redact_longest),
     )
-    environment = _prepared(room)
+    try:
+        environment = room.box.before(settings.environment, "Bash: the sandbox")
+    except OSError as error:
+        raise _not_started(error, room) from None
     try:
         running = RunningCommand(
             _started(command, room, environment),
@@ -132,16 +135,6 @@ def _ran(
         room.box.not_started()
         raise WorkingDirectoryGoneError(settings.cwd)
     return ending, capture
-
-
-def _prepared(room: ToolRoom) -> Mapping[str, str]:
-    """Prepares the sandbox for a command. Returns the command's environment variables. Raises ToolError and
-    Interrupted.
-    """
-    try:
-        return room.box.before(room.settings.environment, "Bash: the sandbox")
-    except OSError as error:
-        raise _not_started(error, room) from None
 
 
 def _started(command: str, room: ToolRoom, environment: Mapping[str, str]) -> SupervisedCommand:
