@@ -197,10 +197,8 @@ class CommandBox:
         try:
             return self._result_of(make_and_look, environment, waiting_for)
         except BaseException:
-            if self._disk is not None:
-                self._disk.begin(
-                    self._compare
-                )  # the command does not start, so no later change is the command's
+            if self._disk is not None:  # the command does not start, so no later change is the command's
+                self._disk.begin(self._compare)
             raise
 
     def after(self, waiting_for: str) -> str:
