@@ -151,9 +151,8 @@ def work(
     named = tuple(sets or ())
     from ralph.git.runner import git_program  # noqa: PLC0415 - not needed for --help
 
-    git_program(
-        os.environ.get("PATH", os.defpath)
-    )  # without git, each job would end for good within a second
+    # Without git, each job would end for good within a second.
+    git_program(os.environ.get("PATH", os.defpath))
     with _opened(db, begins_after=True) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
