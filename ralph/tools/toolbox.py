@@ -249,11 +249,10 @@ class LocalToolbox:
                 result = failed
             mailbox.put((index, result))
 
-        try:
+        with suppress(ShortageError):
             return start_job(run, name=job[0])
-        except ShortageError:
-            run()
-            return None
+        run()  # not while that error is handled: each later one would look like a shortage
+        return None
 
     def _next_done(self, mailbox: Mailbox, threads: Sequence[ThreadJob | None], waiting_for: str) -> Any:
         """Waits for the next job to finish. Returns the job's index and result. Raises ShortageError if all threads

@@ -1,0 +1,148 @@
+"""Applies the table of places to the plan of a sandbox, and makes the rules of Landlock for it. No I/O happens here:
+`command_box.py` collects the places, and `kernel/` and bubblewrap make the kernel enforce the decisions.
+
+A command may read everything except the places that the table of places (`places/table.py`) and the user deny, and of the
+home only what the table shows. It may write only in the roots and in a few places that ordinary work needs. If a denied
+path is inside a root, commands can read and write it nevertheless: Landlock grants a right for a whole directory and cannot
+take it away for a part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.machine.repository import is_within, is_within_any
+from ralph.places.places import directories_above, outermost
+from ralph.places.table import (
+    CLOSED,
+    COMPARED,
+    DEVICE,
+    EMPTY,
+    GUARDS,
+    READ_ONLY,
+    VISIBLE,
+    WRITABLE,
+)
+from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY
+from ralph.sandbox.kernel import landlock
+from ralph.sandbox.kernel.landlock import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from ralph.places.places import GuardedPlaces
+    from ralph.sandbox.box_plan import BoxPlan
+
+_DEVICE = landlock.READ_FILE | landlock.WRITE_FILE | landlock.IOCTL_DEV
+_ROOT = landlock.READ | landlock.READ_DIR | landlock.WRITE
+
+
+def plan_with_places(
+    plan: BoxPlan,
+    places: GuardedPlaces,
+    *,
+    roots: Sequence[str],
+    temporary: str,
+    cache: str,
+    git: Sequence[str],
+    programs: Sequence[str],
+    own_files: Sequence[str] = (),
+) -> BoxPlan:
+    """The plan with the paths of a run, as the table of places says. `cache` is the directory for package caches, `git` are
+    the git directories that commands may write, `programs` the directories of PATH, and `own_files` are readable. No path but
+    those of `places` contains symbolic links.
+    """
+    bases = {
+        "root": roots,
+        "temporary": (temporary,),
+        "packages": (cache,),
+        "writable git": git,
+        "programs": programs,
+    }
+
+    def of(guard: str) -> tuple[str, ...]:
+        is_kept = plan.has_namespaces or "landlock" in GUARDS[guard].levels
+        return places.guarded(guard, bases) if is_kept else ()
+
+    writable = outermost((*of(WRITABLE), *plan.write))
+    readable = tuple(dict.fromkeys((*own_files, *plan.read)))
+    given = (*writable, *readable, *plan.sockets)
+    return replace(
+        plan,
+        places=places,
+        writable=writable,
+        readable=readable,
+        devices=of(DEVICE),
+        closed=of(CLOSED),
+        visible=of(VISIBLE),
+        empty=tuple(
+            place
+            for place in of(EMPTY)
+            if not any(is_within(one, place) or is_within(place, one) for one in given)
+        ),
+        read_only=tuple(path for path in of(READ_ONLY) if is_within_any(path, writable)),
+        compared=tuple(path for path in of(COMPARED) if is_within_any(path, writable)),
+        temporary=temporary,
+        has_own_temporary=plan.has_namespaces and not is_within_any(TEMPORARY, writable),
+    )
+
+
+def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
+    """Yields the rules that allow what a plan with places allows. `entries` returns the names in a directory, without
+    symbolic links. It is called for each directory above an unreadable path, parents first.
+
+    Paths inside a writable place get no rule of their own, and directories there are not listed. Otherwise a command
+    could replace a part of such a path by a symbolic link, and the rule would then allow access to the link's target.
+    """
+    yield Rule("/", landlock.READ_DIR)
+    closed = {path for path in plan.unreadable if not plan.is_writable(path)}
+    shown = () if plan.places is None else plan.places.shown
+    denied = (*plan.read_deny, *plan.rules_deny)
+    given = (*(path for path in shown if not is_within_any(path, denied)), *plan.readable)
+    opened = dict.fromkeys(("/", *(path for path in given if not plan.is_writable(path))))
+    for path in _covering(opened, {*closed, *plan.closed}, entries):
+        yield Rule(path, landlock.READ)
+    yield from (Rule(path, _DEVICE) for path in plan.devices)
+    # Without ioctl, a device file that the settings make writable is of little use. Elsewhere the right opens nothing,
+    # because commands cannot create device files.
+    yield from (Rule(path, _ROOT | landlock.IOCTL_DEV) for path in plan.writable)
+    yield from (Rule(copy, landlock.READ) for copy, _ in plan.copies)
+    sockets = (path for path in plan.sockets if not plan.is_writable(path))
+    yield from (Rule(path, landlock.RESOLVE_UNIX) for path in (*sockets, *plan.writable))
+
+
+def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
+    """The file systems that bubblewrap mounts for each command, such as a new `/dev`. Each comes with the rights that
+    the command needs on it.
+
+    A rule for a directory does not apply to a file system that is mounted on it, so each of these mounts needs its
+    own rule. The new `/dev` contains only harmless devices and the command's own terminals.
+    """
+    rights = landlock.READ | landlock.READ_DIR
+    places = (("/proc", rights), (DEVICES, rights | _DEVICE | landlock.WRITE))
+    return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
+
+
+def _covering(
+    opened: Iterable[str], closed: Collection[str], entries: Callable[[str], Iterable[str]]
+) -> Iterator[str]:
+    """Yields paths that together cover the `opened` places except the closed paths inside of them.
+
+    It searches each directory above a closed path, and yields the entries that are not closed and contain no closed
+    path. An entry that is made there later is not covered, so commands cannot use it.
+    """
+    above = {directory for place in closed for directory in directories_above(place)}
+    pending = [place for place in opened if place in above and place != "/"]
+    yield from (place for place in opened if place not in above)
+    pending += [] if "/" in closed else ["/"]
+    for directory in pending:
+        for name in entries(directory):
+            path = f"{directory.rstrip('/')}/{name}"
+            if path in closed:
+                continue
+            if path in above:
+                pending.append(path)
+            else:
+                yield path
