@@ -43,7 +43,5 @@ class FoundList:
         left_out = hidden.those_there
         if left_out:
             more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
-            notes.append(
-                f"[left out, as they hold credentials or ralph's own: {', '.join(left_out[:_MOST_NAMED])}{more}]"
-            )
+            notes.append(f"[left out, as they must not be read: {', '.join(left_out[:_MOST_NAMED])}{more}]")
         return "\n".join([*(self.entries or [nothing]), *notes])

@@ -98,6 +98,8 @@ def _entries(
         path = os.fsdecode(name).removeprefix("./")
         if (glob is not None and not glob.matches(path)) or place.hidden.hides(path):
             continue
+        if place.hidden.holds_secret(path):
+            continue
         path = place.named or path
         if is_apart:
             is_apart = False

@@ -151,6 +151,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
             ),
             own_files=lambda: self.spill.path,
             rules=settings.rules,
+            redact=self.redact,
+            redact_longest=self.redact_longest,
         )
 
     @cached_property

@@ -16,6 +16,7 @@ from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard
 from ralph.values.tool_calls import ToolCall, ToolError
 from tests.rows import every_row
+from tests.tools.conftest import SECRET, Tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,3 +176,29 @@ def test_a_link_is_planted_where_it_lies_in_the_repository_and_nowhere_else(home
     assert planted_link(str(work / "loop"), tops) == str(work / "loop")
     assert planted_link(str(home / "into/innocent"), tops) is None
     assert planted_link("/dev/stdin", ("/",)) is None
+
+
+@every_row("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_a_file_outside_the_roots_that_holds_a_known_secret_is_refused(encoding: str, tmp_path: Path) -> None:
+    work, other = tmp_path / "work", tmp_path / "other"
+    for place in (work, other):
+        place.mkdir(exist_ok=True)
+        (place / "a.txt").write_text("plain\n" * 200_000 + f"key = {SECRET}\nplain é\n", encoding)
+        (place / "b.txt").write_text("plain\nkey\n")
+    tools = Tools(work, user_environment={})
+    try:
+        for name, arguments in (
+            ("Read", {"file_path": "../other/a.txt"}),
+            ("Grep", {"pattern": "plain", "path": "../other/a.txt"}),
+        ):
+            assert "holds a credential of this run" in tools.error(name, **arguments)
+        assert "plain" in tools.ok("Read", file_path="../other/b.txt", limit=1)
+        found = tools.ok("Grep", pattern="key", path="../other", output_mode="content")
+        assert "b.txt" in found.partition("[left out")[0]
+        assert "a.txt:" not in found
+        assert "a.txt" in tools.ok("Glob", pattern="*", path="../other"), "its name is no secret"
+        assert SECRET in tools.ok("Read", file_path="a.txt", offset=200_001), (
+            "what is in a root is shown as it is"
+        )
+    finally:
+        tools.box.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from codecs import getincrementaldecoder
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +18,8 @@ from ralph.machine.repository import is_within, is_within_any
 from ralph.places.gather import files_in
 from ralph.places.places import is_named
 from ralph.places.table import PRIVATE, named_with
+from ralph.tools.files.file_type import SNIFFED_BYTES
+from ralph.tools.files.text_encoding import marked_encoding
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ Identity = tuple[int, int]
 # The most protected files to compare, in order to find hard links to them. People have fewer, except for the files
 # of browsers.
 _MOST_FILES_COMPARED = 2000
+_MOST_BYTES_SEARCHED = 64_000_000
+_CHUNK_BYTES = 1 << 20
+_ASK_WITHOUT = "Whoever starts ralph can make a copy without it in the working directory"
 
 
 class PathGuard:
@@ -42,10 +48,14 @@ class PathGuard:
         gather: Callable[[], GuardedPlaces],
         own_files: Callable[[], Path | None],
         rules: PathRules | None = None,
+        redact: Callable[[str], str] = str,
+        redact_longest: int = 0,
     ) -> None:
         """`gather` makes the table. `own_files` returns the directory with this run's long outputs, or None if the
         directory does not exist yet. The model may read these outputs. `rules` are the permission rules about paths.
+        `redact` and `redact_longest` are as in `LocalToolbox`.
         """
+        self._redact, self._redact_longest = redact, redact_longest
         self._rules = rules
         self._gather = gather
         self._own_files = own_files
@@ -74,7 +84,34 @@ class PathGuard:
         if real != judged:
             self._refuse(real, shown, self._why_not_read(real))
         self._refuse(real, shown, self._why_not_linked(status))
+        if stat.S_ISREG(status.st_mode) and self.holds_secret(descriptor, real, status):
+            raise ToolError(f"{shown} is not read: it holds a credential of this run. {_ASK_WITHOUT}")
         return real
+
+    def holds_secret(self, descriptor: int, real: str, status: os.stat_result) -> bool:
+        """Whether the first 64 MB of an open regular file contain a secret that ralph knows. False for a file in a root,
+        which is shown as it is. `real` is the file's real path. Leaves the position of the descriptor as it is.
+        """
+        if (
+            not self._redact_longest
+            or is_within_any(real, self.places.roots)
+            or is_made_by_kernel(real, status)
+            or self._is_own(real)
+        ):
+            return False
+        at, kept = 0, ""
+        marked = marked_encoding(os.pread(descriptor, SNIFFED_BYTES, 0))
+        decoder = getincrementaldecoder("utf-8" if marked is None else marked[1])("replace")
+        while at < _MOST_BYTES_SEARCHED and (chunk := os.pread(descriptor, _CHUNK_BYTES, at)):
+            text = kept + decoder.decode(chunk)
+            if self._redact(text) != text:
+                return True
+            at, kept = at + len(chunk), text[-self._redact_longest :]
+        return False
+
+    def _is_own(self, real: str) -> bool:
+        own = self._own_files()
+        return own is not None and is_within(real, os.path.realpath(own))
 
     def refuse_written(self, real: str, shown: str) -> None:
         """Raises ToolError if the file `real` must not be written. `real` is an absolute path without links. The file
@@ -113,8 +150,7 @@ class PathGuard:
             raise ToolError(f"{where} is not {verb}: {protection}")
 
     def _why_not_read(self, real: str) -> GuardedPlace | str | None:
-        own = self._own_files()
-        if own is not None and is_within(real, os.path.realpath(own)):
+        if self._is_own(real):
             return None
         rule = None if self._rules is None else self._rules.why_not_read(real)
         protection = _by_rule(rule) or self.places.why_not_read(real)
@@ -191,10 +227,31 @@ class HiddenPlaces:
         self._guard = guard
         self._directory = directory.rstrip("/")
         self._is_open: dict[str, bool] = {}
+        self._holds_secret: dict[str, bool] = {}
 
     @property
     def those_there(self) -> list[str]:
-        return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
+        """The paths that exist, and the files that the search has left out because of a secret in them."""
+        secret = (path for path, is_secret in self._holds_secret.items() if is_secret)
+        return [*(path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")), *secret]
+
+    def holds_secret(self, path: str) -> bool:
+        """Whether the content of the file `path` must not be shown, as `PathGuard.holds_secret` says. `path` is as in
+        `hides`.
+        """
+        if path not in self._holds_secret:
+            real = f"{self._directory}/{path}"
+            try:
+                descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                return False  # it is gone, or this user may not read it
+            try:
+                status = os.fstat(descriptor)
+                is_file = stat.S_ISREG(status.st_mode)
+                self._holds_secret[path] = is_file and self._guard.holds_secret(descriptor, real, status)
+            finally:
+                os.close(descriptor)
+        return self._holds_secret[path]
 
     def hides(self, path: str) -> bool:
         """Whether a search must skip the regular file `path`. `path` is relative to the directory of the search and
