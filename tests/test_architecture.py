@@ -121,6 +121,7 @@ TOUCHES_THE_WORLD = (
     "pages.page_frame",
     "places.gather",
     "places.git_places",
+    "places.home_needs",
     "places.nested_repositories",
     "prompt",
     "run.command",
@@ -224,6 +225,7 @@ PURE = {
     "urllib",
     "uuid",
     "zlib",
+    "xml",
 }
 # Functions and methods by their last name, of whatever object.
 IMPURE_CALLS = {

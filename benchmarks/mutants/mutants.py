@@ -59,7 +59,7 @@ PLACES = (
     "test_places.py",
     "test_git_places.py",
     "test_protected_files.py",
-    "test_box_parts.py",
+    "test_landlock_rules.py",
 )
 ROOTS = ("test_protected_roots.py", "test_nested_repositories.py")
 COMMANDS = (
@@ -518,8 +518,8 @@ MUTANTS = (
     Mutant(
         "commands-see-secrets",
         "what tools must not read, commands must not read either",
-        "outermost((*unreadable, *plan.read_deny",
-        "outermost((*plan.read_deny",
+        "(*self.places.closed_homes, *self.places.unread)",
+        "self.places.closed_homes",
         PLACES,
     ),
     Mutant(
@@ -556,6 +556,34 @@ MUTANTS = (
         'all(obeyed.search("".join(rest.partition("/")[1:])) for rest in inside)',
         'any(obeyed.search(f"/{rest}") for rest in inside)',
         ROOTS,
+    ),
+    Mutant(
+        "the-home-is-open",
+        "commands, searches and Read see of the home only what the table shows",
+        "for home in map(resolved, homes) if _may_be_closed",
+        "for home in () if _may_be_closed",
+        PLACES,
+    ),
+    Mutant(
+        "an-environment-in-a-root-is-believed",
+        "what a command may have written shows nothing of the home",
+        "if not is_within_any(os.path.realpath(prefix), roots):",
+        "if prefix:",
+        ("test_home_needs.py",),
+    ),
+    Mutant(
+        "a-given-place-opens-the-secrets-in-it",
+        "a secret place inside of what the user allows stays closed",
+        "and not any(map(place.has, given))",
+        "and not given",
+        ("test_home_needs.py",),
+    ),
+    Mutant(
+        "a-known-secret-is-read-outside-the-roots",
+        "Read, Edit and Grep refuse a file outside the roots that holds a secret that ralph knows",
+        "if self._redact(text) != text:",
+        "if not text:",
+        ("test_path_guard.py",),
     ),
     Mutant(
         "a-guard-that-cannot-be-kept-is-dropped",
@@ -595,9 +623,9 @@ MUTANTS = (
     Mutant(
         "a-closed-root-leaves-the-rest-open",
         "where the root of the file system is hidden, commands read nothing of it",
-        'pending = [] if "/" in closed else ["/"]',
-        'pending = ["/"]',
-        ("test_box_parts.py",),
+        'pending += [] if "/" in closed else ["/"]',
+        'pending += ["/"]',
+        ("test_landlock_rules.py",),
     ),
     Mutant(
         "comparison-leaves-names-out",

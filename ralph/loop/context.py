@@ -212,7 +212,7 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], dis
         box_plan,
         roots,
         environment,
-        lambda: gather_places(roots, environment, configuration, named),
+        lambda: gather_places(roots, environment, configuration, named, given=box_plan.given),
         disk=disk,
     )
 

@@ -18,7 +18,8 @@ HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
 directory."""
 
-_MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 16
+"""The most that is read of a file of git."""
 
 
 def git_entry(top: str) -> str:
@@ -97,7 +98,7 @@ def beginning_of(file: str) -> bytes:
             raise
         return b""
     try:
-        while len(data) < _MOST_BYTES and (chunk := os.read(descriptor, _MOST_BYTES - len(data))):
+        while len(data) < MOST_BYTES and (chunk := os.read(descriptor, MOST_BYTES - len(data))):
             data += chunk
     except OSError:
         return b""

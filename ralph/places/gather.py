@@ -13,12 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_places import git_places
-from ralph.places.places import names_at, places_of
+from ralph.places.home_needs import (
+    checkouts,
+    editable_packages,
+    holds_credentials,
+    named_by_git,
+    program_directories,
+)
+from ralph.places.places import names_at, places_of, xdg_bases
 from ralph.places.state import named_state_directories
-from ralph.places.table import git_entries_with
+from ralph.places.table import FILTERED, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ _NESTED_IN = ("modules", "worktrees")
 """The folders of a git directory that contain further git directories (gitrepository-layout(5))."""
 _MOST_NESTED = 10_000
 """The maximum number of folders in which git directories are looked for. The look takes 10 ms for a thousand."""
+_GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
 PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -50,7 +58,9 @@ def gather_places(
     `configuration` and `session_directory` are paths from the command line. `denied` and `given` are the paths,
     without symbolic links, that the user's settings deny and allow.
     """
-    homes = home_directories(environment)
+    homes, given = home_directories(environment), tuple(given)
+    opened = (*roots, *given)  # commands may write there, or the user has said enough about it
+    git = git_places(roots, environment, os.getuid())
     bases = {
         "root": tuple(roots),
         "~": homes,
@@ -59,11 +69,19 @@ def gather_places(
         "package": (PACKAGE,),
         "prefix": python_prefixes(),
         "code": tuple(_code()),
-        "git": git_places(roots, environment, os.getuid()).claimed,
+        "git": git.claimed,
+        "checkout": tuple(checkouts(roots, git)),
+        "path": tuple(program_directories(environment, opened)),
+        "editable": tuple(editable_packages(environment, opened)),
         "denied": tuple(denied),
-        "given": tuple(given),
+        "given": given,
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
     }
+    known = {**bases, **xdg_bases(homes, environment)}
+    git_files = [path for template in _GIT_FILES for path in expanded(template, known, environment)]
+    known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, opened))
+    mixed = filter(holds_credentials, paths_with(FILTERED, known, environment))
+    bases["mixed"] = tuple(path for path in mixed if not is_within_any(os.path.realpath(path), roots))
     return places_of(bases, environment, _Resolver())
 
 

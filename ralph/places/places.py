@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places import table
-from ralph.places.table import COMPARED, READ_ONLY, SANDBOX_GUARDS, UNREAD, UNWRITTEN, PlaceRow
+from ralph.places.table import COMPARED, READ_ONLY, SANDBOX_GUARDS, SHOWN, UNREAD, UNWRITTEN, PlaceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +27,22 @@ _NAME, _DOTFILES = "**/", "/.*"
 _IGNORED_CHARACTERS = dict.fromkeys(
     (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
 )
+# Directories of the system (hier(7)). Those of accounts of the system, such as daemon, may be among them.
+_PROGRAMS = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
+_SHARED = ("/opt", "/run", "/snap", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")  # noqa: S108 - only names
 # XDG Base Directory Specification: the variable, and the usual place below the home directory.
 _XDG = {
     "config": ("XDG_CONFIG_HOME", ".config"),
@@ -108,7 +124,9 @@ class GuardedPlaces(Struct, frozen=True):
     roots: tuple[str, ...]
     """The directories where Write and Edit may write. The first is the working directory."""
     given: tuple[str, ...] = ()
-    """Secret files and directories that may be read because of the user's settings."""
+    """Files and directories that may be read because of the user's settings. A secret place inside one stays closed."""
+    shown: tuple[str, ...] = ()
+    """The parts of the closed homes that may be read."""
     by_guard: Mapping[str, tuple[str, ...]] = {}
     """For each guard of commands (`SANDBOX_GUARDS`), its paths on this machine. They may contain symbolic links. Names and
     the entries of git directories are not among them."""
@@ -117,11 +135,12 @@ class GuardedPlaces(Struct, frozen=True):
         """The paths with a guard of commands. `sandbox` has the places that exist only in the sandbox."""
         return tuple(dict.fromkeys((*self.by_guard.get(guard, ()), *table.paths_with(guard, sandbox))))
 
-    def why_not_read(self, path: str) -> GuardedPlace | None:
-        """The place because of which a path must not be read, or None if it may be read."""
-        if is_within_any(path, self.given):
-            return None
-        return self._place_of(path, UNREAD)
+    def why_not_read(self, path: str, more_given: Iterable[str] = ()) -> GuardedPlace | None:
+        """The place because of which a path must not be read, or None if it may be read. `more_given` may be read like
+        `given`.
+        """
+        given = [one for one in (*self.given, *more_given) if is_within(path, one)]
+        return self._place_of(path, UNREAD, given)
 
     def why_not_written(self, path: str) -> GuardedPlace | None:
         """The place because of which a path must not be written, or None if the table allows writing it."""
@@ -131,28 +150,54 @@ class GuardedPlaces(Struct, frozen=True):
         """Those of the roots that commands may write: a root that is, or lies in, a protected place is none of them."""
         return tuple(root for root in roots if self._place_of(root, UNWRITTEN) is None)
 
-    def _place_of(self, path: str, guard: str) -> GuardedPlace | None:
+    def _place_of(self, path: str, guard: str, given: Iterable[str] = ()) -> GuardedPlace | None:
         for place in self.found:
-            if guard in place.row.guards and place.has(path) and not self._spares(place, path):
+            if (
+                guard in place.row.guards
+                and place.has(path)
+                and not self._spares(place, path)
+                and not any(map(place.has, given))
+            ):
                 return GuardedPlace(path, place.row) if place.path.endswith(_DOTFILES) else _named(place)
         return None
 
     def _spares(self, place: GuardedPlace, path: str) -> bool:
-        return place.row.around_work == "rest" and any(
-            is_within(path, root) and place.has(root) for root in self.roots
-        )
+        spared = {"rest": self.roots, "unshown": (*self.roots, *self.shown)}.get(place.row.around_work, ())
+        return any(is_within(path, one) and place.has(one) for one in spared)
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The paths that must not be read. Those that the settings allow are among them."""
-        return tuple(place.path for place in self.found if UNREAD in place.row.guards)
+        """The secret paths, which must not be read. Those that the settings allow are among them."""
+        return tuple(
+            place.path
+            for place in self.found
+            if UNREAD in place.row.guards and place.row.around_work != "unshown"
+        )
+
+    @property
+    def closed_homes(self) -> tuple[str, ...]:
+        """The home directories of which only `shown`, the roots and `given` may be read."""
+        return tuple(place.path for place in self.found if place.row.around_work == "unshown")
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
         """The paths inside a directory that must not be read, relative to the directory. The directory itself is not
         among them.
         """
         above = directory.rstrip("/") + "/"
-        return tuple(path[len(above) :] for path in self.unread if path.startswith(above))
+        beneath = (path for path in (*self.closed_homes, *self.unread) if path.startswith(above))
+        return tuple(path[len(above) :] for path in outermost(beneath))
+
+
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Removes each path that lies inside another one of the paths, and keeps the order of the rest."""
+    known = dict.fromkeys(paths)
+    return tuple(path for path in known if not any(above in known for above in directories_above(path)))
+
+
+def directories_above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path
 
 
 def _named(place: GuardedPlace) -> GuardedPlace:
@@ -166,7 +211,9 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
     """
     roots, homes = tuple(bases.get("root", ())), bases.get("~", ())
     in_roots = [home for home in map(resolved, homes) if is_within_any(home, roots)]
-    bases = {**bases, **_xdg(homes, variables), "home in a root": in_roots}
+    given = tuple(bases.get("given", ()))
+    closed = [*dict.fromkeys(home for home in map(resolved, homes) if _may_be_closed(home, (*roots, *given)))]
+    bases = {**bases, **xdg_bases(homes, variables), "home in a root": in_roots, "closed home": closed}
     found: dict[str, GuardedPlace] = {}
     for row in table.ROWS:
         if UNREAD in row.guards or UNWRITTEN in row.guards:
@@ -177,7 +224,13 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
                     real = path if path.endswith(_DOTFILES) else resolved(path)
                     found.setdefault(real, GuardedPlace(real, row))
     for_commands = [row for row in table.ROWS if not SANDBOX_GUARDS.isdisjoint(row.guards)]
-    made = GuardedPlaces(tuple(found.values()), roots, tuple(bases.get("given", ())))
+    secret = {path for path, place in found.items() if UNREAD in place.row.guards and path not in closed}
+    shown = (
+        path
+        for path in _shown(table.paths_with(SHOWN, bases, variables), closed, (*roots, *given), resolved)
+        if secret.isdisjoint((path, *directories_above(path)))
+    )
+    made = GuardedPlaces(tuple(found.values()), roots, given, outermost(shown))
     without_git = {**bases, "git": (), "root": made.open_of(roots)}
     by_guard = {
         guard: table.paths_with(guard, without_git, variables, for_commands) for guard in SANDBOX_GUARDS
@@ -186,6 +239,33 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
         split = (path.rpartition("/") for path in by_guard[guard])
         by_guard[guard] = tuple(f"{resolved(above or '/').rstrip('/')}/{name}" for above, _, name in split)
     return replace(made, by_guard=by_guard)
+
+
+def _may_be_closed(home: str, opened: Sequence[str]) -> bool:
+    """Whether only a part of a home directory may be shown. One that is open, or lies in an open place, is open. One that
+    is a directory of the system, contains one, or lies in one with programs, is needed as a whole.
+    """
+    return not (
+        is_within_any(home, opened)
+        or is_within_any(home, _PROGRAMS)
+        or any(is_within(one, home) for one in (*_PROGRAMS, *_SHARED))
+    )
+
+
+def _shown(
+    paths: Iterable[str], homes: Sequence[str], opened: Sequence[str], resolved: Callable[[str], str]
+) -> Iterator[str]:
+    """Yields the real paths that are shown: those in a closed home that are not `opened` anyway. A command could have made a
+    link there, so nothing is looked up there. A home is not shown as a whole, whatever leads to it.
+    """
+    for path in paths:
+        real = "" if is_within_any(path, opened) else resolved(path)
+        if (
+            is_within_any(real, homes)
+            and not is_within_any(real, opened)
+            and not any(is_within(home, real) for home in homes)
+        ):
+            yield real
 
 
 def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
@@ -200,7 +280,7 @@ def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequ
             yield path
 
 
-def _xdg(homes: Sequence[str], variables: Mapping[str, str]) -> Bases:
+def xdg_bases(homes: Sequence[str], variables: Mapping[str, str]) -> Bases:
     """For each name, the directory that the environment variable names, and the usual directory. The usual one may
     contain files that were made before the variable was set.
     """

@@ -36,8 +36,10 @@ VISIBLE = "visible"
 WRITABLE = "writable"
 DEVICE = "device"
 CLOSED = "closed"
+SHOWN = "shown"
+FILTERED = "filtered"
 
-SANDBOX_GUARDS = frozenset((READ_ONLY, COMPARED, EMPTY, VISIBLE, WRITABLE, DEVICE, CLOSED))
+SANDBOX_GUARDS = frozenset((READ_ONLY, COMPARED, EMPTY, VISIBLE, WRITABLE, DEVICE, CLOSED, FILTERED))
 """The guards that hold for commands alone."""
 
 
@@ -67,6 +69,10 @@ visible | path, sandbox path | namespaces | mounted again, read-only, if it lies
 writable | path, sandbox path | landlock, namespaces | commands may write it: a Landlock rule, and a mount with namespaces
 device | path, sandbox path | landlock | commands may use it: a Landlock rule. With namespaces, bubblewrap makes its own
 closed | path, sandbox path | landlock, namespaces | Landlock denies to commands what no other row opens
+shown | path | tools, landlock, namespaces | may be read although it lies in the home, unless another row or a credential in \
+  a filtered file forbids it
+filtered | path | tools, landlock, namespaces | unread if it holds credentials. With namespaces, commands see a copy without \
+  their lines
 """
 
 
@@ -81,7 +87,9 @@ GUARDS = dict(_guards())
 _NAME = "**/"
 _BASES = (
     "home in a root",
+    "closed home",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
+    *"checkout path editable gitconfig mixed".split(),
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 
@@ -91,12 +99,15 @@ _ASK_TO_COPY = "Whoever starts ralph can put what the task needs of it into the 
 _ASK_TO_CHANGE = "Whoever starts ralph can change it"
 _USE_GIT = "Use git itself, with Bash (git commit, git config, git remote, ...)"
 _FROM_ELSEWHERE = "Whoever starts ralph can start one that is installed elsewhere"
+_ASK_TO_SHOW = (
+    "Whoever starts ralph can allow it (sandbox.read in the settings), or copy it into the working directory"
+)
 _GIT = "is git's own: what stands there can make git run programs"
 _OBEYED = (UNWRITTEN, READ_ONLY, COMPARED)
 
-AroundWork = Literal["whole", "entries", "rest", "nothing"]
+AroundWork = Literal["whole", "entries", "rest", "unshown", "nothing"]
 """The protected part of a directory that contains a root: everything, only some `entries`, everything but the roots in it,
-or nothing."""
+everything but these and what other rows show, or nothing."""
 
 
 class PlaceRow(Struct, frozen=True):
@@ -149,10 +160,12 @@ def kind_of(template: str) -> str:
 
 # Entries that git itself uses in a git directory. The directory of a bare repository may also contain other files,
 # such as working trees.
-_GIT_ENTRIES = """
+GIT_ENTRIES = tuple(
+    """
 HEAD FETCH_HEAD ORIG_HEAD config config.worktree hooks info objects refs reftable packed-refs logs index worktrees modules
 commondir gitdir branches remotes shallow lfs rebase-merge rebase-apply sequencer description
-"""
+""".split()
+)
 
 _DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts"
 # Each line is a kind of secret, the source, and the places. Places are separated by two spaces, because some names contain one.
@@ -179,7 +192,8 @@ passwords of databases [libpq's password file, MySQL option files]:  ~/.pgpass  
 credentials of package registries [each package manager's documentation of its configuration]:  ~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pypirc
   ~/.pip  {config}/pip  $PIP_CONFIG_FILE  {config}/pypoetry/auth.toml  {data}/uv/credentials  ~/.cargo/credentials
   ~/.cargo/credentials.toml  $CARGO_HOME/credentials  $CARGO_HOME/credentials.toml  ~/.gem/credentials  ~/.bundle/config
-  ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
+  {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.pub-cache/credentials.json  ~/.composer/config.json
+  {config}/composer/config.json  ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
   {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config
 credentials of other agents and models [each tool's documentation]:  ~/.claude.json  ~/.claude/.credentials.json  ~/.codex/auth.json  ~/.gemini
   {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
@@ -203,6 +217,47 @@ commands as they were typed, passwords among them [bash(1), zshparam(1), each sh
 secrets of this machine [shadow(5), sshd(8), NetworkManager(8), systemd.exec(5)]:  /etc/shadow  /etc/shadow-  /etc/gshadow  /etc/gshadow-  /etc/krb5.keytab  /etc/ssl/private
   /etc/pki/tls/private  /etc/NetworkManager/system-connections  /run/secrets  /var/run/secrets  /run/credentials
   /private/etc/master.passwd
+"""
+# Files with configuration and credentials, and the settings of each format that hold none (`filtered_copy.py`). Some are
+# denied above too: a new one must not be read either.
+_FILTERED = """
+~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pip/pip.conf  {config}/pip/pip.conf
+$PIP_CONFIG_FILE  ~/.m2/settings.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
+{config}/NuGet/NuGet.Config  {config}/uv/uv.toml  {config}/pypoetry/config.toml  {config}/mise/config.toml
+{config}/go/env  ~/.condarc  ~/.cargo/config.toml  ~/.cargo/config  $CARGO_HOME/config.toml
+~/.gitconfig  {config}/git/config  $GIT_CONFIG_GLOBAL  {gitconfig}
+"""
+# What programs need of a home directory. Each line is a kind, the source, and the places, as above.
+_SHOWN = """
+Python and its tools [pyenv's README, uv, pipx, Poetry, conda and mamba documentation, site(1)]:  ~/.pyenv  $PYENV_ROOT  ~/.python-version
+  {data}/uv  $UV_CACHE_DIR  $UV_PYTHON_INSTALL_DIR  $UV_TOOL_DIR  {config}/uv  {cache}/uv  {data}/pipx  ~/.local/pipx  $PIPX_HOME
+  {cache}/pip  $PIP_CACHE_DIR  {config}/pypoetry  {data}/pypoetry  {cache}/pypoetry  $POETRY_HOME  {data}/virtualenv
+  {data}/virtualenvs  ~/.virtualenvs  $WORKON_HOME  $VIRTUAL_ENV  {cache}/virtualenv  {cache}/pre-commit  {data}/hatch  {cache}/hatch
+  {data}/pdm  {cache}/pdm  ~/.rye  ~/.conda  ~/.condarc  $CONDA_PREFIX  $CONDA_ROOT  $MAMBA_ROOT_PREFIX  ~/miniconda3  ~/anaconda3
+  ~/miniforge3  ~/mambaforge  ~/micromamba  {data}/mamba  ~/.pixi  {cache}/rattler  ~/.local/lib  {data}/jupyter/kernels
+  {cache}/matplotlib  {config}/matplotlib  ~/nltk_data  {cache}/torch  {cache}/huggingface/hub  {config}/ruff  {cache}/ruff
+Node and its package managers [nvm, fnm, Volta, npm, pnpm, Yarn, Bun and Deno documentation]:  ~/.nvm  $NVM_DIR  ~/.nvmrc  ~/.fnm  {data}/fnm
+  $FNM_DIR  ~/.nodenv  ~/.n  $N_PREFIX  ~/.volta  $VOLTA_HOME  ~/.npm  $npm_config_cache  ~/.npm-global  ~/.node_modules  {cache}/node
+  {cache}/node-gyp  {data}/pnpm  $PNPM_HOME  {cache}/pnpm  {config}/pnpm  ~/.local/state/pnpm  ~/.pnpm-store  ~/.yarn  {cache}/yarn
+  {config}/yarn  ~/.bun  $BUN_INSTALL  ~/.deno  $DENO_INSTALL  $DENO_DIR  {cache}/deno  {cache}/ms-playwright  {cache}/puppeteer
+  {cache}/Cypress
+Rust and Go [rustup, Cargo and Go documentation]:  ~/.rustup  $RUSTUP_HOME  ~/.cargo  $CARGO_HOME  {cache}/sccache  ~/go/bin  ~/go/pkg
+  $GOPATH/bin  $GOPATH/pkg  $GOROOT  ~/sdk  {cache}/go-build  $GOCACHE  $GOMODCACHE  {config}/go  {cache}/golangci-lint
+Java and what runs on it [Maven, Gradle, SDKMAN, jenv, sbt and Coursier documentation]:  ~/.m2  ~/.gradle  $GRADLE_USER_HOME  $GRADLE_HOME
+  $M2_HOME  $MAVEN_HOME  $JAVA_HOME  ~/.sdkman  $SDKMAN_DIR  ~/.jenv  ~/.jdks  ~/.jabba  ~/.ivy2/cache  ~/.ivy2/local  ~/.sbt/boot
+  ~/.sbt/launchers  {cache}/coursier  {data}/coursier  ~/.konan  ~/.kotlin  ~/.skiko  ~/Android/Sdk  $ANDROID_HOME  $ANDROID_SDK_ROOT
+Ruby, Perl and PHP [rbenv, RVM, RubyGems, Bundler, local::lib and Composer documentation]:  ~/.rbenv  $RBENV_ROOT  ~/.rvm  ~/.gem  $GEM_HOME
+  {data}/gem  ~/.bundle  {cache}/bundle  ~/.plenv  ~/perl5  ~/.cpan/build  ~/.cpanm  ~/.phpenv  ~/.composer  {config}/composer  {cache}/composer
+Haskell, OCaml, Elixir, Julia, .NET and others [each tool's documentation]:  ~/.ghcup  ~/.cabal  {cache}/cabal  ~/.stack  ~/.opam  $OPAMROOT  ~/.elan
+  ~/.mix  ~/.hex  ~/.kiex  {cache}/rebar3  ~/.julia  ~/.juliaup  ~/.dotnet  $DOTNET_ROOT  ~/.nuget/packages  $NUGET_PACKAGES  ~/.swiftpm
+  ~/.pub-cache  ~/.zvm  {cache}/zig  ~/.nimble  ~/.choosenim  ~/.terraform.d/plugin-cache  ~/.tfenv  ~/.pulumi/bin  ~/.pulumi/plugins
+managers of many toolchains [mise, asdf, Nix, Homebrew and Bazelisk documentation]:  {data}/mise  $MISE_DATA_DIR  {config}/mise  {cache}/mise
+  ~/.local/state/mise  ~/.asdf  $ASDF_DATA_DIR  $ASDF_DIR  ~/.asdfrc  ~/.tool-versions  ~/.nix-profile  ~/.local/state/nix  ~/.linuxbrew
+  {cache}/Homebrew  ~/.proto  {cache}/bazel  {cache}/bazelisk  {cache}/ccache  ~/.ccache  {cache}/golangci-lint  {cache}/pre-commit
+programs and what they look at [systemd.directories(7), fonts-conf(5), terminfo(5), git-config(1), Claude Code documentation]:  ~/bin  ~/.local/bin
+  ~/.terminfo  ~/.fonts  {data}/fonts  {config}/fontconfig  {cache}/fontconfig  ~/.editorconfig  ~/.gitconfig  {config}/git  ~/.gitignore  ~/.gitattributes
+  $GIT_CONFIG_GLOBAL  {gitconfig}  {data}/git-lfs
+  ~/.claude/CLAUDE.md  ~/.claude/commands  ~/.claude/skills  ~/.claude/agents  ~/.claude/hooks  ~/.claude/plugins  ~/.claude/rules
 """
 # What Read could get out of kernel file systems: it runs in ralph's own process, outside of the sandbox.
 _PRIVATE = (
@@ -232,11 +287,12 @@ _PRIVATE = (
 )
 
 
-def _secret_rows() -> Iterator[PlaceRow]:
-    for line in _SECRETS.replace("\n  ", "  ").strip().split("\n"):
+def _kinds(text: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yields the kinds of a block above: the kind, the source and the places."""
+    for line in text.replace("\n  ", "  ").strip().split("\n"):
         named, _, places = line.partition("]:  ")
-        holds, _, source = named.partition(" [")
-        yield PlaceRow(tuple(places.split("  ")), f"holds {holds}", source=source)
+        kind, _, source = named.partition(" [")
+        yield kind, source, tuple(places.split("  "))
 
 
 # The first row that covers a path is the one that is told.
@@ -256,7 +312,11 @@ ROWS: tuple[PlaceRow, ...] = (
         entries=("sessions", "loops", "loop.key"),
         source=_SPEC,
     ),
-    *_secret_rows(),
+    *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
+    PlaceRow(("{mixed}",), "holds credentials beside configuration", advice=_ASK_TO_SHOW, source=_SPEC),
+    PlaceRow(
+        tuple(_FILTERED.split()), "may hold credentials beside configuration", (FILTERED,), source=_SPEC
+    ),
     PlaceRow(
         ("{denied}",), "must not be read, as your user's settings say (sandbox.read_deny)", source=_SPEC
     ),
@@ -272,7 +332,7 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         _USE_GIT,
         around_work="entries",
-        entries=tuple(_GIT_ENTRIES.split()),
+        entries=GIT_ENTRIES,
         source="gitrepository-layout(5)",
     ),
     PlaceRow(("{package}",), "is the ralph that runs", (UNWRITTEN, VISIBLE), _FROM_ELSEWHERE, source=_SPEC),
@@ -291,6 +351,22 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         _FROM_ELSEWHERE,
         around_work="nothing",
+        source=_SPEC,
+    ),
+    # The rows above come first, so that they keep closed what lies in a place that is shown.
+    PlaceRow(
+        ("{closed home}",),
+        "is the home directory, of which only what programs need may be read",
+        (UNREAD,),
+        _ASK_TO_SHOW,
+        around_work="unshown",
+        source=_SPEC,
+    ),
+    *(PlaceRow(places, f"holds {kind}", (SHOWN,), source=source) for kind, source, places in _kinds(_SHOWN)),
+    PlaceRow(
+        ("{package}", "{prefix}", "{code}", "{checkout}", "{path}", "{editable}"),
+        "is ralph, its Python, the checkout of a root, a directory of PATH, or a package that is installed as editable",
+        (SHOWN,),
         source=_SPEC,
     ),
     # Names. The sandbox mounts and compares them where they are files at the top of a root.
@@ -425,9 +501,9 @@ def expanded(template: str, bases: Bases, variables: Mapping[str, str] = {}) -> 
         return
     first, slash, rest = template.partition("/")
     if first.startswith("$"):
-        # KUBECONFIG is a list. In the other variables a colon is part of a name.
+        # These two are lists. In the other variables a colon is part of a name.
         value = variables.get(first[1:], "")
-        found: Sequence[str] = value.split(":") if first == "$KUBECONFIG" else [value]
+        found: Sequence[str] = value.split(":") if first in ("$KUBECONFIG", "$GOPATH") else [value]
     else:
         found = bases.get(first.strip("{}"), ())
     yield from (f"{base.rstrip('/')}{slash}{rest}" or "/" for base in found if base.startswith("/"))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any, repository_top
 from ralph.machine.trusted_programs import ProgramSearch
+from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -23,6 +24,7 @@ from ralph.values.shortage import ADVICE, ShortageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ralph.places.places import GuardedPlaces
     from ralph.sandbox.levels import Net
 
 SANDBOX_WORDS = "Commands run in a sandbox:"
@@ -58,7 +60,9 @@ class BoxNotice(Struct, frozen=True):
 
 
 class BoxPlan(Struct, frozen=True):
-    """Says which sandbox the commands of a run get. This is decided at the start of the run."""
+    """Says which sandbox the commands of a run get. This is decided at the start of the run. The paths of the run, from
+    `places` on, are known when the first command starts (`plan_with_places`). All are absolute.
+    """
 
     means: Means
     net: Net = "full"
@@ -76,6 +80,92 @@ class BoxPlan(Struct, frozen=True):
     """The maximum size of a file that a command writes. 0 means no limit."""
     notices: tuple[BoxNotice, ...] = ()
     """Notices for people."""
+    places: GuardedPlaces | None = None
+    """The places that the tools, and so commands, must not use."""
+    writable: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    """Paths that are readable although they lie in an unreadable place."""
+    devices: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Directories of which commands may use only what is in one of the other places."""
+    visible: tuple[str, ...] = ()
+    """Paths that commands must see although they may lie in /tmp."""
+    empty: tuple[str, ...] = ()
+    """Directories and files that appear empty to commands with namespaces. They need not exist."""
+    read_only: tuple[str, ...] = ()
+    """Paths in writable places, besides names and entries of git directories, that namespaces mount read-only."""
+    compared: tuple[str, ...] = ()
+    """Such paths that are compared after a command."""
+    copies: tuple[tuple[str, str], ...] = ()
+    """Copies of configuration files without credentials, each with the file over which namespaces mount it."""
+    temporary: str = ""
+    """The directory for temporary files."""
+    has_own_temporary: bool = False
+    """Whether the directory for temporary files is mounted on /tmp. It is not mounted if commands may write to the machine's
+    /tmp."""
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The places that the settings open to commands, and so to Read."""
+        return (*self.read, *self.write)
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Files and directories, which need not exist. /tmp changes all the time: for a path there that does not exist, each
+        entry of /tmp would need a rule, and all rules would have to be made again after each change.
+        """
+        known = () if self.places is None else (*self.places.closed_homes, *self.places.unread)
+        shared = os.path.realpath(TEMPORARY)
+        kept = (path for path in known if os.path.dirname(path) != shared or os.path.lexists(path))  # noqa: PTH120 - strings throughout
+        return tuple(dict.fromkeys((*kept, *self.read_deny, *self.rules_deny)))
+
+    def may_write(self, path: str) -> bool:
+        """Whether a command may create or change the file at a path. The path must not contain symbolic links."""
+        return path in self.devices or self.is_writable(path)
+
+    def may_read(self, path: str) -> bool:
+        """Whether a command may read the content of the file at a path. The path must not contain symbolic links.
+        Directories can always be listed.
+        """
+        if self.is_writable(path) or any(path == over for _, over in self.copies):
+            return True
+        if is_within_any(path, self.closed):
+            return self.may_write(path)
+        return self.why_not_read(path) is None
+
+    def why_not_read(self, path: str) -> str | None:
+        """The reason why a path must not be read, or None if it may be. The path must not lie in a writable place."""
+        denied = [
+            place
+            for place in (*self.read_deny, *self.rules_deny)
+            if is_within(path, place)
+            and not any(is_within(path, one) and is_within(one, place) for one in self.readable)
+        ]
+        if denied:
+            return f"{denied[0]} must not be read"
+        place = None if self.places is None else self.places.why_not_read(path, self.readable)
+        return None if place is None else str(place)
+
+    def is_writable(self, path: str) -> bool:
+        """Whether a path lies in a writable place."""
+        return is_within_any(path, self.writable)
+
+    def inside(self, path: str) -> str:
+        """Converts a path outside of the sandbox to the path inside."""
+        if self.has_own_temporary and is_within(path, self.temporary):
+            return TEMPORARY + path.removeprefix(self.temporary)
+        return path
+
+    def outside(self, path: str, visible: Iterable[str]) -> str:
+        """Converts a path inside the sandbox to the path outside. Both paths are the same, except in /tmp. In those
+        places of /tmp that are mounted there again, they are the same too: writable ones, and `visible`. `path` contains
+        no `..`.
+        """
+        if not (self.has_own_temporary and is_within(path, TEMPORARY)):
+            return path
+        if any(is_within(path, place) for place in (*self.writable, *visible) if place != self.temporary):
+            return path
+        return self.temporary + path.removeprefix(TEMPORARY)
 
     @property
     def level(self) -> BoxLevel:
@@ -129,14 +219,14 @@ def plan_box(
     except ValueError as error:
         raise CannotConfineError(str(error)) from None
     _raise_first(_contradictions(wanted, net))
-    if wanted.mode == "off":
-        return BoxPlan(no_means("--sandbox off"))
     home = environment.get("HOME", "")
     real_roots = tuple(os.path.realpath(root) for root in roots)
     write, read, sockets = (
         tuple(_given(place, home, real_roots) for place in places)
         for places in (wanted.write, (*wanted.read, *lent), wanted.sockets)
     )
+    if wanted.mode == "off":
+        return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
     read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
     means = find_means(program_search(environment, roots, work, wanted), shares_network=net == "full")
     level = box_level(means, net, gives_sockets=bool(sockets))
@@ -191,7 +281,7 @@ def with_denied_reads(
     place inside a writable directory is masked with namespaces, and stays readable without them: Landlock grants a
     directory with all that is in it, and without a right to the directory itself no command could make a file there.
     """
-    from ralph.sandbox.box_parts import outermost  # noqa: PLC0415 - few runs have such rules
+    from ralph.places.places import outermost  # noqa: PLC0415 - few runs have such rules
 
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
     closed = [place for place in places if not any(is_within(one, place) for one in writable)]

@@ -20,26 +20,27 @@ from msgspec.structs import replace
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
-from ralph.places.table import CACHES, READ_ONLY
-from ralph.sandbox.box_parts import box_parts, landlock_rules, own_mounts
+from ralph.places.home_needs import filtered
+from ralph.places.table import CACHES, FILTERED, READ_ONLY
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
+from ralph.sandbox.landlock_rules import landlock_rules, own_mounts, plan_with_places
 from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
+from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from subprocess import Popen
 
     from ralph.places.places import GuardedPlaces
-    from ralph.sandbox.box_parts import BoxParts
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.disk_work import DiskWork
     from ralph.sandbox.kernel.seccomp import Internet
@@ -97,7 +98,8 @@ class CommandBox:
         self._temporary: OwnDirectory | None = None
         self._closed: OwnDirectory | None = None
         """The empty directory that is mounted on directories that commands must not read."""
-        self._made: BoxParts | None = None
+        self._copies: OwnDirectory | None = None
+        self._made: BoxPlan | None = None
         self._cache = ""
         self._ruleset = Ruleset(plan.means.landlock.abi, is_worn_by_uses=bool(self._mounts))
         self._door: ProxyDoor | None = None
@@ -116,14 +118,14 @@ class CommandBox:
     # --- Parts
 
     @property
-    def parts(self) -> BoxParts:
+    def parts(self) -> BoxPlan:
         """Which files commands may use. Raises OSError if the sandbox cannot be made."""
         with self._lock:
             if self._made is None:
                 self._made = self._make()
             return self._made
 
-    def _make(self) -> BoxParts:
+    def _make(self) -> BoxPlan:
         plan, roots, environment, places = self._plan, self._roots, self._environment, self._places()
         self._temporary = self._temporary or OwnDirectory(_PREFIX, (*roots, *plan.write))
         temporary = self._temporary.path
@@ -141,10 +143,9 @@ class CommandBox:
         for part in parts_of_git:
             with suppress(OSError):
                 os.mkdir(part)  # git makes `logs` at the first commit, and a place must exist to be opened
-        parts = box_parts(
+        parts = plan_with_places(
             plan,
             places,
-            _unreadable(places),
             roots=open_roots,
             temporary=temporary,
             cache=os.path.realpath(self._cache),
@@ -157,10 +158,30 @@ class CommandBox:
             empty=tuple(one for one in parts.empty if os.path.realpath(one) == one and os.path.exists(one)),
             has_own_temporary=parts.has_own_temporary and os.path.realpath(TEMPORARY) == TEMPORARY,
         )
+        parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
         state = next(iter(state_directories(environment, home_directories(environment), None)))
         self._read_only_files = GuardedFiles(READ_ONLY, open_roots, granted, parts.read_only)
         self._protected = ProtectedFiles(open_roots, granted, state, parts.compared)
         return parts
+
+    def _copied(self, plan: BoxPlan, places: GuardedPlaces) -> Iterator[tuple[str, str]]:
+        """Makes the copies of configuration files that commands must not read as they are. Yields each with its file."""
+        hidden = callers_places(SANDBOX_HIDE, self._environment.get(SANDBOX_HIDE, ""))
+        denied = (*plan.read_deny, *plan.rules_deny, *hidden)
+        for file in dict.fromkeys(map(os.path.realpath, places.guarded(FILTERED, {}))):
+            if (
+                not os.path.isfile(file)
+                or plan.may_read(file)
+                or is_within_any(file, denied)
+                or (plan.has_own_temporary and is_within(file, TEMPORARY))
+            ):
+                continue
+            self._copies = self._copies or OwnDirectory(_PREFIX, plan.writable)
+            copy = f"{self._copies.path}/{short_digest(os.fsencode(file), 16)}"
+            descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as written:
+                written.write(filtered(file) or "")
+            yield copy, file
 
     @property
     def _own_files(self) -> tuple[str, ...]:
@@ -394,7 +415,7 @@ class CommandBox:
             return start_confined(arguments, self._fresh_ruleset(), self._search_program, **options)
 
     def outside(self, path: str) -> str:
-        """As `BoxParts.outside`. Raises OSError."""
+        """As `BoxPlan.outside`. Raises OSError."""
         return self.parts.outside(path, self._visible())
 
     def close(self) -> None:
@@ -408,9 +429,10 @@ class CommandBox:
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = self._made = None
-        if self._closed is not None:
-            self._closed.remove()
-            self._closed = None
+        for directory in (self._closed, self._copies):
+            if directory is not None:
+                directory.remove()
+        self._closed = self._copies = None
 
     # --- Means
 
@@ -477,6 +499,7 @@ class CommandBox:
             visible=self._visible(),
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
             read_only=read_only,
+            copies=[(copy, file) for copy, file in parts.copies if os.path.isfile(file)],
             empty_directories=filter(os.path.isdir, parts.empty),
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
             closed="" if self._closed is None else self._closed.path,
@@ -506,14 +529,6 @@ def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:
     """Yields the directories above a path, up to one of `tops`, which is not among them."""
     while (path := os.path.dirname(path)) not in tops and path != "/":
         yield path
-
-
-def _unreadable(places: GuardedPlaces) -> Iterable[str]:
-    """The paths that the tools must not read. /tmp changes all the time: for a path there that does not exist, each entry
-    of /tmp would need a rule, and all rules would have to be made again after each change.
-    """
-    shared = os.path.realpath(TEMPORARY)
-    return (path for path in places.unread if os.path.dirname(path) != shared or os.path.lexists(path))
 
 
 def _home_of(programs: str) -> str:

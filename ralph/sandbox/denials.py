@@ -25,7 +25,7 @@ from ralph.machine.repository import is_within_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ralph.sandbox.box_parts import BoxParts
+    from ralph.sandbox.box_plan import BoxPlan
 
 _MOST_LINES = 200
 _MOST_PATHS = 20
@@ -49,7 +49,7 @@ _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
 def denial_note(
     output: str,
-    parts: BoxParts,
+    plan: BoxPlan,
     working_directory: str,
     others: Sequence[str] = (),
     *,
@@ -77,7 +77,7 @@ def denial_note(
                 elif is_within_any(path, protected) and not is_reading:
                     denied = f"changing {path}"
                 else:
-                    denied = _denied(path, parts, is_reading=is_reading)
+                    denied = _denied(path, plan, is_reading=is_reading)
             except (OSError, ValueError):  # it cannot be looked at, or is no path at all
                 continue
             if denied is not None:
@@ -121,15 +121,16 @@ def _real(path: str) -> str:
     return real
 
 
-def _denied(path: str, parts: BoxParts, *, is_reading: bool) -> str | None:
+def _denied(path: str, plan: BoxPlan, *, is_reading: bool) -> str | None:
     """The access to the path that the sandbox denies although this process has it, as text: `reading PATH` or
     `writing PATH`. None if there is no such access. `is_reading` is True if a program could not read.
     """
     exists = os.path.lexists(path)
-    if is_reading or (exists and not parts.may_read(path)):
-        is_denied = exists and os.access(path, os.R_OK) and not parts.is_writable(path)
-        return f"reading {path}" if is_denied else None
-    if parts.may_write(path):
+    if is_reading or (exists and not plan.may_read(path)):
+        is_denied = exists and os.access(path, os.R_OK) and not plan.is_writable(path)
+        why = plan.why_not_read(path)
+        return f"reading {path}{f' ({why})' if why else ''}" if is_denied else None
+    if plan.may_write(path):
         return None
     could_write = os.access(path if exists else os.path.dirname(path), os.W_OK)
     return f"writing {path}" if could_write else None

@@ -98,7 +98,10 @@ def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> It
     """
     yield Rule("/", landlock.READ_DIR)
     closed = {path for path in plan.unreadable if not plan.is_writable(path)}
-    shown = () if plan.places is None else plan.places.shown
+    places = plan.places
+    # A root in a protected folder cannot be written, and in one of secrets not read either.
+    roots = () if places is None else (root for root in places.roots if places.why_not_read(root) is None)
+    shown = () if places is None else (*places.shown, *roots)
     denied = (*plan.read_deny, *plan.rules_deny)
     given = (*(path for path in shown if not is_within_any(path, denied)), *plan.readable)
     opened = dict.fromkeys(("/", *(path for path in given if not plan.is_writable(path))))

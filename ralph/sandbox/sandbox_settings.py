@@ -71,9 +71,10 @@ class SandboxSettings(Struct, frozen=True):
     the next three, a path is absolute or begins with `~/`."""
     read: Annotated[
         tuple[str, ...],
-        Key(PLACES, "secret files and directories that commands may read all the same"),
+        Key(PLACES, "files and directories, of the home or secret, that may be read all the same"),
     ] = ()
-    """Paths that commands may read although they are on the list of secret places."""
+    """Paths that tools and commands may read although they lie in the home or are on the list of secret places. Secret places
+    inside of them stay closed."""
     sockets: Annotated[
         tuple[str, ...],
         Key(PLACES, "sockets in the file system that commands may connect to, such as that of an agent"),

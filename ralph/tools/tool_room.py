@@ -147,7 +147,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 settings.configuration,
                 settings.session_directory,
                 denied=settings.box_plan.read_deny,
-                given=settings.box_plan.read,
+                given=settings.box_plan.given,
             ),
             own_files=lambda: self.spill.path,
             rules=settings.rules,

@@ -209,7 +209,9 @@ def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
     (home / ".ssh").mkdir(parents=True)
     work.mkdir()
     (home / ".ssh" / "id").write_text("secret")
-    (home / "notes").write_text("x")
+    (home / ".nvm").mkdir()
+    (home / ".cargo").mkdir()
+    (home / ".nvm/notes").write_text("x")
     box = box_of(MEANS, [work], {"HOME": str(home)})
 
     def ruleset() -> int:
@@ -219,18 +221,19 @@ def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
         first = ruleset()
         assert ruleset() == first
         (home / ".netrc").write_text("made later")
-        (home / "later").write_text("x")
+
+        (home / ".cargo/later").write_text("x")
         attempts = {
             "secret": f"open('{home}/.ssh/id')",
             "secret through /proc": f"open('/proc/self/root{home}/.ssh/id')",
             "later secret": f"open('{home}/.netrc')",
-            "notes": f"open('{home}/notes')",
+            "notes": f"open('{home}/.nvm/notes')",
             "write": f"open('{work}/new', 'w')",
             "write at home": f"open('{home}/new', 'w')",
             "names": f"os.listdir('{home}/.ssh')",
             "terminal": "os.openpty()",
             "shared memory": "open(f'/dev/shm/ralph-{os.getpid()}', 'w') and os.unlink(f'/dev/shm/ralph-{os.getpid()}')",
-            "later": f"open('{home}/later')",
+            "later": f"open('{home}/.cargo/later')",
         }
         denied = ("secret", "secret through /proc", "later secret", "write at home")
         allowed = ("notes", "write", "names", "terminal", "shared memory")

@@ -19,9 +19,11 @@ from ralph.places.table import (
     COMPARED,
     DEVICE,
     EMPTY,
+    FILTERED,
     GUARDS,
     PRIVATE,
     READ_ONLY,
+    SHOWN,
     TOLD,
     UNQUOTED,
     UNWRITTEN,
@@ -42,28 +44,32 @@ if TYPE_CHECKING:
     from tests.git.repositories import Repository
 
 NEW_ROWS = (
-    PlaceRow(("~/work/secret", "~/secret"), "holds a test"),
+    PlaceRow(("~/work/secret", "~/tools/secret"), "holds a test"),
     PlaceRow(("**/agent.conf",), "is obeyed", (UNWRITTEN, READ_ONLY, COMPARED)),
     PlaceRow(("{git}/programs",), "is obeyed", (READ_ONLY, COMPARED, TOLD)),
     PlaceRow(("~/work/sub/deep/kept",), "is obeyed", (UNWRITTEN, READ_ONLY, COMPARED)),
     PlaceRow(("**/.token",), "is no instruction", (UNQUOTED,)),
     PlaceRow(("**/limits",), "is of a process", (PRIVATE,)),
-    PlaceRow(("~/sockets", "~/one.socket"), "holds sockets", (EMPTY,)),
+    PlaceRow(("~/tools/sockets", "~/tools/one.socket"), "holds sockets", (EMPTY,)),
     PlaceRow(("$SHOWN",), "holds a program", (VISIBLE,)),
-    PlaceRow(("~/scratch",), "is for the work", (WRITABLE,)),
-    PlaceRow(("~/device",), "is like a device", (DEVICE,)),
-    PlaceRow(("~/closed",), "holds hardware", (CLOSED,)),
+    PlaceRow(("~/tools/scratch",), "is for the work", (WRITABLE,)),
+    PlaceRow(("~/tools/device",), "is like a device", (DEVICE,)),
+    PlaceRow(("~/tools/closed",), "holds hardware", (CLOSED,)),
+    PlaceRow(("~/toolchain",), "holds a toolchain", (SHOWN,)),
+    PlaceRow(("~/tools/settings",), "holds two things", (FILTERED,)),
 )
+ALWAYS = (PlaceRow(("~/tools",), "is a directory of the home that is shown", (SHOWN,)),)
 LEVELS = ("namespaces", "landlock")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     made = tmp_path / "home"
-    (made / "secret").mkdir(parents=True)
     for name in ("secret/key", "sockets/one", "one.socket", "scratch/file", "device", "closed/one"):
-        (made / name).parent.mkdir(exist_ok=True)
-        (made / name).write_text("canary")
+        (made / "tools" / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / "tools" / name).write_text("canary")
+    (made / "toolchain").write_text("canary")
+    (made / "tools/settings").write_text("a = canary\npassword = pass phrase\n")
     return made
 
 
@@ -80,7 +86,8 @@ def repository(home: Path) -> Repository:
 @pytest.fixture
 def with_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     def change(is_changed: bool) -> None:
-        monkeypatch.setattr(table, "ROWS", (*table.ROWS, *NEW_ROWS) if is_changed else table.ROWS)
+        rows = (*ALWAYS, *(NEW_ROWS if is_changed else ()))
+        monkeypatch.setattr(table, "ROWS", (*table.ROWS, *rows))
 
     return change
 
@@ -108,17 +115,22 @@ def test_file_tools_and_searches_follow_the_table(with_rows, repository, home, i
     with_rows(is_changed)
     for tools in tools_of(repository, None):
         for name, arguments in (
-            ("Read", {"file_path": str(home / "secret/key")}),
-            ("Grep", {"pattern": "canary", "path": str(home / "secret")}),
+            ("Read", {"file_path": str(home / "tools/secret/key")}),
+            ("Grep", {"pattern": "canary", "path": str(home / "tools/secret")}),
             ("Write", {"file_path": str(repository.top / "sub/agent.conf"), "content": "x"}),
             ("Edit", {"file_path": "agent.conf", "old_string": "mine", "new_string": "other"}),
         ):
             said = tools.call(name, arguments)
             assert ("holds a test" in said.content or "is obeyed" in said.content) == is_changed, name
-        found = tools.call("Grep", {"pattern": "canary", "path": str(home), "output_mode": "content"}).content
+        found = tools.call(
+            "Grep", {"pattern": "canary", "path": str(home / "tools"), "output_mode": "content"}
+        ).content
         assert ("secret/key" in found) != is_changed
-        found = tools.call("Glob", {"pattern": "**/key", "path": str(home)}).content
+        found = tools.call("Glob", {"pattern": "**/key", "path": str(home / "tools")}).content
         assert ("secret/key" in found) != is_changed
+        assert ("canary" in tools.call("Read", {"file_path": str(home / "toolchain")}).content) == is_changed
+        refusal = tools.call("Read", {"file_path": str(home / "tools/settings")}).content
+        assert ("holds credentials beside configuration" in refusal) == is_changed
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -138,8 +150,14 @@ def test_commands_follow_the_table(with_rows, repository, home, level, is_change
             "Bash", {"command": "mv sub other && mkdir -p sub/deep && echo x > sub/deep/kept"}
         ).content
         assert ("Device or resource busy" in said) == (is_changed and level == "namespaces"), said
-        said = tools.call("Bash", {"command": f"cat {home}/secret/key"}).content
+        said = tools.call("Bash", {"command": f"cat {home}/tools/secret/key"}).content
         assert ("canary" in said) != is_changed
+        said = tools.call("Bash", {"command": f"cat {home}/toolchain"}).content
+        assert ("canary" in said) == is_changed
+        assert ("sandbox.read" in said) != is_changed
+        said = tools.call("Bash", {"command": f"cat {home}/tools/settings"}).content
+        assert ("phrase" in said) != is_changed
+        assert ("a = canary" in said) == (not is_changed or level == "namespaces")
 
 
 def test_each_kind_of_row_is_tried() -> None:
@@ -171,14 +189,14 @@ def test_what_commands_find_follows_the_table(
         def said(command: str, tools: Tools = tools) -> str:
             return str(tools.call("Bash", {"command": command}).content)
 
-        assert (said(f"ls {home}/sockets") != "one") == is_kept(EMPTY)
-        assert ("canary" not in said(f"cat {home}/one.socket")) == is_kept(EMPTY)
+        assert (said(f"ls {home}/tools/sockets") != "one") == is_kept(EMPTY)
+        assert ("canary" not in said(f"cat {home}/tools/one.socket")) == is_kept(EMPTY)
         is_seen = level == "landlock" or is_kept(VISIBLE)
         assert ("canary" in said(f"cat {shown}/program")) == is_seen
-        for guard, path in ((WRITABLE, home / "scratch/file"), (DEVICE, home / "device")):
+        for guard, path in ((WRITABLE, home / "tools/scratch/file"), (DEVICE, home / "tools/device")):
             said(f"echo other >> {path}")
             assert path.read_text().endswith("other\n") == is_kept(guard), guard
-        assert ("canary" not in said(f"cat {home}/closed/one")) == is_kept(CLOSED)
+        assert ("canary" not in said(f"cat {home}/tools/closed/one")) == is_kept(CLOSED)
         assert said("echo $NEW_CACHE").endswith("/new") == is_changed
 
 
@@ -213,8 +231,13 @@ def test_the_loop_the_pages_and_doctor_follow_the_table(
     assert ("canary" in diff) != is_changed
     wanted = SandboxSettings(read_deny=("~/work/a.txt",))
     tried = [*sandbox_probe._secrets({"HOME": str(home)}, wanted)]
-    assert (str(home / "secret/key") in tried) == is_changed
+    assert (str(home / "tools/secret/key") in tried) == is_changed
     assert str(home / "work/a.txt") in tried
+    (home / "notes").write_text("x")
+    assert str(home / "notes") in sandbox_probe._secrets({"HOME": str(home)}, wanted)
+    listed = "\n".join(sandbox_probe._what_of_the_home({"HOME": str(home)}, repository.top, wanted))
+    assert (f"    {home}/toolchain" in listed) == is_changed
+    assert (f"    {home}/tools/settings  (with namespaces a copy without credentials" in listed) == is_changed
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

@@ -140,6 +140,8 @@ At the level `none`, also:
 
 ## What fails because of it
 
+* Programs that read your home outside of [what is shown of it](trust.md#your-home): other projects, scripts in a directory that
+  is not on your `PATH`, servers of MCP and scripts of hooks that lie there. `sandbox.read` opens such a place.
 * `git config`, `git remote add`, `git push -u`, `git submodule update --init` and programs that install hooks have no
   lasting effect: with namespaces the files are read-only, otherwise the change is undone. What the command wrote is kept
   in the directory `undone` of ralph's state, and the command's result says where.

@@ -7,9 +7,17 @@ from __future__ import annotations
 import os
 import time
 
-from ralph.sandbox.box_parts import BoxParts
+from ralph.places.places import places_of
+from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.denials import denial_note
+from ralph.sandbox.kernel.landlock import Support
+from ralph.sandbox.levels import Means
 from tests.rows import every_row
+
+
+def plan_of(work, denied: tuple[str, ...] = ()) -> BoxPlan:
+    places = places_of({"root": (str(work),), "denied": denied}, {}, str)
+    return BoxPlan(Means(Support(6)), writable=(str(work),), places=places)
 
 
 def note(output: str, tmp_path) -> str | None:
@@ -17,7 +25,7 @@ def note(output: str, tmp_path) -> str | None:
     work.mkdir(exist_ok=True)
     (tmp_path / "secret").mkdir(exist_ok=True)
     (tmp_path / "secret" / "key").write_text("x")
-    parts = BoxParts((str(work),), (f"{tmp_path}/secret",))
+    parts = plan_of(work, (f"{tmp_path}/secret",))
     return denial_note(
         output, parts, str(work), ["/added"], protected=[f"{work}/.git/config"], masked=[f"{work}/.env"]
     )
@@ -36,7 +44,9 @@ def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowe
         ), line
     read = note(f"cat: {tmp_path}/secret/key: Permission denied", tmp_path)
     assert read is not None
-    assert read.startswith(f"the sandbox denies reading {tmp_path}/secret/key;")
+    assert read.startswith(
+        f"the sandbox denies reading {tmp_path}/secret/key ({tmp_path}/secret must not be read"
+    )
 
 
 @every_row(
@@ -65,7 +75,9 @@ def test_a_note_says_reading_when_it_was_reading(line, denied, tmp_path) -> None
     for name in ("own", ".git/config"):
         (tmp_path / "work" / name).write_text("x")
     said = note(line.format(tmp_path), tmp_path)
-    assert (said and said.partition(";")[0]) == (denied and f"the sandbox denies {denied.format(tmp_path)}")
+    assert (said and said.partition(";")[0].partition(" (")[0]) == (
+        denied and f"the sandbox denies {denied.format(tmp_path)}"
+    )
 
 
 HOSTILE_PATHS = (
@@ -98,7 +110,7 @@ def test_a_path_that_cannot_be_looked_at_costs_no_note_about_another(path, tmp_p
         return path
 
     lines = f"ls: cannot read symbolic link '{path}': Permission denied\n'{tmp_path}/out': Permission denied"
-    said = denial_note(lines, BoxParts((str(work),), ()), str(work), outside=outside)
+    said = denial_note(lines, plan_of(work), str(work), outside=outside)
     assert (
         said
         == f"the sandbox denies writing {tmp_path}/out; allowed for writing: the working directory, $TMPDIR"
@@ -122,7 +134,7 @@ def test_a_signal_to_a_process_of_this_user_is_named(tmp_path) -> None:
 def test_what_mounts_keep_as_it_is_and_a_tmp_of_its_own_are_known(tmp_path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    parts = BoxParts((str(work),), ())
+    parts = plan_of(work)
 
     def said(line: str) -> str | None:
         own = f"{work}/own"

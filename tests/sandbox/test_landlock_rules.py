@@ -29,7 +29,7 @@ PLAN_FIELDS = {"readable": "read", "unreadable": "read_deny"}
 PLAN = BoxPlan(Means(Support(6)))
 
 
-def parts(roots: tuple[str, ...] = ("/work",), bases: Any = {}, **given: tuple[str, ...]):
+def parts(roots: tuple[str, ...] = ("/work",), bases: Any = None, **given: tuple[str, ...]):
     plan = replace(PLAN, **{PLAN_FIELDS.get(name, name): paths for name, paths in given.items()})
     own: dict[str, Any] = {
         "temporary": "/tmp/ralph-x",
@@ -37,7 +37,9 @@ def parts(roots: tuple[str, ...] = ("/work",), bases: Any = {}, **given: tuple[s
         "git": ("/repo/.git",),
         "programs": (),
     }
-    return plan_with_places(plan, places_of({"denied": SECRETS, **bases}, {}, str), roots=roots, **own)
+    return plan_with_places(
+        plan, places_of({"root": roots, "denied": SECRETS, **(bases or {})}, {}, str), roots=roots, **own
+    )
 
 
 def rights(found) -> dict[str, int]:
@@ -55,6 +57,29 @@ def test_everything_but_the_deny_list_is_readable() -> None:
     above = ("/", "/home", "/home/me", "/home/me/.config", "/etc")
     assert not readable & {*above, *SECRETS, "/home/me/.local", "/home/me/.local/share"}
     assert held["/"] == landlock.READ_DIR
+
+
+def test_of_a_home_only_what_the_table_shows_is_readable() -> None:
+    home = {"~": ("/home/me",)}
+    held = rights(parts(bases=home, readable=("/home/me/notes",)))
+    readable = {path for path, right in held.items() if right & landlock.READ_FILE}
+    assert {"/usr", "/home/you", "/home/me/notes", "/home/me/.rustup", "/home/me/.gitconfig"} <= readable
+    # ~/.cargo is listed, because credentials may lie in it.
+    assert not readable & {"/home/me", "/home/me/.bashrc", "/home/me/.config", "/home/me/.cargo"}
+    made = parts(roots=("/home/me/src/x",), bases=home)
+    for path, is_readable in (
+        ("/home/me/src/x/a", True),
+        ("/home/me/src/y", False),
+        ("/home/me/.cargo/bin/cargo", True),
+        ("/home/me/.cargo/credentials.toml", False),
+        ("/home/me/.bashrc", False),
+        ("/home/me", False),
+    ):
+        assert made.may_read(path) == is_readable, path
+    assert rights(parts(bases=home, readable=("/home/me",)))["/home/me/.bashrc"] & landlock.READ_FILE
+    assert parts(roots=("/home/me",), bases=home).may_read("/home/me/.bashrc"), (
+        "the home is the working directory"
+    )
 
 
 def test_where_the_root_is_closed_nothing_is_readable_but_what_is_given() -> None:

@@ -23,7 +23,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tools(make_tools: Callable[..., Any], work: Path) -> Any:
-    return make_tools(cwd=work)
+    return make_tools(cwd=work, user_environment={})  # no home, which would be closed to Read
 
 
 def refusals(tools: Any, path: str) -> set[str]:

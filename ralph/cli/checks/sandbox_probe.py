@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.machine.repository import repository_top
+from ralph.machine.repository import is_within_any, repository_top
 from ralph.places.gather import files_in, gather_places
+from ralph.places.table import FILTERED
 from ralph.sandbox import probe
 from ralph.sandbox.box_plan import about_git, absolute_place, program_search
 from ralph.sandbox.detection import find_means
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _FILES_OF_A_DIRECTORY = 5
 _VERDICT_WIDTH = len(probe.ALLOWED)
 _SUBJECT = "sandbox"
+_ONLY_A_COPY = "  (with namespaces a copy without credentials, otherwise not)"
 _NO_NAME = "nothing denies these"
 
 
@@ -67,6 +69,7 @@ def try_sandbox(
         (
             f"Sandbox: {level.name} with network {net}, the strongest that this machine can do",
             *_table(results),
+            *_what_of_the_home(environment, cwd, wanted),
         ),
         (*_verdict(level, results), *_about_proxy(reached), *_about_git(environment, cwd)),
     )
@@ -93,11 +96,36 @@ def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
 
 def _secrets(environment: Mapping[str, str], wanted: SandboxSettings) -> Iterator[str]:
     """Yields files that must not be read, as the table of places and the settings say: the first ones of each directory."""
-    home = environment.get("HOME", "")
-    denied = [os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny]
-    for place in gather_places([], environment, denied=denied).unread:
-        files = (one for one in files_in(place, 0) if stat.S_ISREG(_mode_of(one)))
+    denied = _real(wanted.read_deny, environment)
+    places = gather_places([], environment, denied=denied)
+    for place in (*places.unread, *places.closed_homes):
+        files = (
+            one for one in files_in(place, 0) if stat.S_ISREG(_mode_of(one)) and places.why_not_read(one)
+        )
         yield from islice(files, _FILES_OF_A_DIRECTORY)
+
+
+def _real(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    return [os.path.realpath(absolute_place(place, environment.get("HOME", ""))) for place in given]
+
+
+def _what_of_the_home(
+    environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings
+) -> Iterator[str]:
+    """Yields lines that list what exists of the home and may be read."""
+    given, denied = (_real(paths, environment) for paths in ((*wanted.read, *wanted.write), wanted.read_deny))
+    roots = [] if cwd is None else [os.path.realpath(cwd)]
+    places = gather_places(roots, environment, denied=denied, given=given)
+    if not places.closed_homes:
+        yield "  of the home, all but secrets may be read: it is the working directory, lies in it, or is needed as a whole"
+        return
+    in_home = [path for path in given if is_within_any(path, places.closed_homes)]
+    yield f"  of {', '.join(places.closed_homes)}, besides the working directory, only this may be read"
+    for path in dict.fromkeys((*filter(os.path.lexists, places.shown), *in_home)):
+        yield f"    {path}"
+    for path in places.guarded(FILTERED, {}):
+        if stat.S_ISREG(_mode_of(os.path.realpath(path))):
+            yield f"    {path}{_ONLY_A_COPY if places.why_not_read(os.path.realpath(path)) else ''}"
 
 
 def _mode_of(path: str) -> int:

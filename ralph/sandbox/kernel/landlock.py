@@ -1,4 +1,4 @@
-"""Builds Landlock rulesets (man page landlock, section 7). `box_parts.landlock_rules` decides which rules they contain.
+"""Builds Landlock rulesets (man page landlock, section 7). `landlock_rules.landlock_rules` decides which rules they contain.
 
 A ruleset handles certain kinds of access. It denies every access of these kinds that no rule allows. A rule grants
 rights on a path and on everything beneath it, and no other rule can take these rights away.

@@ -250,6 +250,7 @@ def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_
         make(home / name, f"old {CANARY}\n")
     make(home / ".config/ralph/config.toml", f"[model]\nname = 'opus'  # Bearer {CANARY}\n")
     make(home / "notes/plain.txt", "old marker\n")
+    ralph.environment["RALPH_SANDBOX_READ"] = str(home)  # what is secret in it stays closed
     make(home / "moved-kube", f"old {CANARY}\n")
     ralph.environment["KUBECONFIG"] = f"{home}/.kube/config:{home}/moved-kube"
     secrets = [home / name for name in (*SECRETS, "moved-kube")]
@@ -295,7 +296,7 @@ def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_
     assert "id_ed25519." not in said[2 * len([*secrets, *ways])][0]  # no similar names of what is there
     for text, is_error in said[len(refusals) :]:
         assert not is_error, text
-        found, _, note = text.partition("[left out, as they hold credentials or ralph's own: ")
+        found, _, note = text.partition("[left out, as they must not be read: ")
         assert [line for line in found.splitlines() if "plain.txt" not in line] == [], text
         assert "plain.txt" in found
         assert ".ssh" in note, text

@@ -49,15 +49,15 @@ def secret(ralph: Ralph) -> Path:
 @needs_landlock
 def test_what_a_rule_denies_to_read_commands_cannot_read_by_other_words(ralph, serve) -> None:
     home = Path(ralph.environment["HOME"])
-    for name in ("plans", "open", "work"):
+    for name in ("plans", "bin", "work"):
         (home / name).mkdir()
         (home / name / "x").write_text(f"text of {name}\n")
-    (ralph.cwd / "show.sh").write_text("cat ~/plans/x; cat ~/open/x")
+    (ralph.cwd / "show.sh").write_text("cat ~/plans/x; cat ~/bin/x")
     denied = ("--disallowedTools", "Read(~/plans/**)", "Read(~/**/none)")
     server = serve(bash("sh show.sh"), DONE)
     assert ralph("go", *denied).code == 0
     [(told, _)] = results(server, 1)
-    assert "text of open" in told
+    assert "text of bin" in told
     assert "text of plans" not in told
 
 
@@ -139,7 +139,7 @@ def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph,
     assert told[0] == ("in\nthere", False)
     assert [is_error for _, is_error in told[1:]] == [True] * 3
     assert f"[the sandbox denies writing {tmp_path}/outside; allowed for writing: the working" in told[1][0]
-    assert f"[the sandbox denies reading {place};" in told[2][0]
+    assert f"[the sandbox denies reading {place} ({place.parent} holds SSH keys. " in told[2][0]
     assert "private" not in told[2][0]
     if LEVEL.name == "landlock":  # with namespaces, there is no such process to be seen
         assert "[the sandbox denies signals to processes that the command did not start;" in told[3][0]
@@ -510,7 +510,7 @@ def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ral
     process = ralph.start("go")
     wait_until((ralph.cwd / "there").exists)
     place = Path(ralph.environment["TMPDIR"])
-    assert len(list(place.iterdir())) == 2
+    assert len(list(place.iterdir())) >= 2  # a third one if the user has configuration with credentials
     process.kill()
     process.communicate()
     serve(bash("seq 100000"), DONE)

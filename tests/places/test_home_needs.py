@@ -1,0 +1,171 @@
+"""Tests on real directories which parts of a home a run shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.places.gather import gather_places
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    for name in ("src/work", "src/other", "private"):
+        (made / name).mkdir(parents=True)
+    return made
+
+
+def is_shown(home: Path, path: str, *roots: str, **variables: str) -> bool:
+    work = [os.path.realpath(home / root) for root in roots or ("src/work",)]
+    places = gather_places(work, {"HOME": str(home), "PATH": "/usr/bin", **variables})
+    return places.why_not_read(os.path.realpath(home / path)) is None
+
+
+def test_of_the_home_toolchains_and_the_work_are_shown(home: Path) -> None:
+    for path in (
+        "src/work/a",
+        ".nvm/a",
+        ".rustup/a",
+        ".m2/repository/a",
+        ".cache/pip/a",
+        ".gitconfig",
+        ".local/bin/a",
+    ):
+        assert is_shown(home, path), path
+    for path in (
+        ".bashrc",
+        "src/other/a",
+        "private",
+        ".cargo/credentials.toml",
+        ".npmrc",
+        ".config/a",
+        ".local/share/a",
+        "src",
+        ".",
+    ):
+        assert not is_shown(home, path), path
+
+
+@every_row("root", [".", "..", "/"])
+def test_where_the_home_is_in_the_work_the_deny_list_applies(root: str, home: Path) -> None:
+    assert is_shown(home, ".bashrc", root)
+    assert not is_shown(home, ".ssh/id", root)
+
+
+@every_row("home_of_user", ["/", "/usr", "/usr/sbin", "/opt", "/var", "/tmp", "/dev"])
+def test_a_directory_of_the_system_is_no_home_to_close(home_of_user: str) -> None:
+    places = gather_places(["/w"], {"HOME": home_of_user})
+    assert home_of_user not in places.closed_homes
+    assert places.why_not_read(f"{home_of_user}/.ssh/id".replace("//", "/")) is not None
+
+
+def test_directories_of_PATH_are_shown_with_their_installations(home: Path) -> None:  # noqa: N802 - the variable's name
+    for name in ("jdk/bin", "jdk/lib", "own/bin", "own/notes", ".local/lib", ".local/bin"):
+        (home / name).mkdir(parents=True)
+    path = f"{home}/jdk/bin:{home}/own/bin:{home}/.local/bin:{home}"
+    for name, expected in (
+        ("jdk/lib/a", True),
+        ("own/bin/a", True),
+        ("own/notes/a", False),
+        (".local/share/a", False),
+        ("private", False),
+    ):
+        assert is_shown(home, name, PATH=path) == expected, name
+
+
+def test_packages_that_are_installed_as_editable_are_shown(home: Path) -> None:
+    for env in ("env", "src/work/env"):
+        packages = home / env / "lib/python3.12/site-packages"
+        (packages / "b-1.dist-info").mkdir(parents=True)
+        (home / env / "bin").mkdir()
+        for name in "abcd":
+            (home / f"lib-{name}").mkdir(exist_ok=True)
+        (packages / "a.pth").write_text(f"import x\n{home}/lib-a\n")
+        (packages / "__editable___c_1_finder.py").write_text(f"MAPPING = {{'c': '{home}/lib-c/src'}}\n")
+        editable = '{"dir_info": {"editable": true}, "url": "file://%s/lib-b"}'
+        (packages / "b-1.dist-info/direct_url.json").write_text(editable % home)
+        (packages / "home.pth").write_text(f"{home}\n/\n")
+    names = ("lib-a/x", "lib-b/x", "lib-c/src/x", "lib-c/x", "lib-d/x", "private")
+    found = [name for name in names if is_shown(home, name, VIRTUAL_ENV=f"{home}/env")]
+    assert found == ["lib-a/x", "lib-b/x", "lib-c/src/x"]
+    assert [name for name in names if is_shown(home, name, PATH=f"{home}/env/bin")] == found
+    # A command may have written the files of an environment in a root.
+    assert not [name for name in names if is_shown(home, name, VIRTUAL_ENV=f"{home}/src/work/env")]
+
+
+def test_no_link_in_the_work_shows_anything(home: Path) -> None:
+    (home / "src/work/bin").symlink_to(home / "private")
+    (home / "src/work/.venv").symlink_to(home / "private")
+    variables = {
+        "PATH": f"{home}/src/work/bin",
+        "VIRTUAL_ENV": f"{home}/src/work/.venv",
+        "NVM_DIR": f"{home}/src/work/.venv",
+    }
+    assert not is_shown(home, "private/a", **variables)
+    (home / ".local").mkdir()
+    (home / ".local/bin").symlink_to(home / "private")
+    assert is_shown(home, "private/a")
+    places = gather_places([f"{home}/src/work"], {"HOME": str(home)}, given=[f"{home}/.local"])
+    assert places.why_not_read(f"{home}/private/a"), "commands may write in a place that is given"
+    (home / ".local/bin").unlink()
+    (home / ".nvm").symlink_to(home)
+    assert not is_shown(home, "private/a"), "a home is not shown as a whole"
+
+
+def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None:
+    (home / ".gitconfig").write_text(
+        '[include]\n\tpath = ~/dot/more\n[core]\n\texcludesFile = "dot/ignored"\n\thooksPath = ~\n'
+    )
+    (home / "dot").mkdir()
+    (home / "dot/more").write_text("[include]\n\tpath = deeper\n[user]\n\tname = x\n")
+    (home / "dot/deeper").write_text("[http]\n\textraHeader = Authorization: x\n")
+    assert [is_shown(home, f"dot/{name}") for name in ("more", "ignored", "deeper", "other")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    (home / ".gitconfig").write_text("[github]\n\ttoken = x\n")
+    assert not is_shown(home, ".gitconfig")
+
+
+def test_the_checkouts_of_the_roots_are_shown(home: Path) -> None:
+    (home / "own").mkdir()
+    (home / "own/sub").mkdir()
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    for words in (
+        "init -q own",
+        "-C own -c user.name=x -c user.email=x commit -q --allow-empty -m x",
+        "-C own worktree add -q ../linked",
+        "clone -q --bare own bare/it",
+        "-C bare/it worktree add -q ../../of-bare",
+        "-C bare/it worktree add -q inside",
+    ):
+        subprocess.run(["git", *words.split()], cwd=home, env=environment, check=True, capture_output=True)
+    assert is_shown(home, "own/a", "own/sub")
+    assert is_shown(home, "own/a", "linked")
+    assert is_shown(home, "bare/it/config", "of-bare")
+    assert is_shown(home, "bare/it/config", "bare/it/inside")
+    assert not is_shown(home, "bare/it/other", "bare/it/inside")
+    (home / "src/work/.git").write_text(f"gitdir: {home}/own/.git/worktrees/linked\n")
+    assert not is_shown(home, "own/a", "src/work"), "it does not know this checkout"
+
+
+def test_what_the_user_allows_opens_no_secret_inside_of_it(home: Path) -> None:
+    def shown(path: str, *given: str) -> bool:
+        places = gather_places([f"{home}/src/work"], {"HOME": str(home)}, given=given)
+        return places.why_not_read(f"{home}/{path}") is None
+
+    assert shown(".bashrc", str(home))
+    assert not shown(".ssh/id", str(home))
+    assert shown(".ssh/known_hosts", str(home), f"{home}/.ssh/known_hosts")
+    assert shown("private/a", f"{home}/private")
+    assert not shown("src/other/a", f"{home}/private")
