@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ralph.values.credentials import looks_like_credential_name
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import MARK, Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,8 @@ def without_credentials(name: str, text: str) -> str:
     """
     if name.endswith((".xml", ".Config", ".config")) or text.lstrip("\ufeff \t\r\n").startswith("<"):
         return _without_secret_elements(text)
-    return "".join(_kept_lines(text.splitlines(keepends=True), _KEPT.get(name)))
+    # A key in PEM has many lines. Redacted, it is a part of one.
+    return "".join(_kept_lines(Redactor().redact_all(text).splitlines(keepends=True), _KEPT.get(name)))
 
 
 def _kept_lines(lines: list[str], known: re.Pattern[str] | None) -> Iterator[str]:
@@ -52,7 +53,7 @@ def _kept_lines(lines: list[str], known: re.Pattern[str] | None) -> Iterator[str
         belongs = is_continued or quotes or (cut_indent is not None and indent > cut_indent and line.strip())
         if _SECTION.match(line) and not belongs:
             # A section with a credential in its name, such as git's `[url "https://TOKEN@host/"]`, goes as a whole.
-            is_section_cut = _has_secret_value(line)
+            is_section_cut = MARK in line
         is_cut = bool(belongs) or is_section_cut or _is_secret(line, known)
         if not is_cut:
             cut_indent = None
@@ -67,7 +68,7 @@ def _kept_lines(lines: list[str], known: re.Pattern[str] | None) -> Iterator[str
 
 def _is_secret(line: str, known: re.Pattern[str] | None) -> bool:
     if not line.strip() or _SECTION.match(line):
-        return _has_secret_value(line)
+        return MARK in line
     found = _KEY.match(line)
     key = "" if found is None else found["key"]
     if known is not None and not line.lstrip().startswith(("#", "!")) and not known.match(key):
@@ -76,7 +77,7 @@ def _is_secret(line: str, known: re.Pattern[str] | None) -> bool:
         _SECRET_KEY.search(key) is not None
         or looks_like_credential_name(key)
         or looks_like_credential_name(key.rpartition(".")[2])
-        or _has_secret_value(line)
+        or MARK in line
     )
 
 

@@ -190,7 +190,7 @@ git credentials [git-credential-store(1), git-credential-cache(1), gh auth login
 passwords of hosts [netrc(5), Emacs auth-source manual]:  ~/.netrc  ~/_netrc  $NETRC  ~/.authinfo  ~/.authinfo.gpg
 passwords of databases [libpq's password file, MySQL option files]:  ~/.pgpass  $PGPASSFILE  ~/.my.cnf  ~/.mylogin.cnf  ~/.mongorc.js  ~/.dbshell
 credentials of package registries [each package manager's documentation of its configuration]:  ~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pypirc
-  ~/.pip  {config}/pip  $PIP_CONFIG_FILE  {config}/pypoetry/auth.toml  {data}/uv/credentials  ~/.cargo/credentials
+  ~/.pip/pip.conf  {config}/pip/pip.conf  $PIP_CONFIG_FILE  {config}/pypoetry/auth.toml  {data}/uv/credentials  ~/.cargo/credentials
   ~/.cargo/credentials.toml  $CARGO_HOME/credentials  $CARGO_HOME/credentials.toml  ~/.gem/credentials  ~/.bundle/config
   {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.pub-cache/credentials.json  ~/.composer/config.json
   {config}/composer/config.json  ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config

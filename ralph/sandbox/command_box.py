@@ -169,9 +169,12 @@ class CommandBox:
         hidden = callers_places(SANDBOX_HIDE, self._environment.get(SANDBOX_HIDE, ""))
         denied = (*plan.read_deny, *plan.rules_deny, *hidden)
         for file in dict.fromkeys(map(os.path.realpath, places.guarded(FILTERED, {}))):
+            place = places.why_not_read(file, plan.readable)
             if (
-                not os.path.isfile(file)
-                or plan.may_read(file)
+                place is None  # in a directory of secrets, nothing is copied
+                or place.path not in (file, *places.closed_homes)
+                or not os.path.isfile(file)
+                or plan.is_writable(file)
                 or is_within_any(file, denied)
                 or (plan.has_own_temporary and is_within(file, TEMPORARY))
             ):

@@ -11,6 +11,7 @@ from tests.rows import every_row
         (".npmrc", "; //h/:_password=a1\n# a word\nproxy=http://me:word@h\n", "# a word\n"),
         (".npmrc", 'registry=https://h/\nkey="-----BEGIN PRIVATE KEY-----"\n', "registry=https://h/\n"),
         ("pip.conf", "[global]\nextra-index-url =\n  https://a/\n  https://me:word@b/\n", "[global]\nextra-index-url =\n  https://a/\n"),
+        (".npmrc", "a=1\n-----BEGIN PRIVATE KEY-----\nMIIabc\nMIIdef\n-----END PRIVATE KEY-----\n", "a=1\n"),
         ("pip.conf", "[x]\npassword =\n   one\n   two\ntimeout = 3\n", "[x]\ntimeout = 3\n"),
         (".gitconfig", "[user]\n\tname = A\n\temail = a@b.c\n\tsigningkey = K\n", "[user]\n\tname = A\n\temail = a@b.c\n\tsigningkey = K\n"),
         (".gitconfig", "[http]\n\textraHeader = a\\\n b\n\tproxy = x\n", "[http]\n\tproxy = x\n"),

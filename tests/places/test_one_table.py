@@ -200,6 +200,51 @@ def test_what_commands_find_follows_the_table(
         assert said("echo $NEW_CACHE").endswith("/new") == is_changed
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level) -> None:
+    """Each command tries to get the text of a file that is not shown."""
+    for name, text in (
+        (".bashrc", "export X=canary\n"),
+        ("src/other/.env", "canary\n"),
+        (".claude/history.jsonl", "canary\n"),
+        (".ssh/more", "a = canary\n"),
+        (".gitconfig", "[include]\n\tpath = ~/.ssh/more\n[user]\n\tname = one\n"),
+        (".npmrc", "//h/:_authToken=canary\nfund=false\n"),
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    work = repository.top
+    (work / "link").symlink_to(home)
+    attacks = [
+        "cat ~/.bashrc ../src/other/.env ~/.claude/history.jsonl ~/.ssh/more ~/.npmrc",
+        "cat link/.bashrc /proc/self/root$HOME/.bashrc /proc/self/cwd/../.bashrc",
+        "ln ~/.bashrc mine; cat mine; cp ~/.bashrc mine2; mv ~/.bashrc mine3; cat mine2 mine3",
+        ". ~/.bashrc; echo $X; bash -ic 'echo $X'; git config --list; cd .. && cat .bashrc",
+        "rm -rf bin && ln -s ~ bin; PATH=$PWD/bin:$PATH cat bin/.bashrc; mkdir -p .venv; ln -s ~ .nvm; cat .nvm/.bashrc",
+        "tar c ~ 2>/dev/null | tar xO 2>/dev/null; find ~ -type f -exec cat {} + 2>/dev/null; rg -uu canary ~",
+        "unshare -rm cat ~/.bashrc; chmod 777 ~/.bashrc; cat ~/.bashrc; umount ~/.npmrc; cat ~/.npmrc",
+    ]
+    for tools in tools_in(work, {**repository.environment, "HOME": str(home)}, level):
+        for attack in attacks:
+            said = str(tools.call("Bash", {"command": attack}).content)
+            assert "canary" not in said, attack
+        for path in (
+            "~/.bashrc",
+            "link/.bashrc",
+            "../src/other/.env",
+            "~/.npmrc",
+            "/proc/self/cwd/../.bashrc",
+        ):
+            for name, more in (("Read", {"file_path": path}), ("Grep", {"pattern": "canary", "path": path})):
+                said = str(tools.call(name, more).content)
+                assert "canary" not in said.replace("'canary'", ""), (name, path)
+        for name in ("~", "link", "..", str(home.parent)):
+            found = tools.call("Grep", {"pattern": "canary", "path": name, "output_mode": "content"})
+            assert "canary" not in str(found.content)
+        copied = str(tools.call("Bash", {"command": "cat ~/.npmrc"}).content)
+        assert ("fund=false" in copied) == (level == "namespaces")
+
+
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_files_of_a_process_follow_the_table(with_rows, repository, is_changed) -> None:
     with_rows(is_changed)

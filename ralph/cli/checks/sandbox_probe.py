@@ -124,8 +124,9 @@ def _what_of_the_home(
     for path in dict.fromkeys((*filter(os.path.lexists, places.shown), *in_home)):
         yield f"    {path}"
     for path in places.guarded(FILTERED, {}):
-        if stat.S_ISREG(_mode_of(os.path.realpath(path))):
-            yield f"    {path}{_ONLY_A_COPY if places.why_not_read(os.path.realpath(path)) else ''}"
+        real = os.path.realpath(path)
+        if stat.S_ISREG(_mode_of(real)) and places.why_not_read(real):
+            yield f"    {path}{_ONLY_A_COPY}"
 
 
 def _mode_of(path: str) -> int:
