@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.disk_work import DiskWork
     from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
+    from ralph.sandbox.protected_changes import Undone
 
 T = TypeVar("T")
 
@@ -108,6 +109,8 @@ class CommandBox:
         """None until the sandbox is made."""
         self._notes: list[str] = []
         """Notes about undone changes that no method has returned yet."""
+        self._not_undone: list[Undone] = []
+        """Changes that could not be undone, and that people have not been told."""
         self._is_kill_told = False
         """Whether `look_after_kill` has returned a note."""
 
@@ -286,13 +289,16 @@ class CommandBox:
         """Notes for the model about changes that the command did not make, and those of them that people should read
         too: the note of `between`, and one about the protected files that have changed since an earlier run was killed.
         Must be called when a command has ended. The latter is returned once, and people may have read it at the start.
+        People read too which changes of the command could not be undone.
         """
         between = [note for note in [self.between()] if note]
+        failed, self._not_undone = self._not_undone, []
+        for_people = [*between, *filter(None, [undone_note(failed, self._roots[0])])]
         if self._protected is None or not self._protected.after_kill:
-            return between, between
+            return between, for_people
         paths, self._protected.after_kill = self._protected.after_kill, ()
         told = [*between, changed_since_kill_note(paths, self._roots[0])]
-        return told, between if self._is_kill_told else told
+        return told, for_people if self._is_kill_told else [*for_people, told[-1]]
 
     def look_after_kill(self, waiting_for: str) -> str:
         """Returns the note about an earlier run that was killed for people, at the start of a run. Empty if the disk
@@ -314,8 +320,10 @@ class CommandBox:
 
     def _compare(self) -> None:
         if self._protected is not None:
-            note = undone_note(self._protected.undo_changes(), self._roots[0])
+            undone = self._protected.undo_changes()
+            note = undone_note(undone, self._roots[0])
             self._notes += [note] if note else []
+            self._not_undone += [one for one in undone if one.why_not]
 
     def _taken_notes(self) -> str:
         taken = []

@@ -1,5 +1,5 @@
 # os instead of pathlib: this runs after each command, and names entries of open directories.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH118, PTH119, PTH120, PTH208
+# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH118, PTH119, PTH120, PTH208
 """Undoes changes that commands made to protected files. Changed files are restored, and new files are moved into a
 directory of ralph. Symbolic links are never followed.
 """
@@ -160,8 +160,28 @@ def _move(source: str, target: str) -> None:
         shutil.move(source, target)
 
 
+def _open_up(source: str) -> None:
+    """Lets the owner read, change and enter a directory and all directories in it. A command may have taken that away.
+    Follows no link. Raises OSError.
+    """
+    pending = [source]
+    for path in pending:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            continue
+        held = os.open(path, HELD_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            mode = stat.S_IMODE(os.fstat(held).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(f"/proc/self/fd/{held}", mode | stat.S_IRWXU)
+            with os.scandir(path) as listing:
+                pending += [one.path for one in listing if one.is_dir(follow_symlinks=False)]
+        finally:
+            os.close(held)
+
+
 def _check_size(source: str) -> None:
     """Raises OSError if a file or a directory is too large to be copied to another file system."""
+    _open_up(source)
     sizes = [os.lstat(source).st_size]
     for directory, _, names in os.walk(source):
         sizes += [os.lstat(os.path.join(directory, name)).st_size for name in names]

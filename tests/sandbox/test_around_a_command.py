@@ -11,6 +11,7 @@ import pytest
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
 from ralph.sandbox.disk_work import SilentDiskError
+from ralph.sandbox.protected_changes import Undone
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox, no_box, note_of
@@ -125,6 +126,17 @@ def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_c
     told, news = box.told()
     assert "killed during a command" in told[0]
     assert news == told
+    assert box.told() == ([], [])
+
+
+def test_people_are_told_once_what_could_not_be_undone(monkeypatch) -> None:
+    box = FakeBox("x")
+    failed = Undone("/x", "changed", why_not="Permission denied")
+    monkeypatch.setattr(box.files, "undo_changes", lambda: (failed,))
+    box.before({}, "test")
+    note = box.after("test")
+    assert "could not be undone: /x (Permission denied)" in note
+    assert box.told() == ([], [note])
     assert box.told() == ([], [])
 
 

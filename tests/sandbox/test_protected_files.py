@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,19 @@ def test_what_cannot_be_kept_is_undone_all_the_same(work) -> None:
     work.kept_in.write_text("no directory")
     undone = work.run("echo mine > .git/config; mkdir .git/hooks/a; touch .git/hooks/a/b")
     assert {one.kept for one in undone.values()} == {""}
+    assert work.state() == work.before
+
+
+@pytest.mark.ordinary_user
+def test_a_directory_without_permissions_is_undone_where_it_cannot_be_renamed(work) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        assert Path(elsewhere).stat().st_dev != work.root.stat().st_dev
+        work.files = ProtectedFiles([str(work.root)], [f"{work.root}/.git"], elsewhere)
+        undone = work.run(
+            "rm -rf .git/hooks; mkdir -p .git/hooks/x; echo x > .git/hooks/x/y; echo x > .git/hooks/post-index-change;"
+            " chmod 0 .git/hooks/x; mkdir -p .git/info/attributes/x; chmod 0 .git/info/attributes/x .git/info/attributes"
+        )
+        assert not any(one.why_not for one in undone.values())
     assert work.state() == work.before
 
 
