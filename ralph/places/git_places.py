@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,7 +33,7 @@ _SHARED = ("objects", "refs", "logs")
 _GIT = ".git"
 # Git writes into most entries of a git directory, and follows a link in the place of many, as with `index`, `MERGE_RR` and
 # `rr-cache/*/preimage`. It only reads these.
-_ONLY_READ = ("hooks", "info", "description", "config")
+_ONLY_READ = ("hooks", "info", "description", "config", "fsmonitor--daemon.ipc")
 # The entries of other git directories, and those of which only the first level can be a directory that git writes into.
 _NOT_WALKED = ("modules", "worktrees", "objects")
 GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
@@ -102,7 +101,7 @@ def foreign_directories(
 
     Foreign is what `git_places` refuses because of its name: a file `.git`, a link, and a forged linked worktree or
     submodule may come from an archive or from an agent, and name any repository. A symbolic link inside the git directory
-    is foreign too, unless it leads to a root outside of the repository.
+    is foreign too, unless it leads to a root outside of the repository. So is what could hide one, and what would block git.
     """
     claims = _claimed_itself(place, roots) if is_bare else _claimed_by_checkout(place, roots)
     judged = [(os.path.realpath(path), why) for path, why in claims if why is not None]
@@ -117,26 +116,41 @@ def foreign_directories(
 
 def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
     """Yields each path to which something leads that git may write in a git directory, and what leads there: a symbolic
-    link, or a symbolic ref that is no name of a ref.
+    link, or a symbolic ref that is no name of a ref. Yields too what could hide one: a directory that cannot be read, and
+    what is neither a file nor a directory.
     """
     objects, refs = f"{directory}/objects", f"{directory}/refs"
     pending = [directory, objects]
     for one in pending:
         is_top = one == directory
-        with suppress(OSError), os.scandir(one) as listing:
-            for entry in listing:
-                if is_top and entry.name in _ONLY_READ:
-                    continue
-                is_ref = is_within(entry.path, refs) or (is_top and entry.name == "HEAD")
-                if entry.is_symlink() and not (is_ref and is_top and _is_ref(os.readlink(entry))):
-                    yield os.path.realpath(entry), f"{entry.path} is a link"
-                elif entry.is_dir(follow_symlinks=False):
-                    if one != objects and not (is_top and entry.name in _NOT_WALKED):
-                        pending.append(entry.path)
-                elif is_ref:
-                    head, colon, name = directory_named_in(entry.path).partition(":")
-                    if colon and head == "ref" and not _is_ref(name := name.strip()):
-                        yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
+        try:
+            with os.scandir(one) as listing:
+                entries = list(listing)
+        except (FileNotFoundError, NotADirectoryError):  # nothing is in it
+            continue
+        except OSError as error:
+            yield one, f"it cannot be looked through: {error.strerror}"
+            continue
+        for entry in entries:
+            if is_top and entry.name in _ONLY_READ:
+                continue
+            is_head = is_top and entry.name == "HEAD"
+            if entry.is_symlink():
+                if not (is_head and _is_ref(os.readlink(entry.path))):
+                    yield os.path.realpath(entry.path), f"{entry.path} is a link"
+            elif entry.is_dir(follow_symlinks=False):
+                if one != objects and not (is_top and entry.name in _NOT_WALKED):
+                    pending.append(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
+                yield entry.path, "it is neither a file nor a directory"
+            elif (is_head or is_within(one, refs)) and (name := _named_as_ref(entry.path)):
+                yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
+
+
+def _named_as_ref(file: str) -> str:
+    """What a symbolic ref names, if that is no name of a ref. Empty otherwise."""
+    head, colon, name = directory_named_in(file).partition(":")
+    return "" if head != "ref" or not colon or _is_ref(name.strip()) else name.strip() or "."
 
 
 def _is_ref(name: str) -> bool:

@@ -52,6 +52,7 @@ LINKS = {
     "the branch of its HEAD in another repository": "echo ref:refs/../../other/.git/refs/heads/new >.git/HEAD",
     "the branch of a branch": "echo ref: refs/../../other/.git/refs/heads/new >.git/refs/heads/main",
     "a path for its HEAD": "echo ref: /tmp/x >.git/HEAD",
+    "a pipe for the words of a commit": "rm -f .git/COMMIT_EDITMSG && mkfifo .git/COMMIT_EDITMSG",
     "its packed branches": "touch ../moved && ln -sf ../../moved .git/packed-refs",
 }
 OTHER = {
@@ -112,6 +113,22 @@ def test_a_directory_that_is_not_its_own_is_not_written(tmp_path_factory, name: 
     assert state_of(place) == before
     refused = git_places([str(repository.top)], {}, os.getuid()).refused
     assert bool(refused) == (name in CLAIMS), "the sandbox and git give one answer"
+
+
+@pytest.mark.ordinary_user
+@every_row("closed", ["logs", "logs/refs/heads", "objects", "refs", "refs/heads", "."])
+def test_what_cannot_be_looked_through_is_not_written(tmp_path_factory, closed: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, "touch ../moved && ln -sf ../../../moved .git/logs/HEAD")
+    repository.write("new")
+    directory = repository.top / ".git" / closed
+    directory.chmod(0o311)
+    try:
+        with pytest.raises(CheckoutError):
+            repository.checkout().commit("x")
+    finally:
+        directory.chmod(0o755)
+    assert (place / "moved").read_text() == ""
 
 
 @every_row("name", ["a file", "a link", "a common directory", "its objects"])
