@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, ValidationError, convert
@@ -17,13 +18,13 @@ from msgspec.structs import replace
 
 from ralph.conversation.messages import to_json
 from ralph.values.credentials import MIN_SECRET_CHARS
-from ralph.values.redaction import OWN_KEYS, cut_at
+from ralph.values.redaction import OWN_KEYS, Redactor, cut_at
 from ralph.values.screen_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ralph.values.redaction import Redactor, SpansOf
+    from ralph.values.redaction import SpansOf
 
 FIELD = "secrets"
 """The field of a line with its places."""
@@ -31,6 +32,7 @@ _HEAD = "head"
 """The field with a request head, which is JSON in a string. Its places are those in the object."""
 _OF_DIRECTORIES = frozenset({"session", "moved"})
 """Records that contain ids, times and directories only. Programs need their directories as they are."""
+_MARKED = f'"{FIELD}":[['.encode()
 _ALWAYS_HAS_FIELD = "run"
 _OWN_WORD = r"[a-z_]{1,40}"
 
@@ -74,6 +76,21 @@ def _spans_in(record: Any, spans_of: SpansOf) -> list[list[Any]]:
         elif isinstance(value, list | tuple):
             waiting += [(item, (*path, index)) for index, item in enumerate(value)]
     return found
+
+
+def marked_lines(data: bytes) -> tuple[bytes, ...]:
+    """The lines of a journal that have places of secrets."""
+    return tuple(line for line in data.splitlines() if _MARKED in line) if _MARKED in data else ()
+
+
+def marked_secrets(lines: Iterable[bytes]) -> set[str]:
+    """The secrets at the recorded places. Lines that cannot be read are left out."""
+    view = RecordView(Redactor())
+    for line in lines:
+        with suppress(ValueError):
+            fields = json.loads(line)
+            view(fields.get("kind", ""), fields)
+    return view.found
 
 
 class RecordView:

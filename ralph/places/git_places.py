@@ -148,7 +148,7 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _named_as_ref(file: str) -> str:
-    """What a symbolic ref names, if that is no name of a ref. Empty otherwise."""
+    """The text of a symbolic ref, if it is no name of a ref. Empty otherwise."""
     head, colon, name = directory_named_in(file).partition(":")
     return "" if head != "ref" or not colon or _is_ref(name.strip()) else name.strip() or "."
 

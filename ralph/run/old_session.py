@@ -21,6 +21,7 @@ from ralph.conversation.records import (
     moved_record,
     session_record,
 )
+from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.session import OpenSession, SessionOptions, journal_errors_told
 from ralph.sessions.history import history_of
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ralph.sessions.history import SessionHistory
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
-    from ralph.values.redaction import SpansOf
+    from ralph.values.redaction import Redactor
 
 
 def open_old_session(
@@ -50,17 +51,18 @@ def open_old_session(
     environment: Mapping[str, str],
     now: datetime,
     *,
-    spans_of: SpansOf,
+    redactor: Redactor,
     settings: Settings,
 ) -> OpenSession:
     """Opens the old session.
 
-    `new_id` is the id of the copy if the session is forked. `spans_of` is that of `open_new_session`. Raises UsageError if there is no session that could be
+    `new_id` is the id of the copy if the session is forked. `redactor` learns the
+    secrets that the journal marks: this environment may not have them. Raises UsageError if there is no session that could be
     resumed in this directory, and CannotError if the session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
-        old = OldSession(options, store, cwd, now, spans_of).open(new_id, settings)
+        old = OldSession(options, store, cwd, now, redactor).open(new_id, settings)
         return replace(old, notices=(*((store.notice,) if store.notice else ()), *old.notices))
 
 
@@ -72,13 +74,13 @@ class OldSession:
     """Opens an old session. The journal of the session is not changed until all checks have passed."""
 
     def __init__(
-        self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime, spans_of: SpansOf
+        self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime, redactor: Redactor
     ) -> None:
         self._options = options
         self._store = store
         self._cwd = cwd
         self._now = now
-        self._spans_of = spans_of
+        self._redactor = redactor
 
     def open(self, new_id: str, settings: Settings) -> OpenSession:
         path = self._found()
@@ -115,7 +117,10 @@ class OldSession:
 
     def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:
         try:
-            journal = FileJournal.open(path, is_for_reading=self._options.forks, spans_of=self._spans_of)
+            journal = FileJournal.open(
+                path, is_for_reading=self._options.forks, spans_of=self._redactor.spans
+            )
+            self._redactor.learn(marked_secrets(journal.marked))
             return journal, replay(journal.records), history_of(journal.records)
         except SessionLockedError:
             raise CannotError(f"session {path.stem} is in use by {holder_of(path)}") from None
@@ -149,7 +154,7 @@ class OldSession:
     def _copy(self, journal: FileJournal, new_id: str, move: MovedRecord | None) -> FileJournal:
         rest = journal.lines_behind_first()
         journal.close()
-        copy = self._store.create(new_id, self._cwd, self._spans_of)
+        copy = self._store.create(new_id, self._cwd, self._redactor.spans)
         opening = session_record(new_id, str(self._cwd), self._now.isoformat(), __version__)
         copy.begin_as_fork(forked_record(opening, journal.records), rest, move)
         return copy

@@ -289,7 +289,7 @@ def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has
     try:
         return open_old_session(
             *(wanted, new_id, around.cwd, around.environment, now),
-            spans_of=spans_of,
+            redactor=around.redactor,
             settings=around.settings,
         )
     except NoSessionError as error:

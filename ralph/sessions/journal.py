@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.journal_lines import JournalReading, line_of, read_lines
 from ralph.conversation.records import EndedRecord, RunRecord
+from ralph.conversation.secret_spans import marked_lines
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class FileJournal:
         self.path = path
         self.records: Sequence[Record] = found.records
         """The records that were in the file when it was opened."""
+        self.marked: tuple[bytes, ...] = ()
+        """The lines of that time with places of secrets."""
         self._torn, self._lacks_break = found.torn, found.lacks_break
         self._descriptor = descriptor
         self._seq = len(found.records)
@@ -101,7 +104,9 @@ class FileJournal:
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(path, descriptor, reading, len(data) - len(reading.torn), spans_of=spans_of)
+        journal = cls(path, descriptor, reading, len(data) - len(reading.torn), spans_of=spans_of)
+        journal.marked = marked_lines(data)
+        return journal
 
     def mend(self) -> None:
         """Repairs the end of the journal. If the last line is complete except for its line break, adds the line

@@ -76,6 +76,12 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = frozenset(secret for secret in secrets if secret and secret not in MARK)
 
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Finds these secrets too, from now on."""
+        known = self._secrets.union(secret for secret in secrets if secret and secret not in MARK)
+        vars(self).clear()  # also the forms of the secrets until now
+        self._secrets = known
+
     def redact(self, text: str) -> str:
         """The text with every known secret replaced by `MARK`. A text without secrets is returned unchanged."""
         if not self._may_hold(text):

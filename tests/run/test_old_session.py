@@ -55,7 +55,7 @@ def killed_in(cwd: Path, *moves: Path) -> Told:
 def opened(store: SessionStore, cwd: Path, resume: str, fork: str | None = None) -> tuple[Session, Path]:
     """The state with which a run goes to work, and its journal. The run is killed before it records anything."""
     options = SessionOptions(resume=resume, forks=fork is not None, has_moved=True)
-    session = OldSession(options, store, cwd, NOW, Redactor().spans).open(
+    session = OldSession(options, store, cwd, NOW, Redactor()).open(
         fork or FORK_ID, Settings(targets=(TARGET,))
     )
     assert session.old is not None

@@ -133,6 +133,23 @@ def test_the_journal_keeps_the_texts_and_says_where_the_secrets_are(session, ral
     assert session.read_bytes().startswith(raw)
 
 
+def test_a_resumed_session_knows_the_secrets_that_its_journal_marks(
+    ralph, ralph_here, serve, checkout
+) -> None:
+    again = calls(("Read", {"file_path": "copy.txt"}), ("Bash", {"command": "cat copy.txt"}))
+    serve(*turns(), again, Turn(f"It is {PASSWORD}."))
+    (ralph.cwd / "secrets.txt").write_text(FILE)
+    ralph.environment["DATABASE_PASSWORD"] = PASSWORD
+    assert ralph("look at it").code == 0
+    del ralph.environment["DATABASE_PASSWORD"]
+    resumed = ralph("--continue", "read it again")
+    assert resumed.code == 0, resumed.stderr
+    assert shows_a_secret(resumed.stdout + resumed.stderr) == []
+    for words in READERS:
+        ran = ralph_here(*words)
+        assert (ran.code, shows_a_secret(ran.stdout + ran.stderr)) == (0, []), words
+
+
 def test_a_fork_keeps_the_places(session, ralph, ralph_here) -> None:
     ralph.environment["ANTHROPIC_API_KEY"] = KEY
     assert ralph("--continue", "--fork-session", "go on").code == 0
