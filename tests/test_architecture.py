@@ -120,6 +120,7 @@ TOUCHES_THE_WORLD = (
     "pages.journal",
     "pages.page_frame",
     "places.gather",
+    "places.last_look",
     "places.git_places",
     "places.home_needs",
     "places.nested_repositories",

@@ -25,6 +25,7 @@ from ralph.loop.words import resume_hint
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import obeys_controls
+from ralph.places.last_look import last_look
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import Interrupted
@@ -106,6 +107,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
     """Opens the loop and runs all iterations. Returns the loop's last event, which the caller must emit."""
+    began_s = context.clock.utc_now().timestamp()
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):
@@ -120,6 +122,11 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
         end = loop.run()
     hint = resume_hint(loop.state, end)
     about_input = silent_input.in_the_end if silent_input is not None else ()
-    for text in (*about_input, *loop.state.warnings, *([hint] if hint else [])):
+    planted = ""
+    if state.plan.until is not None and end.outcome is not Outcome.INTERRUPTED:
+        # The last iteration looked before the last check, which runs what an agent may have written.
+        directories = (state.plan.directory, *state.plan.added_directories)
+        planted = last_look(tuple(map(os.path.realpath, directories)), began_s)
+    for text in filter(None, (*about_input, *loop.state.warnings, planted, hint)):
         context.warn(text)
     return LoopEnded(end, loop.state)

@@ -184,7 +184,7 @@ class UntilCheck:
                 raise
             finally:
                 told = (*self._box.refusals(), *self._box.told()[0])
-                self._tell_all(*told)
+                self._tell_all(undone, *told)
             undone = "\n".join(filter(None, (undone, *told)))
         except OSError as error:
             log.close()

@@ -191,7 +191,7 @@ class LocalToolbox:
             self._mcp.close()
             notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
         if self._may_have_written or self._mcp is not None:
-            from ralph.tools.last_look import last_look  # noqa: PLC0415 - not for runs without commands
+            from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 
             notes.append(last_look(self._room.roots.paths, self._began_s))
         self._room.close()

@@ -123,6 +123,13 @@ def test_a_signal_is_raised_once_it_is_gone(tmp_path) -> None:
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
+def test_a_check_tells_people_and_the_next_prompt_what_was_undone(tmp_path) -> None:
+    told: list[str] = []
+    result = check(tmp_path, "exit 1", box=FakeBox("x"), tell=told.append).run(20)
+    assert told == [f"check: {note_of('x')}"]
+    assert note_of("x") in result.tail
+
+
 def test_a_stopped_check_tells_what_was_undone(tmp_path) -> None:
     waiter, told = InboxWaiter(SystemClock()), list[str]()
     Timer(0.3, waiter.inbox.note_signal, [signal.SIGINT]).start()
