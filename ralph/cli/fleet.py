@@ -377,9 +377,13 @@ def _jobs_to_export(
             return (*store.jobs_of(set_name), set_name)
     from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
     from ralph.fleet.job_file import read_jobs  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.job_rules import why_no_name  # noqa: PLC0415 - not needed for --help
 
     read = read_jobs(file or "-", environment=os.environ, check_options=check_job_options)
-    return list(read.jobs), read.limits, set_name or read.name
+    name = read.name if set_name is None else set_name
+    if why := why_no_name(name):
+        raise UsageError(f"--set {why}")
+    return list(read.jobs), read.limits, name
 
 
 def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "Chosen":

@@ -13,13 +13,13 @@ from ralph.values.shortage import ShortageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_S = 2.0
+_LOOKS_FOR_S, _MOST_S = 1.8, 2.5
 """A run ends soon, also if a file system does not answer."""
 
 
 def last_look(roots: Sequence[str], since_s: float) -> str:
     """A sentence for people. Empty if nothing was found. `since_s` is the time when the run began, in seconds of the epoch."""
-    until_s = time.monotonic() + _MOST_S
+    until_s = time.monotonic() + _LOOKS_FOR_S
     outermost = [root for root in roots if not any(root != one and is_within(root, one) for one in roots)]
     looks: list[Look] = []
 
@@ -33,4 +33,7 @@ def last_look(roots: Sequence[str], since_s: float) -> str:
         start_job(look, name="last look").join(_MOST_S)
     except ShortageError:
         look()
-    return "; ".join(filter(None, (one.sentence() for one in looks)))
+    sentences = [one.sentence() for one in [*looks]]
+    if len(sentences) < len(outermost):  # the file system does not answer
+        sentences.append(Look((), is_whole=False).sentence())
+    return "; ".join(filter(None, sentences))

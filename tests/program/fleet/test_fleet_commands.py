@@ -283,6 +283,9 @@ def test_a_set_of_the_store_is_exported_as_its_file_is(ralph, ralph_here) -> Non
     of_file = ralph_here("fleet", "export", "night.jsonl", "--format", "slurm")
     assert of_file.stdout == (ralph.cwd / "night.sh").read_text()
     assert of_file.stdout.startswith("#!")
+    for name in ("x\ntouch y", "../x", ""):
+        refused = ralph_here("fleet", "export", "night.jsonl", "--set", name, "--format", "parallel")
+        assert (refused.code, refused.stdout) == (2, ""), name
 
 
 def test_no_command_shows_a_key_of_a_known_form(store, ralph_here) -> None:
