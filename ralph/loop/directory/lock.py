@@ -125,12 +125,17 @@ def holder_of(directory: Path, place: Path) -> int | None:
     outlives its loop does not hold that lock.
     """
     top = repository_top(directory)
-    path = place / _NAME_OF_OURS
+    paths = [place / _NAME_OF_OURS]
+    if top is not None:
+        with suppress(CheckoutError):
+            paths.append(git_directory_of(top) / _NAME_IN_GIT)
+    return next((pid for path in paths if (pid := _pid_in(path)) is not None), None)
+
+
+def _pid_in(path: Path) -> int | None:
     try:
-        if top is not None:
-            path = git_directory_of(top) / _NAME_IN_GIT
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (CheckoutError, OSError) as error:
+    except OSError as error:
         if shortage_of(error) is not None:
             raise
         return None  # there was never a loop
@@ -154,11 +159,14 @@ def _has_record_lock(descriptor: int) -> bool:
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
     """Opens the lock file and returns its path and descriptor. The file is in the git directory of the working tree,
-    or in `place` if the checkout is not under git. Raises CheckoutError.
+    or in `place` if the checkout is not under git or its git directory is not its own. Raises CheckoutError.
     """
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
-        place, name = checkout.git_directory, _NAME_IN_GIT
+        git_directory = checkout.git_directory
+        with suppress(CheckoutError):
+            checkout.refuse_foreign()
+            place, name = git_directory, _NAME_IN_GIT
     try:
         held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

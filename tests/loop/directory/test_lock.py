@@ -59,6 +59,18 @@ def test_outside_of_git_the_directory_is_locked(plain: PlainDirectory) -> None:
     first.close()
 
 
+def test_a_git_directory_that_is_not_its_own_is_not_written(repository: Repository, tmp_path) -> None:
+    other = tmp_path / "other.git"
+    (repository.top / ".git").rename(other)
+    (repository.top / ".git").write_text(f"gitdir: {other}\n")
+    before = sorted(path.name for path in other.iterdir())
+    (tmp_path / "own").mkdir()
+    lock = CheckoutLock(repository.checkout(), repository.top, NOW, place=tmp_path / "own")
+    assert sorted(path.name for path in other.iterdir()) == before
+    assert lock.path.parent == tmp_path / "own"
+    lock.close()
+
+
 def test_two_working_trees_have_two_locks(repository: Repository) -> None:
     repository.git("worktree", "add", "-q", "../linked", "-b", "linked")
     linked = Repository(repository.top.parent / "linked", repository.top.parent / "home")
