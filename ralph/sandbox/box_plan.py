@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import is_within, is_within_any, repository_top
+from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
 from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
@@ -35,6 +36,13 @@ _MOST_MASKED = 100
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
 _COUNTED_BY = "/proc/self/task"
+# Folders of the system that hold protected places, and those of this Python and of ralph.
+_WITH_PLACES = (
+    *("/etc", "/run", "/var/run", "/Library", "/private", "/dev", "/proc", "/sys"),
+    *dict.fromkeys((sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))),
+)
+# The variables that say where the user's configuration and ralph's own files are begin so.
+_WITH_FOLDERS = ("XDG_", "RALPH_")
 # The network, and whether there are no namespaces, in words for the model.
 _NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
     ("off", True): "have no network, not even localhost",
@@ -78,6 +86,10 @@ class BoxPlan(Struct, frozen=True):
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
+    closed_roots: tuple[str, ...] = ()
+    """The roots that commands may not write, because they are or lie in a protected folder."""
+    is_work_closed: bool = False
+    """Whether the working directory is one of them."""
     notices: tuple[BoxNotice, ...] = ()
     """Notices for people."""
     places: GuardedPlaces | None = None
@@ -195,10 +207,14 @@ class BoxPlan(Struct, frozen=True):
         if not self.is_confined:
             return ""
         missing = self.level.missing()
-        more = added + len(self.write)
-        places = "the working directory" + (f", {more} more places" if more else "") + " and $TMPDIR"
+        more = added + len(self.write) - (len(self.closed_roots) - self.is_work_closed)
+        places = [
+            *([] if self.is_work_closed else ["the working directory"]),
+            *([f"{more} more places"] if more else []),
+        ]
+        allowed = f"{', '.join(places)} and $TMPDIR" if places else "$TMPDIR"
         rights = [
-            *([f"may write only in {places}"] if "write" not in missing else []),
+            *([f"may write only in {allowed}"] if "write" not in missing else []),
             *(["cannot read secrets of the user"] if "read" not in missing else []),
             *([_NETS_IN_WORDS[self.net, not self.means.has_own_network]] if self.net != "full" else []),
         ]
@@ -215,7 +231,9 @@ def plan_box(
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
-        lent, _ = (callers_places(name, environment.get(name, "")) for name in (SANDBOX_READ, SANDBOX_HIDE))
+        lent, hidden = (
+            callers_places(name, environment.get(name, "")) for name in (SANDBOX_READ, SANDBOX_HIDE)
+        )
     except ValueError as error:
         raise CannotConfineError(str(error)) from None
     _raise_first(_contradictions(wanted, net))
@@ -244,6 +262,9 @@ def plan_box(
             raise CannotConfineError(f"--sandbox strict: {told}")
         notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
     is_confined = not means.why_no_privileges
+    others = [root for root in real_roots if not is_within_any(root, write)]
+    hides = (*read_deny, *hidden)
+    closed = {} if "write" in level.missing() else _closed_roots(others, environment, read_deny, hides)
     return BoxPlan(
         means,
         net,
@@ -253,7 +274,9 @@ def plan_box(
         read_deny,
         allow_hosts=wanted.allow_hosts,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
-        notices=(*notices, *(about_git(real_roots, environment) if is_confined else ())),
+        closed_roots=tuple(closed),
+        is_work_closed=bool(real_roots) and real_roots[0] in closed,
+        notices=(*notices, *closed.values(), *(about_git(real_roots, environment) if is_confined else ())),
     )
 
 
@@ -404,6 +427,43 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
         for path, why in git_places(roots, environment, os.getuid()).refused
         if not any(is_within(path, root) or is_within(root, path) for root in roots)
     )
+
+
+def _closed_roots(
+    roots: Sequence[str], environment: Mapping[str, str], denied: Sequence[str], hidden: Sequence[str]
+) -> Mapping[str, BoxNotice]:
+    """The roots that commands may not write, because they are or lie in a protected folder, each with a notice. `denied` are
+    places that the settings deny, and `hidden` these and those that ralph's caller hides. All are without symbolic links.
+    """
+    if not any(_may_be_closed(root, environment, hidden) for root in roots):  # as in most runs
+        return {}
+    from ralph.places.gather import gather_places  # noqa: PLC0415 - 20 ms
+
+    places = gather_places(roots, environment, denied=denied)
+    found = ((root, places.why_not_written(root)) for root in dict.fromkeys(roots))
+    return {
+        root: BoxNotice(
+            f"commands may not write {root}, because {place.path} {place.row.why}",
+            "name a directory elsewhere, or open it: sandbox.write in your config.toml",
+        )
+        for root, place in found
+        if place is not None
+    }
+
+
+def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[str]) -> bool:
+    """Whether the table of places may protect a root. It protects hidden folders, git directories, folders of the system and
+    of this Python, and files of the user's configuration. What another variable names never closes a root.
+    """
+    home = os.path.realpath(environment.get("HOME") or "/")
+    if "/." in root or ".git/" in f"{root}/" or is_within_any(root, (*_WITH_PLACES, *hidden)):
+        return True
+    if is_within(root, home) and root[len(home) :].split("/")[1:2] in (["Library"], ["snap"]):
+        return True
+    if any(not is_checkout for _, is_checkout in repositories_above(root)):
+        return True
+    named = [value for name, value in environment.items() if name.startswith(_WITH_FOLDERS)]
+    return any(is_within(root, one) for one in named if one.startswith("/"))
 
 
 def _may_be_refused(root: str) -> bool:

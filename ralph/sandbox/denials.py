@@ -86,7 +86,8 @@ def denial_note(
             break
     if not told:
         return None
-    allowed = ", ".join(("the working directory", *others, "$TMPDIR"))
+    here = ("the working directory",) if plan.is_writable(working_directory) else ()
+    allowed = ", ".join((*here, *others, "$TMPDIR"))
     return f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
 
 

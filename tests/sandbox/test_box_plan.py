@@ -194,6 +194,59 @@ def test_the_sentence_says_what_is_in_force_in_at_most_200_bytes(monkeypatch) ->
             assert ("may write only in" in sentence) == (means is FULL)
 
 
+@every_row(
+    ("name", "says"),
+    [
+        (".ssh/keys", "/.ssh holds SSH keys"),
+        ("x/.git/hooks", "/hooks is git's own"),
+        ("bare.git/hooks", "/hooks is git's own"),
+        ("bare/hooks", "/hooks is git's own"),
+        ("Library/Keychains", "/Library/Keychains holds keyrings"),
+        ("settings/gh/x", "/settings/gh holds git credentials"),
+        ("kube", None),
+        ("denied/x", "/denied must not be read"),
+        (".claude", None),
+        (".local/x", None),
+        ("x", None),
+    ],
+)
+def test_a_root_in_a_protected_folder_is_told_at_the_start(tmp_path_factory, name, says) -> None:
+    home = tmp_path_factory.mktemp("home")
+    for folder in ("x/.git", "bare.git", "bare"):
+        for part in ("objects", "refs"):
+            (home / folder / part).mkdir(parents=True)
+        (home / folder / "HEAD").write_text("ref: refs/heads/x")
+    root = home / name
+    root.mkdir(parents=True, exist_ok=True)
+    environment = {"HOME": str(home), "PATH": "/usr/bin", "KUBECONFIG": f"/x:{home}/kube"} | {
+        "XDG_CONFIG_HOME": f"{home}/settings"
+    }
+    wanted = SandboxSettings(read_deny=(f"{home}/denied",))
+    told = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for means in (FULL, WITHOUT_LANDLOCK):
+            patch.setattr(box_plan, "find_means", lambda *_arguments, means=means, **_options: means)
+            wanted = SandboxSettings(read_deny=(f"{home}/denied",) if means is FULL else ())
+            for place in ("work", "added"):
+                roots = (root,) if place == "work" else (home / "work", root)
+                plan = plan_box(wanted, environment, roots, None)
+                told[means is FULL, place] = plan
+            given = replace(wanted, write=(str(root),))
+            assert plan_box(given, environment, (root,), None).closed_roots == ()
+    for (is_full, place), plan in told.items():
+        about = [notice.text for notice in plan.notices if notice.text.startswith("commands may not write /")]
+        closes = says is not None and is_full
+        assert plan.closed_roots == ((str(root),) if closes else ())
+        assert (
+            len([text for text in about if f"may not write {root}, because" in text and str(says) in text])
+            == closes
+        )
+        assert plan.is_work_closed == (closes and place == "work")
+        assert (
+            "only in $TMPDIR" in plan.sentence_for_model(len(plan.closed_roots) - plan.is_work_closed)
+        ) == (closes and place == "work")
+
+
 def test_places_of_the_settings_lose_their_links_and_the_tilde(monkeypatch, tmp_path) -> None:
     (tmp_path / "link").symlink_to("/usr")
     wanted = SandboxSettings(write=(f"{tmp_path}/link",), read=("~/.ssh/config",))

@@ -159,6 +159,13 @@ def test_the_model_is_told_what_the_sandbox_denies(home: Path, level: str) -> No
         )
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_working_directory_that_is_closed_is_not_told_as_allowed(home: Path, level: str) -> None:
+    for tools in tools_with(home, home / "other/.git/hooks", level, is_added=False):
+        said = tools.call("Bash", {"command": f"echo evil >{home}/other/.git/hooks/new"}).content
+        assert "; allowed for writing: $TMPDIR]" in said
+
+
 # Where commands make or change protected files below the top, and the files that are named at the end.
 PLANTED = {
     "servers": ("mkdir x; echo evil >x/.mcp.json", "x/.mcp.json"),
