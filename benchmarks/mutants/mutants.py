@@ -511,8 +511,8 @@ MUTANTS = (
     Mutant(
         "capitals-get-past",
         "a protected name is protected in any case of letters",
-        "path.translate(_IGNORED_CHARACTERS), re.IGNORECASE)",
-        "path.translate(_IGNORED_CHARACTERS))",
+        "path.translate(IGNORED_CHARACTERS), re.IGNORECASE)",
+        "path.translate(IGNORED_CHARACTERS))",
         PATHS,
     ),
     Mutant(
@@ -616,7 +616,7 @@ MUTANTS = (
     Mutant(
         "mounts-leave-protected-files-out",
         "with namespaces, protected files are read-only",
-        "GuardedFiles(READ_ONLY, open_roots, granted, parts.read_only)",
+        "GuardedFiles(READ_ONLY, open_roots, guarded, parts.read_only)",
         "GuardedFiles(READ_ONLY, (), (), ())",
         PLACES,
     ),

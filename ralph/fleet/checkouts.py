@@ -543,7 +543,7 @@ class JobCheckout:
         without the commit of HEAD count as other files.
         """
         top = os.path.realpath(self.directory)
-        nested, is_below = look_below(top).found, below_tops((top,))
+        look, is_below = look_below(top), below_tops((top,))
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
@@ -555,8 +555,13 @@ class JobCheckout:
             is_untracked, path = line[:1] == b"?", line[2:]
             whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
             status = _status(whole)
-            if is_untracked and any(one.holds(os.fsdecode(path)) for one in nested):
-                programs[next(one.path for one in nested if one.holds(os.fsdecode(path)))] = None
+            within = (
+                one for one in look.found if one.takes_out(os.fsdecode(path), is_tracked=not is_untracked)
+            )
+            if (one := next(within, None)) is not None:
+                programs[one.path] = None
+            elif status and stat.S_ISDIR(status.st_mode) and look.is_closed(os.fsdecode(path)):
+                unreadable[path] = None
             elif is_below(f"{top}/{os.fsdecode(path)}".rstrip("/")):
                 protected[path] = None
             elif is_untracked and path.endswith(b"/"):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.file_digests import FileDigests, differing
-from ralph.git.look import counted, look, status_of
+from ralph.git.look import counted, gitlinks, look, status_of
 from ralph.git.own_paths import OwnPaths
 from ralph.git.pins import (
     Pins,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ralph.git.look import GitStatus, StatusEntry
     from ralph.git.runner import GitSeams
-    from ralph.places.nested_repositories import NestedRepository
+    from ralph.places.nested_repositories import Look
 
 
 # Files in git's directory during an unfinished operation.
@@ -159,10 +159,11 @@ class GitCheckout:
         self.refuse_detached(status)
         all_entries = [*counted(status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
-        nested = self._look_for_planted(protected)
+        look = self._look_for_planted(git, protected)
         entries, left_out = [], []
         for entry in all_entries:
-            if entry.path in protected or any(_is_of(entry, one) for one in nested):
+            is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
+            if entry.path in protected or is_nested or (entry.is_gitlink and look.is_closed(entry.path)):
                 left_out.append(entry)
             elif not entry.is_nested:
                 entries.append(entry)
@@ -188,7 +189,7 @@ class GitCheckout:
         """
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
-    def _look_for_planted(self, protected: set[str]) -> tuple[NestedRepository, ...]:
+    def _look_for_planted(self, git: CheckoutGit, protected: set[str]) -> Look:
         """Looks through the tree for repositories whose configuration names a program, and for protected files that are new,
         and tells the user of them and of the paths `protected`, which are not committed.
         """
@@ -198,14 +199,18 @@ class GitCheckout:
             digests.look_up()
             return False
 
-        look = look_below(
-            str(self.top), roots=[*map(str, self._given)], since_s=self._began_s, is_over=is_over
+        found = look_below(
+            str(self.top),
+            roots=[*map(str, self._given)],
+            since_s=self._began_s,
+            gitlinks=gitlinks(git),
+            is_over=is_over,
         )
-        sentence = replace(look, changed=tuple(sorted({*look.changed, *protected}))).sentence()
+        sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
         if sentence and sentence != self._warned:
             self._warn(f"{sentence}; commits leave them out")
         self._warned = sentence
-        return look.found
+        return found
 
     def push(self) -> int:
         self.refuse_foreign()
@@ -332,14 +337,6 @@ def shown(paths: Sequence[str], most: int = 3) -> str:
     """
     names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
-
-
-def _is_of(entry: StatusEntry, nested: NestedRepository) -> bool:
-    """Whether an entry is a nested repository or lies in it. The outer repository's own files in its working tree do not
-    count.
-    """
-    is_itself = entry.path.rstrip("/") == nested.path
-    return is_itself or (nested.holds(entry.path) and (nested.is_bare or not entry.is_tracked))
 
 
 def _stage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:

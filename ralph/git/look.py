@@ -29,6 +29,7 @@ STATUS_ARGUMENTS = (
 # Fields before the path in git-status(1): "1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>". A "u" record of an
 # unmerged file has modes and object ids of three stages.
 _FIELDS = {b"1": 8, b"u": 10}
+_GITLINK = b"160000 "
 
 
 class StatusEntry(Struct, frozen=True):
@@ -45,6 +46,11 @@ class StatusEntry(Struct, frozen=True):
     def is_nested(self) -> bool:
         """Whether the entry is a repository inside this repository and is not tracked."""
         return not self.is_tracked and self.path.endswith("/")
+
+    @property
+    def is_gitlink(self) -> bool:
+        """Whether the entry is a tracked repository, such as a submodule, in HEAD, in the index or in the working tree."""
+        return self.is_tracked and _GITLINK.strip() in self.record.split(b" ", 6)[3:6]
 
     def of_head(self) -> Iterator[bytes]:
         """The line of git-update-index(1) that gives the index the entry of HEAD, if it has another one. The record of such
@@ -89,9 +95,6 @@ def _entry(record: bytes) -> Iterator[StatusEntry]:
     elif kind in _FIELDS:
         is_unstaged = parts[1][1:2] != b"."
         yield StatusEntry(path, record, is_tracked=True, is_unstaged=is_unstaged, is_unmerged=kind == b"u")
-
-
-_GITLINK = b"160000 "
 
 
 def status_of(git: CheckoutGit) -> GitStatus:
@@ -139,7 +142,13 @@ def _inner_repositories(git: CheckoutGit, entries: Iterable[StatusEntry]) -> Ite
     """Paths of inner repositories, including submodules. Skips a repository without a `.git`, because nothing is
     checked out there.
     """
-    listed = git.read("ls-files", "--stage", "-z").split(b"\0")
-    links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
     nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]
-    return (path for path in dict.fromkeys([*links, *nested]) if os.path.lexists(git.top / path / ".git"))
+    return (
+        path for path in dict.fromkeys([*gitlinks(git), *nested]) if os.path.lexists(git.top / path / ".git")
+    )
+
+
+def gitlinks(git: CheckoutGit) -> list[str]:
+    """The paths in the index that are repositories, such as submodules."""
+    listed = git.read("ls-files", "--stage", "-z").split(b"\0")
+    return [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.repository import is_within, is_within_any
+from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
+from ralph.places.git_config import submodules_named
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import (
     checkouts,
@@ -38,7 +39,8 @@ Kind = Literal["around", "tree", "file"]
 _NESTED_IN = ("modules", "worktrees")
 """The folders of a git directory that contain further git directories (gitrepository-layout(5))."""
 _MOST_NESTED = 10_000
-"""The maximum number of folders in which git directories are looked for. The look takes 10 ms for a thousand."""
+"""The maximum number of folders in which git directories are looked for. The look takes 10 ms for a thousand. With more, no
+command starts."""
 _GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
 PACKAGE = str(Path(__file__).parents[1])
 
@@ -178,6 +180,8 @@ class GuardedFiles:
         """The git directories inside of these that `look_for_nested` has found until now. They may be gone."""
         self.around: dict[str, None] = {}
         """The directories on the way to them, such as `.git/modules`."""
+        self.overfull = ""
+        """A folder with so many others that not all are guarded, or empty if there is none."""
         self._entries = git_entries_with(guard)
         self._folders = tuple(dict.fromkeys(one.rpartition("/")[0] for one in self._entries if "/" in one))
         names = (os.path.join(root, name) for root in roots for name in names_at(root, guard))
@@ -196,19 +200,25 @@ class GuardedFiles:
         return {*self.around, *self.nested}.difference(self.outer)
 
     def look_for_nested(self) -> None:
-        """Finds the git directories of submodules and linked worktrees that exist now. Follows no link."""
+        """Finds the git directories of submodules and linked worktrees that exist now. Follows no link. Those of the submodules
+        that a guarded configuration names come first, whatever lies around them.
+        """
+        self.overfull, count = "", 0
         pending = [directory for directory in self.outer if _is_directory(directory)]
-        count = 0
+        known = {*pending}
         for directory in pending:
             for folder in _NESTED_IN:
                 above = f"{directory}/{folder}"
                 between = [above] if _is_directory(above) else []
+                found = [*self._configured(directory)] if between and folder == "modules" else []
+                self.nested |= dict.fromkeys(found)
                 for one in between:
                     self.around[one] = None
-                    for name in _directories_in(one):
+                    for name in () if self.overfull else _directories_in(one):
                         count += 1
                         if count > _MOST_NESTED:
-                            return
+                            self.overfull = above
+                            break
                         path = f"{one}/{name}"
                         # A submodule may have a name with slashes.
                         if (
@@ -219,7 +229,18 @@ class GuardedFiles:
                             between.append(path)
                             continue
                         self.nested[path] = None
-                        pending.append(path)
+                        found.append(path)
+                pending += (path for path in dict.fromkeys(found) if path not in known)
+                known.update(found)
+
+    def _configured(self, directory: str) -> Iterator[str]:
+        """Finds the git directories of the submodules that the configuration of a git directory names, and yields them."""
+        for name in submodules_named(beginning_of(f"{directory}/config")):
+            parts = f"modules/{name}".split("/")
+            ways = [f"{directory}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1)]
+            if not {"", ".", ".."}.intersection(parts) and all(map(_is_directory, ways)):
+                self.around |= dict.fromkeys(ways[:-1])
+                yield ways[-1]
 
     def found(self) -> Iterator[tuple[str, Kind]]:
         """Yields the paths. A directory comes before its content. Files need not exist."""

@@ -15,6 +15,7 @@ STANDARD_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter
 
 WORKTREE = "core.worktree"
 UNREADABLE = "a line that is no setting"
+_SUBMODULE = "submodule."
 
 # git-config(1). The name between the dots may be empty, and may contain any character.
 _PROGRAMS = re.compile(
@@ -48,6 +49,16 @@ def programs_named(content: bytes) -> tuple[tuple[str, str], ...]:
     text that is no configuration counts as one with the setting `UNREADABLE`.
     """
     return tuple((name, value) for name, value in _settings(content) if _names_program(name, value))
+
+
+def submodules_named(content: bytes) -> tuple[str, ...]:
+    """The names of the submodules that a repository's configuration has settings of: `git submodule` makes some for each."""
+    parts = (
+        name.removeprefix(_SUBMODULE).rpartition(".")
+        for name, _ in _settings(content)
+        if name.startswith(_SUBMODULE)
+    )
+    return tuple(dict.fromkeys(part for part, _, _ in parts if part))
 
 
 def _names_program(name: str, value: str) -> bool:

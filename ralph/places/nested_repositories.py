@@ -1,7 +1,8 @@
 # os.path instead of pathlib: 200,000 paths.
 """Looks once through a tree for what commands may have planted below its top. These are git repositories whose configuration
 or hooks name programs, because whoever runs git in their working tree runs these, and protected files, such as `.mcp.json`,
-that were made or changed during the run. What is at the top is guarded (`gather.GuardedFiles`).
+that were made or changed during the run. What is at the top is guarded (`gather.GuardedFiles`), and so are the git directories
+that git itself makes for submodules and linked worktrees. All others are looked at, wherever a file `.git` says that they are.
 
 It runs no program, follows no link on its way, and opens only the configuration of what looks like a repository.
 """
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.repository import beginning_of, common_directory, git_directory, is_within, is_within_any
+from ralph.places.gather import GuardedFiles
 from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
-from ralph.places.places import below_tops
-from ralph.places.table import names_below_tops
+from ralph.places.places import IGNORED_CHARACTERS, below_tops
+from ralph.places.table import COMPARED, names_below_tops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 MOST_ENTRIES = 1_000_000
 """After so many entries the look ends. This takes two seconds."""
@@ -32,6 +34,9 @@ _MOST_SHOWN = 3
 _TICK_NS = 10_000_000
 # gitrepository-layout(5): with a `commondir`, git finds the rest there.
 _REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
+_GIT = ".git"
+# The names of a repository, as git asks for them where a directory cannot be listed.
+_ASKED = (_GIT, "HEAD", "objects", "refs", "commondir")
 _TOO_LARGE = "a configuration too large to be read"
 
 
@@ -39,28 +44,44 @@ class NestedRepository(Struct, frozen=True):
     """A repository below the top of a tree whose configuration names a program."""
 
     path: str
-    """The path of its working tree, or of a bare repository, relative to the top."""
+    """The path of its working tree, or of a bare repository, relative to the top. Empty for a bare repository at the top."""
     names: tuple[str, ...]
     """Settings and hooks that name programs."""
     is_bare: bool = False
 
-    def holds(self, path: str) -> bool:
-        """Whether a path relative to the top is the repository or lies in it."""
-        return is_within(path.rstrip("/"), self.path)
+    def takes_out(self, path: str, *, is_tracked: bool) -> bool:
+        """Whether a path relative to the top must not be committed: it is the repository or lies in it. The outer repository's
+        own files in its working tree do not count.
+        """
+        inside = path.rstrip("/")
+        return inside == self.path or (is_within(inside, self.path) and (self.is_bare or not is_tracked))
 
 
 class Look(Struct, frozen=True):
+    """The result of a look through a tree. All paths are relative to its top."""
+
     found: tuple[NestedRepository, ...]
-    is_whole: bool
-    """Whether the whole tree was looked through."""
+    is_cut: bool = False
+    """Whether the look ended before its end."""
     changed: tuple[str, ...] = ()
-    """The protected files below the top that were made or changed during the run. The paths are relative to the top."""
+    """The protected files below the top that were made or changed during the run."""
+    closed: tuple[str, ...] = ()
+    """The directories that could not be listed, and in which commands may have planted something all the same: git needs only
+    the right to search them."""
+    overfull: str = ""
+    """The absolute path of a folder of a git directory with so many others that not all are guarded, or empty."""
+
+    def is_closed(self, path: str) -> bool:
+        """Whether a path lies in a directory that could not be looked into."""
+        return is_within_any(path, self.closed)
 
     def sentence(self) -> str:
         """For people: one sentence, or empty if there is nothing to tell."""
         parts = []
         if self.found:
-            names = [f"{_shown(one.path)} ({', '.join(one.names[:_MOST_SHOWN])})" for one in self.found]
+            names = [
+                f"{_shown(one.path or '.')} ({', '.join(one.names[:_MOST_SHOWN])})" for one in self.found
+            ]
             parts.append(f"git runs programs that these repositories below the work name: {_first(names)}")
         if self.changed:
             names = [_shown(path) for path in self.changed]
@@ -68,7 +89,15 @@ class Look(Struct, frozen=True):
                 "these files below the work, which agents and later runs obey there, were made or changed: "
                 + _first(names)
             )
-        if not self.is_whole:
+        if self.closed:
+            names = [_shown(path) for path in self.closed]
+            parts.append(f"these could not be looked into for such repositories and files: {_first(names)}")
+        if self.overfull:
+            parts.append(
+                f"{_shown(self.overfull)} holds more folders than ralph guards: look at them, and remove those that no "
+                "submodule and no worktree needs"
+            )
+        if self.is_cut:
             parts.append("the tree is too large to be looked through for such repositories and files")
         return "; ".join(parts)
 
@@ -78,28 +107,40 @@ def look_below(
     *,
     roots: Sequence[str] = (),
     since_s: float | None = None,
+    gitlinks: Iterable[str] = (),
     is_over: Callable[[], bool] = lambda: False,
     most_entries: int = MOST_ENTRIES,
 ) -> Look:
     """Looks through the tree below `top`. Without `since_s`, the time when the run began (in seconds of the epoch), it looks
     for repositories only. `roots` are all directories where commands may write; those elsewhere do not matter. No path
-    contains symbolic links. `is_over` is asked from time to time whether the look must end, and may raise an error.
+    contains symbolic links. `gitlinks` are the repositories in git's index, relative to `top`: they are looked at even if the
+    walk does not reach them. `is_over` is asked from time to time whether the look must end, and may raise an error.
     """
-    guarded = git_places((top,), {}, os.getuid()).claimed
+    # Changes in these are undone, if commands may write them at all.
+    files = GuardedFiles(
+        COMPARED, (), git_places(tuple({top: 0, **dict.fromkeys(roots)}), {}, os.getuid()).claimed
+    )
+    guarded = frozenset(files.git_directories)
     found: list[NestedRepository] = []
     changed: list[str] = []
+    closed: list[str] = []
     since_ns = 0 if since_s is None else int(since_s * 1e9) - _TICK_NS
     telling = frozenset[str]() if since_s is None else _telling_names()
     is_below = below_tops(roots or (top,))
-    pending, left, is_whole = [top], most_entries, True
+    pending, left, is_cut, count = [top], most_entries, False, 0
     for count, directory in enumerate(pending):
         if count % _LOOKS_UP_EVERY == 0 and is_over():
-            is_whole = False
+            is_cut = True
             break
-        names, folders = _listed(directory)
+        listed = _listed(directory)
+        if listed is None:
+            if _may_be_planted(directory):
+                closed.append(directory)
+            listed = _asked(directory), []
+        names, folders = listed
         left -= len(names)
         if left < 0:
-            is_whole = False
+            is_cut = True
             break
         above = directory.rstrip("/")
         is_telling = above.rpartition("/")[2].lower() in telling
@@ -107,16 +148,50 @@ def look_below(
             paths = filter(is_below, sorted(f"{above}/{name}" for name in _files(directory)))
             # An old folder can get a protected name.
             changed += (path for path in paths if _is_new((path, above) if is_telling else (path,), since_ns))
-        pending += (f"{above}/{name}" for name in folders if name != ".git")
-        if directory != top and (".git" in names or any(names >= one for one in _REPOSITORY)):
-            is_bare = ".git" not in names
-            named = directory if is_bare else git_directory(directory)
-            place = os.path.realpath(named or directory)
-            if named is not None and not is_within_any(place, guarded):
-                programs = tuple(dict.fromkeys(_programs(place)))
-                if programs:
-                    found.append(NestedRepository(directory[len(top.rstrip("/")) + 1 :], programs, is_bare))
-    return Look(tuple(found), is_whole, tuple(path[len(top.rstrip("/")) + 1 :] for path in changed))
+        pending += (f"{above}/{name}" for name in folders if name != _GIT)
+        if _GIT in names or "head" in names:
+            found += _repositories(directory, names, top, guarded)
+    links = {f"{top.rstrip('/')}/{link}" for link in gitlinks}
+    for directory in sorted(links.difference(pending[:count] if is_cut else pending)) if links else ():
+        found += _repositories(directory, _asked(directory), top, guarded)
+    return Look(
+        tuple(found),
+        is_cut,
+        tuple(_below(top, path) for path in changed),
+        tuple(_below(top, path) for path in closed),
+        files.overfull,
+    )
+
+
+def _below(top: str, path: str) -> str:
+    return path[len(top.rstrip("/")) + 1 :]
+
+
+def _repositories(
+    directory: str, names: Collection[str], top: str, guarded: Collection[str]
+) -> Iterator[NestedRepository]:
+    """Yields what git may take for a repository in a directory, if it names a program: it has `.git`, or looks like a bare one.
+    Git looks at the second if the first is no repository.
+    """
+    path = _below(top, directory)
+    if _GIT in names and directory != top and not _is_guarded(directory, guarded):
+        named = git_directory(directory)
+        if named is not None and (programs := _programs(os.path.realpath(named))):
+            yield NestedRepository(path, programs)
+    # What is at the top may be a repository only since this run, and nothing was guarded then.
+    is_bare = any(one.issubset(names) for one in _REPOSITORY) and (
+        directory == top or directory not in guarded
+    )
+    if is_bare and (programs := _programs(directory)):
+        yield NestedRepository(path, programs, is_bare=True)
+
+
+def _is_guarded(directory: str, guarded: Collection[str]) -> bool:
+    """Whether the git directories of a checkout are guarded, and are its own. Git would run in this directory what the
+    configuration of another checkout means for that one.
+    """
+    places = git_places((directory,), {}, os.getuid())
+    return not places.refused and all(one in guarded for one in places.claimed)
 
 
 def _shown(path: str) -> str:
@@ -142,15 +217,36 @@ def _is_new(paths: Iterable[str], since_ns: int) -> bool:
     return False
 
 
-def _listed(directory: str) -> tuple[set[str], list[str]]:
-    """The names in a directory in small letters, because some file systems do not distinguish them, and the names of its
-    directories. Empty if it cannot be read.
+def _listed(directory: str) -> tuple[set[str], list[str]] | None:
+    """The names in a directory in small letters and without ignored characters, because some file systems do not distinguish
+    them, and the names of its directories. Empty if it is gone, and None if it cannot be read.
     """
-    with suppress(OSError), os.scandir(directory) as listing:
-        entries = [*listing]
-        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return {entry.name.lower() for entry in entries}, folders
-    return set(), []
+    try:
+        with os.scandir(directory) as listing:
+            entries = [*listing]
+            folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return set(), []
+    except OSError:
+        return None
+    names = {entry.name.lower() for entry in entries}
+    if not "".join(names).isascii():
+        names |= {name.translate(IGNORED_CHARACTERS) for name in names}
+    return names, folders
+
+
+def _asked(directory: str) -> set[str]:
+    """Those of the names of a repository that are in a directory. It need not be readable."""
+    return {name.lower() for name in _ASKED if os.path.lexists(f"{directory}/{name}")}
+
+
+def _may_be_planted(directory: str) -> bool:
+    """Whether this user, and so a command, may have made something in a directory that cannot be listed."""
+    try:
+        status = os.lstat(directory)
+    except OSError:
+        return True
+    return status.st_uid == os.getuid() or os.access(directory, os.W_OK | os.X_OK)
 
 
 def _files(directory: str) -> list[str]:
@@ -159,7 +255,11 @@ def _files(directory: str) -> list[str]:
     return []
 
 
-def _programs(directory: str) -> Iterator[str]:
+def _programs(directory: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_all_programs(directory)))
+
+
+def _all_programs(directory: str) -> Iterator[str]:
     """Yields the names of the programs that a git directory names."""
     common = common_directory(directory)
     for place in (directory, *(() if common is None else (os.path.realpath(common),))):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NAME, _DOTFILES = "**/", "/.*"
 # Characters that HFS+ ignores when it compares names. Git's own check of the name `.git` ignores them too.
-_IGNORED_CHARACTERS = dict.fromkeys(
+IGNORED_CHARACTERS = dict.fromkeys(
     (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
 )
 # Directories of the system (hier(7)). Those of accounts of the system, such as daemon, may be among them.
@@ -77,7 +77,7 @@ def is_named(path: str, name: str) -> bool:
     """Whether a part of `path` has a name from the table: a file name, or several parts. `*` matches any characters but
     a slash.
     """
-    found = re.search(f"{_pattern(name)}(/|$)", path.translate(_IGNORED_CHARACTERS), re.IGNORECASE)
+    found = re.search(f"{_pattern(name)}(/|$)", path.translate(IGNORED_CHARACTERS), re.IGNORECASE)
     return found is not None
 
 
@@ -111,7 +111,7 @@ def below_tops(roots: Iterable[str]) -> Callable[[str], bool]:
     tops = [root.rstrip("/") for root in roots]
 
     def is_below(path: str) -> bool:
-        inside = [path[len(top) + 1 :].translate(_IGNORED_CHARACTERS) for top in tops if is_within(path, top)]
+        inside = [path[len(top) + 1 :].translate(IGNORED_CHARACTERS) for top in tops if is_within(path, top)]
         return bool(inside) and all(obeyed.search("".join(rest.partition("/")[1:])) for rest in inside)
 
     return is_below

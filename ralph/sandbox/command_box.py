@@ -163,8 +163,10 @@ class CommandBox:
         )
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
         state = next(iter(state_directories(environment, home_directories(environment), None)))
-        self._read_only_files = GuardedFiles(READ_ONLY, open_roots, granted, parts.read_only)
-        self._protected = ProtectedFiles(open_roots, granted, state, parts.compared)
+        # Commands may also write what is refused to be a checkout's own, but lies in a root.
+        guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
+        self._read_only_files = GuardedFiles(READ_ONLY, open_roots, guarded, parts.read_only)
+        self._protected = ProtectedFiles(open_roots, guarded, state, parts.compared)
         return parts
 
     def _copied(self, plan: BoxPlan, places: GuardedPlaces) -> Iterator[tuple[str, str]]:

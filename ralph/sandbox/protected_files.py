@@ -7,6 +7,7 @@ and `undoing.py` undoes them.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -34,6 +35,17 @@ _MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
 _SETTLED_NS = 100_000_000
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class UnguardedError(OSError):
+    """Not all protected files can be compared, so no command may start."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            errno.EPERM,
+            f"{folder} holds more folders than ralph guards, so no command starts; look at them, and remove those that no "
+            "submodule and no worktree needs",
+        )
 
 
 class ProtectedFiles:
@@ -68,19 +80,19 @@ class ProtectedFiles:
 
     def watch(self) -> None:
         """Call this if other processes, such as MCP servers, may change protected files between two commands. From
-        then on, changes between commands are undone too.
+        then on, changes between commands are undone too. Raises UnguardedError.
         """
         if not self._is_watching:
-            self._remember()
+            self._begin()
             self._is_watching = True
 
     def look(self) -> None:
         """Stores the state of the protected files. If `watch` was called, first undoes the changes since the last
-        command. Must be called before each command.
+        command. Must be called before each command. Raises UnguardedError.
         """
         if self._is_watching:
             self.between += self._undo()
-        self._remember()
+        self._begin()
         self._may_have_changed = True
 
     def changed_since_kill(self) -> tuple[str, ...]:
@@ -101,7 +113,8 @@ class ProtectedFiles:
         self._may_have_changed = False
         self._mark.end()
         if self._is_watching:
-            self._remember()
+            self._store()
+            self._mark.begin(self._known)
         return undone
 
     def not_started(self) -> None:
@@ -119,8 +132,10 @@ class ProtectedFiles:
         """Removes the description of the files from ralph's state, unless changes may not be undone yet."""
         self._mark.close()
 
-    def _remember(self) -> None:
+    def _begin(self) -> None:
         self._store()
+        if self._files.overfull:
+            raise UnguardedError(self._files.overfull)
         self._mark.begin(self._known)
 
     def _store(self) -> None:

@@ -11,11 +11,10 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
-from ralph.sandbox.disk_work import SilentDiskError
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.ports import Interrupted
-from ralph.values.tool_calls import ToolError, ToolOutput, unknown_arguments
+from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text, unknown_arguments
 
 if TYPE_CHECKING:
     from ralph.mcp.configuration import McpServer
@@ -56,8 +55,8 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
     box, waiting_for = room.box, f"{call.name}: protected files"
     try:
         box.before({}, waiting_for)
-    except SilentDiskError as error:
-        raise ToolError(f"the call was not made: {error}") from None
+    except OSError as error:
+        raise ToolError(f"the call was not made: {os_error_text(error)}") from None
     try:
         try:
             shown, failed = _shown_result(call, toolset, room)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.checkout import GitCheckout
+from ralph.places import gather
 from ralph.places.nested_repositories import look_below
 from ralph.places.table import names_below_tops
 from tests.git.repositories import Repository, cloned, committed
@@ -52,6 +54,47 @@ PLANTED = {
     "a link that leads to one": (
         f"{CLONE} mv evil/.git ignored; ln -s ../ignored evil/.git; git -C evil config core.pager x",
         ("core.pager",),
+    ),
+    "one that a decoy hides": (
+        f"{BARE} mkdir evil/.GIT; printf '[core]\\nfsmonitor = x' >evil/config",
+        ("core.fsmonitor",),
+    ),
+    "a bare one that an empty .git hides": (
+        f"{BARE} mkdir evil/.git; printf '[core]\\nfsmonitor = x' >evil/config",
+        ("core.fsmonitor",),
+    ),
+    "a file that leads into the outer git directory": (
+        f"{CLONE} mv evil/.git .git/evil; echo gitdir: ../.git/evil >evil/.git; git -C evil config core.fsmonitor x",
+        ("core.fsmonitor",),
+    ),
+    "a file that leads among its objects": (
+        (
+            f"{CLONE} mv evil/.git .git/objects/x; echo gitdir: ../.git/objects/../objects/x >evil/.git; "
+            "git -C evil config core.fsmonitor x"
+        ),
+        ("core.fsmonitor",),
+    ),
+    "a file that leads into a submodule's": (
+        (
+            f"mkdir -p .git/modules; git init -q --bare .git/modules/a; {CLONE} mv evil/.git .git/modules/a/x; "
+            "echo gitdir: ../.git/modules/a/x >evil/.git; git -C evil config core.fsmonitor x"
+        ),
+        ("core.fsmonitor",),
+    ),
+    "a file that leads to a submodule of another folder": (
+        (
+            "git clone -q . ignored; git -c protocol.file.allow=always submodule --quiet add -f $PWD/ignored ignored-part; "
+            "git reset -q; mkdir evil; echo gitdir: ../.git/modules/ignored-part >evil/.git; rm -rf .gitmodules ignored*"
+        ),
+        ("core.worktree",),
+    ),
+    "what a nested one shares": (
+        f"{CLONE} cp -r evil/.git .git/evil; git config -f .git/evil/config core.pager x; echo ../../.git/evil >evil/.git/commondir",
+        ("core.pager",),
+    ),
+    "one whose name has a character that some file systems ignore": (
+        f"{BARE} mv evil/HEAD \"$(printf 'evil/HE\\342\\200\\214AD')\"; printf '[core]\\nfsmonitor = x' >evil/config",
+        ("core.fsmonitor",),
     ),
     "a huge configuration": (
         f"{CLONE} yes '# x' | head -c 70000 >>evil/.git/config; printf '\\n[core]\\npager = x' >>evil/.git/config",
@@ -126,7 +169,7 @@ def test_ordinary_repositories_are_neither_named_nor_left_out(repository: Reposi
     )
     repository.git("-C", "part", "config", "core.pager", "less")
     look = look_below(str(repository.top))
-    assert (look.found, look.is_whole, look.sentence()) == ((), True, "")
+    assert (look.found, look.is_cut, look.sentence()) == ((), False, "")
     assert repository.checkout().commit("x")
     assert {"part", "bare/HEAD"} <= {*repository.git("ls-tree", "-r", "--name-only", "HEAD").split()}
 
@@ -244,9 +287,138 @@ def test_the_look_is_bounded(repository: Repository) -> None:
     for number in range(30):
         repository.write(f"d{number}/f")
     look = look_below(str(repository.top), most_entries=40)
-    assert not look.is_whole
+    assert look.is_cut
     assert "too large" in look.sentence()
-    assert not look_below(str(repository.top), is_over=lambda: True).is_whole
+    assert look_below(str(repository.top), is_over=lambda: True).is_cut
+
+
+# What is in `d`, which cannot be listed, and what is found there. All is staged.
+CLOSED = {
+    "a repository that names a program": (
+        "git clone -q . d/s; git -C d/s config core.fsmonitor x; git add d/s 2>/dev/null",
+        ["d/s"],
+    ),
+    "a repository": ("git clone -q . d/s; git add d/s 2>/dev/null", []),
+    "itself a repository": (
+        "git clone -q . d; git -C d config core.fsmonitor x; git add d 2>/dev/null",
+        ["d"],
+    ),
+    "itself a bare one": (f"{BARE} mv evil/* d; printf '[core]\\nfsmonitor = x' >d/config", ["d"]),
+}
+
+
+@every_row(("script", "names"), list(CLOSED.values()))
+def test_a_directory_that_cannot_be_listed_is_named(tmp_path_factory, script, names) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = cloned(place / "work", place / "home")
+    run(repository, f"mkdir -p d; {script}; chmod 311 d; echo >work.txt")
+    closed = str(repository.top / "d")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", scandir_without(closed))
+        said: list[str] = []
+        checkout = GitCheckout(
+            repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
+        )
+        assert checkout.commit("x")
+        look = look_below(str(repository.top), gitlinks=["d/s"])
+    assert [one.path for one in look.found] == names
+    assert look.closed == ("d",)
+    assert "these could not be looked into for such repositories and files: d" in look.sentence()
+    assert said == [f"{look.sentence()}; commits leave them out"]
+    assert "160000" not in repository.git("ls-tree", "-r", "HEAD")
+
+
+def scandir_without(closed: str):
+    """`os.scandir` as for an ordinary user who may not read a directory. Root may read all."""
+    listing = os.scandir
+
+    def scandir(path):
+        if path == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return listing(path)
+
+    return scandir
+
+
+def test_a_directory_of_somebody_else_is_not_named(repository: Repository, monkeypatch) -> None:
+    """A database in a container often has one."""
+    closed = repository.top / "d"
+    closed.mkdir()
+    monkeypatch.setattr(os, "scandir", scandir_without(str(closed)))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert look_below(str(repository.top)).closed == ()
+
+
+def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+    """Git uses shorter paths, relative to the top, and goes in."""
+    place = tmp_path
+    held = os.open(place, os.O_RDONLY)
+    try:
+        for _ in range(20):
+            os.mkdir("x" * 250, dir_fd=held)
+            inner = os.open("x" * 250, os.O_RDONLY, dir_fd=held)
+            os.close(held)
+            held = inner
+    finally:
+        os.close(held)
+    assert len(look_below(str(place)).closed) == 1
+
+
+def test_what_the_index_names_is_looked_at_although_the_tree_is_too_large(repository: Repository) -> None:
+    run(repository, f"{CLONE} mkdir z; mv evil z; git -C z/evil config core.fsmonitor x")
+    look = look_below(str(repository.top), gitlinks=["z/evil"], most_entries=2)
+    assert [one.path for one in look.found] == ["z/evil"]
+    assert look_below(str(repository.top), gitlinks=["z/evil"]).found == look.found
+
+
+@pytest.mark.parametrize("others", [(), (".git",)])
+def test_a_bare_repository_at_the_top_is_named(tmp_path: Path, others: tuple[str, ...]) -> None:
+    """Where the working directory was none, nothing was guarded when a command made it one."""
+    (tmp_path / "work").mkdir()
+    work = tmp_path / "work"
+    for name in ("objects", "refs", *others):
+        (work / name).mkdir()
+    (work / "HEAD").write_text("ref: refs/heads/x\n")
+    (work / "config").write_text("[core]\nworktree = .\nfsmonitor = x\n")
+    assert "name: . (core.worktree, core.fsmonitor)" in look_below(str(work)).sentence()
+
+
+def test_submodules_of_submodules_and_worktrees_are_neither_named_nor_left_out(tmp_path: Path) -> None:
+    repository = nested_submodules(tmp_path)
+    look = look_below(str(repository.top))
+    assert (look.found, look.sentence()) == ((), "")
+    inner = repository.top / "part/inner"
+    (inner / ".git").write_text("gitdir: ../../.git/modules/part/modules/../x\n")
+    (repository.top / ".git/modules/part/modules/inner").rename(repository.top / ".git/modules/part/x")
+    assert [one.path for one in look_below(str(repository.top)).found] == ["part/inner"]
+
+
+def nested_submodules(place: Path) -> Repository:
+    """A repository with a submodule that has one too, and with a linked worktree in its tree that has one."""
+    repository = cloned(place / "work", place / "home")
+    committed(place / "inner", place / "home")
+    source = committed(place / "source", place / "home")
+    source.git("submodule", "add", "-q", "../inner", "inner")
+    source.commit_all()
+    repository.git("submodule", "add", "-q", "../source", "part")
+    repository.git("submodule", "update", "-q", "--init", "--recursive")
+    repository.commit_all()
+    repository.git("worktree", "add", "-q", "linked")
+    repository.git("-C", "linked", "submodule", "update", "-q", "--init", "--recursive")
+    return repository
+
+
+def test_too_many_folders_to_be_guarded_are_told(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gather, "_MOST_NESTED", 20)
+    repository = nested_submodules(tmp_path)
+    for number in range(30):
+        (repository.top / f".git/modules/a{number}").mkdir()
+        (repository.top / f".git/modules/a{number}/HEAD").touch()
+    assert (
+        f"{repository.top}/.git/modules holds more folders than ralph guards"
+        in look_below(str(repository.top)).sentence()
+    )
 
 
 def test_links_on_the_way_are_not_followed(repository: Repository, tmp_path: Path) -> None:

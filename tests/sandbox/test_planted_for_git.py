@@ -5,11 +5,13 @@ tools, and then the user calls git: no planted program runs.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.places import gather
 from tests.git.repositories import Repository, cloned, committed
 from tests.git.test_planted_programs import program
 from tests.places.test_one_table import LEVELS, tools_of
@@ -47,6 +49,39 @@ ATTACKS = {
     "a common directory": "cp -r .git x; git config -f x/config core.fsmonitor $P; echo ../x >.git/commondir",
 }
 
+# A command of one run, and one of the next run. Of the first, no program runs yet.
+IN_TWO_RUNS = {
+    "a folder around a submodule looks like one": (
+        "touch .git/modules/a/HEAD",
+        "git config -f .git/modules/a/b/config core.fsmonitor $P",
+    ),
+    "a folder around a submodule is made a repository": (
+        "git init -q --bare x; rm x/config; cp -r x/* .git/modules/a",
+        "git config -f .git/modules/a/b/config core.fsmonitor $P",
+    ),
+    "more folders than are guarded": (
+        "cd .git/modules; for n in $(seq 40); do mkdir 0$n 0$n/objects 0$n/refs; touch 0$n/HEAD; done",
+        "git config -f .git/modules/part/config core.fsmonitor $P; git config -f .git/modules/a/b/config core.fsmonitor $P",
+    ),
+    "more worktrees than are guarded": (
+        "cd .git/worktrees; for n in $(seq 40); do mkdir 0$n; touch 0$n/HEAD; done",
+        "git config -f .git/worktrees/linked/config.worktree core.fsmonitor $P",
+    ),
+}
+# A command makes the submodule `part` another repository, whose configuration names a program.
+TOLD = {
+    "in the tree": "cp -r .git/modules/part x; echo gitdir: ../x >part/.git; D=x",
+    "in the git directory": "cp -r .git/modules/part .git/x; echo gitdir: ../.git/x >part/.git; D=.git/x",
+    "among objects": "cp -r .git/modules/part .git/objects/x; echo gitdir: ../.git/objects/x >part/.git; D=.git/objects/x",
+    "in a submodule's": "cp -r .git/modules/part .git/modules/a/b/x; echo gitdir: ../.git/modules/a/b/x >part/.git; "
+    "D=.git/modules/a/b/x",
+    "in the cache": "cp -r .git/modules/part $XDG_CACHE_HOME/x; echo gitdir: $XDG_CACHE_HOME/x >part/.git; D=$XDG_CACHE_HOME/x",
+    "through a link": "cp -r .git/modules/part .git/x; rm part/.git; ln -s ../.git/x part/.git; D=.git/x",
+    "in place": "cp -r .git/modules/part x; rm part/.git; mv x part/.git; D=part/.git",
+    "through what it shares": "cp -r .git/modules/part .git/x; cp -r .git/modules/part .git/y; echo ../y >.git/x/commondir; "
+    "git config -f .git/x/config --unset core.worktree; echo gitdir: ../.git/x >part/.git; D=.git/y",
+}
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
@@ -64,6 +99,22 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
+def marks_of_status(repository: Repository) -> list[str]:
+    """The marks of the programs that the user's `git status` runs."""
+    home = repository.top.parent
+    marks = home / "marks"
+    for mark in marks.iterdir():
+        mark.unlink()
+    for path in (repository.top, home / "linked", repository.top / "part", repository.top / "a/b"):
+        for file in path.glob("*.txt"):
+            os.utime(file, (1, 1))
+            file.write_bytes(file.read_bytes())
+        subprocess.run(
+            ["git", "status"], cwd=path, env=repository.environment, check=False, capture_output=True
+        )
+    return [mark.name for mark in marks.iterdir()]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_that_a_command_planted_runs_at_the_users_git_status(
@@ -76,16 +127,70 @@ def test_nothing_that_a_command_planted_runs_at_the_users_git_status(
         script = f"P={planted}; {ATTACKS[attack]}"
         tools.call("Bash", {"command": script})
         tools.call("Bash", {"command": "true"})  # what was new is known now
-    for mark in marks.iterdir():
-        mark.unlink()
-    for path in (repository.top, home / "linked", repository.top / "part", repository.top / "a/b"):
-        for file in path.glob("*.txt"):
-            os.utime(file, (1, 1))
-            file.write_bytes(file.read_bytes())
-        subprocess.run(
-            ["git", "status"], cwd=path, env=repository.environment, check=False, capture_output=True
+    assert marks_of_status(repository) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("attack", IN_TWO_RUNS)
+def test_what_one_run_has_prepared_opens_nothing_to_the_next(
+    repository: Repository, level: str, attack: str, monkeypatch
+) -> None:
+    marks = repository.top.parent / "marks"
+    planted = program(repository.top.parent / "planted", marks)
+    monkeypatch.setattr(gather, "_MOST_NESTED", 20)
+    for script in IN_TWO_RUNS[attack]:
+        for tools in tools_of(repository, level):
+            tools.call("Bash", {"command": f"P={planted}; {script}"})
+            tools.box.close()
+    assert marks_of_status(repository) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_command_starts_while_not_all_is_guarded(repository: Repository, level: str, monkeypatch) -> None:
+    many, one = repository.top / ".git/modules/many", "echo started"
+    for tools in tools_of(repository, level):
+        assert tools.call("Bash", {"command": f"mkdir -p {many}/{{1..40}}; {one}"}).content == "started"
+        monkeypatch.setattr(gather, "_MOST_NESTED", 20)
+        said = tools.call("Bash", {"command": one})
+        assert said.is_error
+        assert (
+            f"{repository.top}/.git/modules holds more folders than ralph guards, so no command starts"
+            in said.content
         )
-    assert [mark.name for mark in marks.iterdir()] == []
+        shutil.rmtree(many)
+        assert tools.call("Bash", {"command": one}).content == "started"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_git_directory_beside_the_work_is_guarded(repository: Repository, level: str) -> None:
+    """It does not name the checkout, so commands get no rights to it, but they may write all of the working directory."""
+    marks = repository.top.parent / "marks"
+    planted = program(repository.top.parent / "planted", marks)
+    (repository.top / ".git").rename(repository.top / "there")
+    (repository.top / ".git").write_text("gitdir: there\n")
+    for tools in tools_of(repository, level):
+        tools.call("Bash", {"command": f"git config -f there/config core.fsmonitor {planted}"})
+    assert marks_of_status(repository) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("attack", TOLD)
+def test_what_cannot_be_prevented_is_told_at_the_end(repository: Repository, level: str, attack: str) -> None:
+    marks = repository.top.parent / "marks"
+    planted = program(repository.top.parent / "planted", marks)
+    note = ""
+    for tools in tools_of(repository, level):
+        tools.call(
+            "Bash",
+            {
+                "command": f"{TOLD[attack]}; git config -f $D/config core.worktree $PWD/part; "
+                f"git config -f $D/config core.fsmonitor {planted}"
+            },
+        )
+        note = tools.box.close()
+    assert marks_of_status(repository), "git runs it, or the row shows nothing"
+    assert "git runs programs that these repositories below the work name:" in note
+    assert "part (" in note
 
 
 @pytest.mark.parametrize("level", LEVELS)
