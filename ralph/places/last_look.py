@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.repository import is_within
@@ -24,10 +25,11 @@ def last_look(roots: Sequence[str], since_s: float) -> str:
     looks: list[Look] = []
 
     def look() -> None:
-        looks.extend(
-            look_below(one, roots=roots, since_s=since_s, is_over=lambda: time.monotonic() > until_s)
-            for one in outermost
-        )
+        with suppress(OSError):  # a shortage of this machine, after the work is done
+            looks.extend(
+                look_below(one, roots=roots, since_s=since_s, is_over=lambda: time.monotonic() > until_s)
+                for one in outermost
+            )
 
     try:
         start_job(look, name="last look").join(_MOST_S)
@@ -35,5 +37,5 @@ def last_look(roots: Sequence[str], since_s: float) -> str:
         look()
     sentences = [one.sentence() for one in [*looks]]
     if len(sentences) < len(outermost):  # the file system does not answer
-        sentences.append(Look((), is_whole=False).sentence())
+        sentences.append(Look((), is_cut=True).sentence())
     return "; ".join(filter(None, sentences))

@@ -191,9 +191,14 @@ class LocalToolbox:
             self._mcp.close()
             notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
         if self._may_have_written or self._mcp is not None:
-            from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
+            try:
+                from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 
-            notes.append(last_look(self._room.roots.paths, self._began_s))
+                notes.append(last_look(self._room.roots.paths, self._began_s))
+            except (OSError, ImportError):  # a shortage: the work is done all the same
+                notes.append(
+                    "what commands may have planted for git was not looked for: this machine is short of resources"
+                )
         self._room.close()
         return "; ".join(filter(None, notes))
 
