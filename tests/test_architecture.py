@@ -20,7 +20,19 @@ PACKAGE = TESTS.parent / "ralph"
 # inside another one has a row of its own: who may know the outer one need not know the inner one.
 MAY_KNOW: dict[str, set[str]] = {
     "run": {
-        *{"settings", "agent", "retry", "api", "sessions", "tools", "mcp", "prompt", "sandbox", "output"},
+        *{
+            "settings",
+            "agent",
+            "retry",
+            "api",
+            "sessions",
+            "tools",
+            "mcp",
+            "prompt",
+            "sandbox",
+            "git",
+            "output",
+        },
         *{"permissions", "machine", "conversation", "values"},
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},

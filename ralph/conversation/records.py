@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ralph.conversation.messages import RequestHead  # noqa: TC001 - records are read by their hints
 from ralph.values.answer import Answer, MalformedCall
 from ralph.values.outcome import Delivery
+from ralph.values.redaction import LookedCommit  # noqa: TC001 - records are read by their hints
 from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
@@ -243,6 +244,8 @@ class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
     exit_code: int | None = None
     """The exit code of the process if the delivery failed, otherwise None."""
     errors: tuple[str, ...] = ()
+    looked: tuple[LookedCommit, ...] = ()
+    """Where secrets are in the commits that were made in the time of the run."""
 
 
 class UnknownRecord(Struct, frozen=True):
@@ -399,13 +402,15 @@ def ended_record(ended: RunEnded) -> EndedRecord:
     )
 
 
-def delivery_record(delivery: Delivery, ended: RunEnded) -> DeliveryRecord:
+def delivery_record(
+    delivery: Delivery, ended: RunEnded, looked: tuple[LookedCommit, ...] = ()
+) -> DeliveryRecord:
     """The record of a delivery. `ended` is the end of the run. If the delivery failed, `ended` already contains this
     failure.
     """
     if delivery is not Delivery.FAILED:
-        return DeliveryRecord(state=delivery)
-    return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors)
+        return DeliveryRecord(state=delivery, looked=looked)
+    return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors, looked=looked)
 
 
 def _directory_fields(cwd: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
+from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.file_digests import FileDigests, differing
 from ralph.git.look import counted, gitlinks, look, status_of
 from ralph.git.own_paths import OwnPaths
@@ -38,6 +39,7 @@ from ralph.places.git_places import foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.places.table import TOLD, git_entries_with
+from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from ralph.git.look import GitStatus, StatusEntry
     from ralph.git.runner import GitSeams
     from ralph.places.nested_repositories import Look
+    from ralph.values.redaction import LookedCommit
 
 
 # Files in git's directory during an unfinished operation.
@@ -73,9 +76,11 @@ class GitCheckout:
         own_paths: tuple[Path, ...] = (),
         writable: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
+        redactor: Redactor | None = None,
     ) -> None:
         """`top` is the result of `repository_top`. `own_paths` are as in `OwnPaths`. `writable` lists the directories
-        outside the checkout where the agent may write. `warn` tells the user what a commit leaves out.
+        outside the checkout where the agent may write. `warn` tells the user what a commit leaves out. `redactor` finds
+        the secrets in commits.
         """
         self.top = top
         self._seams = seams
@@ -85,6 +90,7 @@ class GitCheckout:
         self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
         self._warn, self._warned = warn, ""
+        self._redactor = redactor or Redactor()
         self._is_below = below_tops([*map(str, self._given)])
         self._began_s = seams.clock.utc_now().timestamp()
 
@@ -182,6 +188,23 @@ class GitCheckout:
             f"--message={message}",
         )
         return True
+
+    def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
+        """The id of the current commit, and its ancestors that `since` does not have. Tells the user if git fails, and
+        then these are missing. Raises CheckoutError and Interrupted.
+        """
+        git = CheckoutGit(self.top, self._seams, FOR_ALL)
+        head = git.resolved("HEAD") or ""
+        if head in {"", since}:
+            return head, ()
+        revisions = [head, *([f"^{since}"] if COMMIT_ID.fullmatch(since) else [])]
+        try:
+            return head, look_through(git, revisions, self._redactor)
+        except CheckoutError as error:
+            self._warn(
+                f"commits were not looked through for secrets, so pages leave their diffs out: {error}"
+            )
+            return head, ()
 
     def _is_protected(self, entry: StatusEntry) -> bool:
         """Whether an entry is a protected file below the directories where the agent may write. At their tops, commands

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult
     from ralph.values.events import LoopEvent
+    from ralph.values.redaction import LookedCommit
 
 
 class OuterLoop:
@@ -148,7 +149,11 @@ class OuterLoop:
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
         is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
-        head = self._world.checkout.snapshot().head if is_committed else after.head
+        since = self._looked_until(before.head)
+        head: str = after.head
+        looked: tuple[LookedCommit, ...] = ()
+        if is_committed or head != since:
+            head, looked = self._world.checkout.look_through(since)
         self._push(self._book.current)
         check = self._run_check()
         current = self._book.current
@@ -175,6 +180,7 @@ class OuterLoop:
             check_s=None if check is None else check.duration_s,
             head_before=before.head,
             head_after=head,
+            looked=looked,
         )
         self._book.save(
             current=None,
@@ -184,6 +190,13 @@ class OuterLoop:
         )
         self._emit(IterationEnded(record, self._most))
         self._write_page()
+
+    def _looked_until(self, before: str) -> str:
+        """The commit up to which the commits were looked through. `before` is the one before the iteration. Between two
+        iterations a person may have committed.
+        """
+        last = self.state.last
+        return before if last is None or last.head_after is None else last.head_after
 
     def _write_page(self) -> None:
         """Rewrites the page about the loop, if the user asked for one. The first failure is told, and never ends the
@@ -229,8 +242,9 @@ class OuterLoop:
         if state.current is not None or last is None or not state.has_unsaved_work:
             return
         if state.commit_problem is not None and self._commit(last, last.outcome, last.last_words):
-            head = self._world.checkout.snapshot().head
+            head, looked = self._world.checkout.look_through(last.head_after or "")
             counted = replace(last, commits=last.commits + 1, has_loop_commit=True, head_after=head)
+            counted = replace(counted, looked=(*(last.looked or ()), *looked))
             self._book.save(iterations=(*self.state.iterations[:-1], counted))
         self._push(last)
 
@@ -289,6 +303,9 @@ class OuterLoop:
         try:
             self._save_cut_off(end)
             is_cut_off_saved = True
+            if self.state.current is not None:
+                _, looked = self._world.checkout.look_through(self._looked_until(self.state.current.head))
+                self._book.save_current(looked=looked)
             unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
         except Interrupted:
             self._warn("stopped once more: git status tells what is not committed")

@@ -97,6 +97,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         ),
         warn=context.warn,
         start=context.box.start,
+        redactor=context.redactor,
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
     try:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SessionSeen,
     )
     from ralph.retry.backoff import Wait
+    from ralph.values.redaction import LookedCommit
 
 T = TypeVar("T")
 LACKING = "what this machine lacks (a process, a thread, memory, a file descriptor)"
@@ -160,6 +161,9 @@ class PatientCheckout:
 
     def commit(self, message: str) -> bool:
         return self._patience.keep_trying_locked(lambda: self._checkout.commit(message))
+
+    def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
+        return self._patience.keep_trying(lambda: self._checkout.look_through(since))
 
     def push(self) -> int:
         return self._patience.keep_trying(self._checkout.push)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
+    from ralph.values.redaction import LookedCommit
 
 
 class Checkout(Protocol):
@@ -41,6 +42,12 @@ class Checkout(Protocol):
     def commit(self, message: str) -> bool:
         """Commits all uncommitted work, including untracked files. Returns False if there was nothing to commit.
         Raises CheckoutError.
+        """
+        ...
+
+    def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
+        """The id of the current commit, or "" if there is none, and where secrets are in its ancestors that the commit
+        `since` does not have. `since` may be "". Raises CheckoutError.
         """
         ...
 

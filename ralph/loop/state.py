@@ -18,6 +18,7 @@ from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints 
     LoopPlan,
 )
 from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
+from ralph.values.redaction import LookedCommit  # noqa: TC001 - `convert` reads the type hints at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,8 @@ class IterationRecord(Struct, frozen=True):
     """The id of the current commit when the iteration began. Empty before the first commit and without git."""
     head_after: str | None = None
     """The id of the current commit when the iteration had ended. A commit that `--commit` makes is included."""
+    looked: tuple[LookedCommit, ...] | None = None
+    """Where secrets are in the commits since the iteration before. None in records of older versions of ralph."""
 
 
 class LoopWait(Struct, frozen=True):
@@ -126,6 +129,8 @@ class CurrentIteration(Struct, frozen=True):
     resumed, so new sessions have replaced them."""
     commits: int = 0
     """The number of new commits. It is set only if the iteration was cut off."""
+    looked: tuple[LookedCommit, ...] = ()
+    """As in `IterationRecord`. It is set only if the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
     """The names and digests of git settings and hooks when the iteration began. None if the directory is not under
     git, or if there were too many."""

@@ -73,6 +73,20 @@ def git_directory(top: str) -> str | None:
     return None if named == words else os.path.join(top, named)  # noqa: PTH118 - strings throughout
 
 
+def may_have_moved(directory: Path, since_s: float) -> bool:
+    """Whether the current commit of the checkout that contains `directory` may have changed since a time, in seconds of the
+    epoch. Git writes each change into the reflog of HEAD, if there is one.
+    """
+    top = repository_top(directory)
+    place = None if top is None else git_directory(str(top))
+    if place is None:
+        return False
+    try:
+        return os.stat(f"{place}/logs/HEAD").st_mtime >= int(since_s)  # noqa: PTH116 - strings throughout
+    except OSError:  # git says what is wrong, if anything is
+        return True
+
+
 def common_directory(git_directory: str) -> str | None:
     """The directory that `commondir` in a git directory names (gitrepository-layout(5)), or None."""
     named = directory_named_in(f"{git_directory}/commondir")

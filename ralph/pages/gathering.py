@@ -219,6 +219,11 @@ class _Gathering:
             ended_s=(moment_s(state.updated_at) if state.ended is not None else None) or self._now_s,
             has_uncommitted=is_newest,
             left_out=(*self._own_files, *map(Path, state.plan.own_paths)),
+            looked=(
+                *(each for one in state.iterations for each in one.looked or ()),
+                *(() if state.current is None else state.current.looked),
+            ),
+            is_unmarked=any(one.looked is None for one in state.iterations),
         )
 
     def _session(self, read: JournalRead, git: GitReader, room: PageRoom) -> list[Work]:
@@ -242,6 +247,8 @@ class _Gathering:
             ended_s=self._now_s if read.is_running else read.written_at_s,
             has_uncommitted=self._store.last_of(directory) == read.path,
             left_out=self._own_files,
+            looked=tuple(one for run in story.runs for one in run.looked),
+            is_unmarked=read.is_unmarked,
         )
 
     def _resume_command(self, read: JournalRead) -> str:

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.git.answer import CheckoutError
-from ralph.git.checkout import kept_commits
+from ralph.git.checkout import kept_commits, shown
+from ralph.git.commit_diffs import (
+    DIFF_OF_EACH,
+    FOR_ALL,
+    MOST_COMMITS,
+    PLAINLY,
+    NumberedFile,
+    diffs_in,
+    files_in,
+    numbers_in,
+)
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
@@ -33,10 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.pages.excerpts import Excerpts
+    from ralph.values.redaction import LookedCommit
 
-MOST_COMMITS = 300
-"""The maximum number of commits on a page. If there are more, the last ones are shown. Several works share this and
-the next two numbers."""
+# Several works share these two numbers and `MOST_COMMITS`.
 _MOST_FILES = 1_000
 _MOST_FILES_OF_COMMIT = 100
 _MOST_OUTPUT_BYTES = 16 * 1024 * 1024
@@ -49,24 +58,10 @@ _MARKUP_OF_LINE_BYTES = 12
 _MOST_LINES = 600
 _SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
 _CALL_LIMIT_S = 20.0
+_NO_MESSAGE = b"(the message is left out)"
+_NO_NAME = "(a name is left out)"
 
-_ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_DIFF = b"diff --git "
 _TIME = re.compile(rb"^committer .*> (-?\d{1,12}) [+-]\d{4}$", re.MULTILINE)
-# The first four options keep git from running programs of the repository. The others undo settings that change the
-# form of a diff.
-_PLAINLY = (
-    *("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--submodule=short"),
-    *("--no-renames", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
-)
-# A push sends the commits themselves, whatever `git replace` shows in their place. Larger files are compared as binary
-# files, because git needs three times their size for a text.
-_FOR_ALL = ("--no-replace-objects", "-c", "core.bigFileThreshold=16m")
-_DIFF_OF_EACH = ("diff-tree", "--stdin", "-r", "--root", *_PLAINLY)
-
-
-NumberedFile = tuple[str, int | None, int | None]
-"""The path of a file, and its added and removed lines. The numbers are None for a binary file."""
 
 
 class CommitRange(Struct, frozen=True):
@@ -94,6 +89,55 @@ class GitQuestion(Struct, frozen=True):
     """True if the uncommitted files of the working directory are a part of the work."""
     left_out: tuple[Path, ...] = ()
     """Absolute paths of files that ralph itself writes."""
+    looked: tuple[LookedCommit, ...] = ()
+    """The commits in which the work itself has looked for secrets."""
+    is_unmarked: bool = False
+    """True if an older ralph made the work, which looked into no commit."""
+
+
+class _Marks:
+    """The parts of the commits of a work that a page must leave out, as the work has recorded them. This does not depend on the
+    secrets that the process knows which makes the page.
+    """
+
+    def __init__(self, question: GitQuestion) -> None:
+        self._looked = {one.id: one for one in question.looked}
+        self._is_unmarked = question.is_unmarked
+        self.have_names = any(one.are_names_secret for one in question.looked)
+        """True if names of changed files hold a secret."""
+
+    def may_show(self, commit: str, path: str) -> bool:
+        """Whether the diff of a file may be shown."""
+        looked = self._looked.get(commit)
+        return self._is_unmarked if looked is None else path not in looked.files
+
+    def without_message(self, commit: str, content: bytes) -> bytes:
+        """The content of a commit, without its message if that may hold a secret."""
+        looked = self._looked.get(commit)
+        is_shown = self._is_unmarked if looked is None else not looked.is_message_secret
+        return content if is_shown else content.partition(b"\n\n")[0] + b"\n\n" + _NO_MESSAGE
+
+    def without_names(self, commit: str, files: Sequence[NumberedFile]) -> Sequence[NumberedFile]:
+        """The files of a commit, without their names if these hold a secret."""
+        looked = self._looked.get(commit)
+        if looked is None or not looked.are_names_secret:
+            return files
+        return [(_NO_NAME, None, None) for _ in files]
+
+    def notes(self, commits: Sequence[str]) -> Iterator[str]:
+        """Yields sentences about what is left out of the commits that are shown."""
+        looked = [self._looked[one] for one in commits if one in self._looked]
+        if left_out := len(commits) - len(looked):
+            yield (
+                f"an older ralph made the work: in {left_out} of its commits only keys of known forms are cut out"
+                if self._is_unmarked
+                else f"the messages and diffs of {left_out} commits are left out: the work has not looked for secrets there"
+            )
+        names = [*dict.fromkeys(path for one in looked for path in one.files)]
+        if names:
+            yield f"the diffs of these files are left out, because they hold secrets: {shown(names)}"
+        if self.have_names:
+            yield "the names of some changed files are left out, because they hold secrets"
 
 
 class GitReader:
@@ -123,7 +167,7 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
-            return self._asked(CheckoutGit(top, self._seams, _FOR_ALL), question)
+            return self._asked(CheckoutGit(top, self._seams, FOR_ALL), question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
 
@@ -134,11 +178,13 @@ class GitReader:
         if more_commits:
             notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
             made = made[-self._most_commits :]
-        commits = self._commits(git, made)
+        marks = _Marks(question)
+        commits = self._commits(git, made, marks)
+        notes += map(self._excerpts.plain, marks.notes([one for one, _ in made]))
         ends = _ends_of(git, question, [one for one, _ in made])
         files: list[ChangedFile] = []
         try:
-            files += [] if ends is None else self._between(git, *ends)
+            files += [] if ends is None or marks.have_names else self._between(git, *ends)
             files += self._uncommitted(git, question) if question.has_uncommitted else []
         except CheckoutError as error:  # the commits are known all the same
             notes.append(self._excerpts.plain(f"git did not tell all changed files: {error}"))
@@ -195,21 +241,23 @@ class GitReader:
         listed = _read(git, "rev-list", "--reverse", "--topo-order", *times, "HEAD")
         return [(each, None) for each in listed.decode().split()]
 
-    def _commits(self, git: CheckoutGit, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
+    def _commits(
+        self, git: CheckoutGit, made: Sequence[tuple[str, int | None]], marks: _Marks
+    ) -> list[Commit]:
         if not made:
             return []
         listed = b"".join(f"{one}\n".encode() for one, _ in made)
         told = _objects_in(_read(git, "cat-file", "--batch", given=listed))
-        files = _files_in(_read(git, *_DIFF_OF_EACH, "--numstat", "-z", given=listed))
-        output = _read(git, *_DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
-        diffs = self._without_secrets(git.top, _diffs_in(output))
+        files = files_in(_read(git, *DIFF_OF_EACH, "--numstat", "-z", given=listed))
+        output = _read(git, *DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
+        diffs = self._without_secrets(git.top, diffs_in(output), marks)
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
         most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
         return [
             self._commit(
                 one,
-                told.get(one, b""),
-                files.get(one, []),
+                marks.without_message(one, told.get(one, b"")),
+                marks.without_names(one, files.get(one, [])),
                 diffs.get(one, {}),
                 most_bytes=most_bytes,
                 iteration=number,
@@ -218,13 +266,15 @@ class GitReader:
         ]
 
     def _without_secrets(
-        self, top: Path, diffs: Mapping[str, Mapping[str, bytes]]
+        self, top: Path, diffs: Mapping[str, Mapping[str, bytes]], marks: _Marks
     ) -> dict[str, dict[str, bytes]]:
-        """The diffs of each commit. The diff of a file that the table of places hides is empty."""
+        """The diffs of each commit. A diff is empty if the table of places hides the file, or if it may hold a secret."""
         places = gather_places((str(top),), self._environment)
         return {
             commit: {
-                path: diff if places.why_not_read(f"{top}/{path}") is None else b""
+                path: diff
+                if marks.may_show(commit, path) and places.why_not_read(f"{top}/{path}") is None
+                else b""
                 for path, diff in its.items()
             }
             for commit, its in diffs.items()
@@ -286,10 +336,10 @@ class GitReader:
     def _between(self, git: CheckoutGit, before: str, after: str) -> list[ChangedFile]:
         """The files that differ between two commits."""
         base = before or _read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
-        output = _read(git, "diff-tree", "-r", *_PLAINLY, "--numstat", "-z", base, after)
+        output = _read(git, "diff-tree", "-r", *PLAINLY, "--numstat", "-z", base, after)
         return [
             ChangedFile(self._excerpts.plain(path), added, removed, is_committed=True)
-            for path, added, removed in _numbers_in(output)
+            for path, added, removed in numbers_in(output)
         ]
 
     def _uncommitted(self, git: CheckoutGit, question: GitQuestion) -> list[ChangedFile]:
@@ -297,7 +347,7 @@ class GitReader:
         own = {os.path.relpath(os.path.realpath(path), git.top) for path in question.left_out}
         found: list[NumberedFile] = []
         if git.resolved("HEAD") is not None:
-            found += _numbers_in(_read(git, "diff", *_PLAINLY, "--numstat", "-z", "HEAD"))
+            found += numbers_in(_read(git, "diff", *PLAINLY, "--numstat", "-z", "HEAD"))
         untracked = _read(git, "ls-files", "--others", "--exclude-standard", "-z")
         found += [(os.fsdecode(path), None, None) for path in untracked.split(b"\0") if path]
         return [
@@ -361,65 +411,3 @@ def _objects_in(output: bytes) -> dict[str, bytes]:
         found[fields[0].decode()] = output[end + 1 : end + 1 + size]
         at = end + 1 + size + 1
     return found
-
-
-def _files_in(output: bytes) -> dict[str, list[NumberedFile]]:
-    """The files of each commit in the output of `git diff-tree --stdin --numstat -z`. Names may contain line breaks,
-    and end with a NUL byte.
-    """
-    found: dict[str, list[NumberedFile]] = {}
-    current: list[NumberedFile] = []
-    for part in output.split(b"\0"):
-        if _ID_LINE.fullmatch(part):
-            current = found.setdefault(part.decode(), [])
-        elif part:
-            current += _numbers_in(part)
-    return found
-
-
-def _numbers_in(output: bytes) -> list[NumberedFile]:
-    """The path, the added lines and the removed lines of each file in the output of `--numstat -z`."""
-    found = []
-    for part in output.split(b"\0"):
-        added, tab, rest = part.partition(b"\t")
-        removed, other_tab, path = rest.partition(b"\t")
-        if tab and other_tab:
-            found.append((os.fsdecode(path), _number(added), _number(removed)))
-    return found
-
-
-def _number(text: bytes) -> int | None:
-    return int(text) if text.isdigit() else None
-
-
-def _diffs_in(output: bytes) -> dict[str, dict[str, bytes]]:
-    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, without headers. If the type of a
-    file has changed, git prints two diffs for it, which are joined. A line of a file cannot be mistaken for a header,
-    because in a diff it begins with a space, a sign or a backslash. A name cannot either, because git quotes names with
-    line breaks.
-    """
-    found: dict[str, dict[str, list[bytes]]] = {}
-    files: dict[str, list[bytes]] = {}
-    lines: list[bytes] = []
-    is_header = True
-    for line in output.split(b"\n"):
-        if _ID_LINE.fullmatch(line):
-            files, lines = found.setdefault(line.decode(), {}), []
-        elif line.startswith(_DIFF):
-            lines, is_header = files.setdefault(_path_in(line), []), True
-        elif not is_header or line.startswith(b"@@"):
-            is_header = False
-            lines.append(line)
-    return {
-        identifier: {path: b"\n".join(its) for path, its in each.items()}
-        for identifier, each in found.items()
-    }
-
-
-def _path_in(header: bytes) -> str:
-    """The path in a line `diff --git a/PATH b/PATH`. Both are the same, because nothing is taken for a renamed file."""
-    both = header.removeprefix(_DIFF)
-    name = both[: len(both) // 2]
-    if name.startswith(b'"'):
-        name = name[1:-1].decode("unicode_escape", "replace").encode("latin-1", "replace")
-    return os.fsdecode(name.removeprefix(b"a/"))

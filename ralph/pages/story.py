@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.records import Record
     from ralph.pages.excerpts import Excerpt, Excerpts
+    from ralph.values.redaction import LookedCommit
 
 _MARKS = {
     "api_retry": MarkKind.RETRY,
@@ -115,6 +116,8 @@ class RunStory:
         self.first_entry = first_entry
         self.ended: EndedRecord | None = None
         self.delivery: DeliveryRecord | None = None
+        self.looked: tuple[LookedCommit, ...] = ()
+        """Where secrets are in the commits in the time of the run."""
         self.answers = 0
         self.attempts = 0
         self.answers_usage = RunUsage()
@@ -315,6 +318,7 @@ class SessionStory:
 
     def _deliver(self, record: DeliveryRecord, at_s: float | None) -> None:
         self.runs[-1].delivery = record
+        self.runs[-1].looked += record.looked
         if record.state is Delivery.FAILED:
             why = f"the result was not delivered: {'; '.join(record.errors)}"
             entry = self._entry(EntryKind.EVENT, at_s, why, "")

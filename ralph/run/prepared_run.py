@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
-from ralph.machine.repository import up_to_repository_root
+from ralph.machine.repository import may_have_moved, up_to_repository_root
 from ralph.machine.starting import end_idle_threads
 from ralph.permissions.gate import CallGate
 from ralph.run.session import prompt_of_resumed, resume_command_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.events import Event, RunEnded
+    from ralph.values.redaction import LookedCommit
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""
@@ -69,6 +70,8 @@ class PreparedRun:
         """The end of the last task, as long as the journal does not record whether the result was delivered.
         Otherwise None."""
         self._is_change_told = False
+        self._began_s = parts.around.clock.utc_now().timestamp()
+        self._looked: tuple[LookedCommit, ...] = ()
         self._total = parts.session.total
         self._run = self._make_run(self._make_gate(driver))
 
@@ -325,7 +328,7 @@ class PreparedRun:
         if recorded is None:
             return  # no task was worked on, or its delivery was recorded before
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
-        record = delivery_record(Delivery.FAILED if has_failed else delivery, ended)
+        record = delivery_record(Delivery.FAILED if has_failed else delivery, ended, self._looked)
         # No sync: if a power cut loses this record, the journal rightly leaves the delivery unknown.
         self._run.log.record(record, sync=has_failed)
 
@@ -353,8 +356,24 @@ class PreparedRun:
         """
         self.parts.clients.close()
         undone = self.parts.tools.toolbox.close()
+        self._looked = self._look_through_commits()
         end_idle_threads()
         return undone
+
+    def _look_through_commits(self) -> tuple[LookedCommit, ...]:
+        around = self.parts.around
+        if not may_have_moved(around.cwd, self._began_s):
+            return ()
+        from ralph.run.commit_look import commits_of_run  # noqa: PLC0415 - most runs end without a commit
+
+        return commits_of_run(
+            around.cwd,
+            self._began_s,
+            around.tools_environment,
+            around.redactor,
+            waiter=around.waiter,
+            clock=around.clock,
+        )
 
     def close(self) -> None:
         parts = self.parts

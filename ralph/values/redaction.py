@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ralph.values.credentials import credentials_in
 from ralph.values.screen_text import bare, bare_parts
 
@@ -64,6 +66,19 @@ _SHORTEST_SHAPE = len("://:p@")
 """The length of the shortest text that looks like a credential: a password in a URL without a user."""
 _CONTROLS = bytes((*range(33), 127))
 """The control characters of ASCII, and the space."""
+
+
+class LookedCommit(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A commit in which a run has looked for the secrets that its environment knew. It says where they are, and has neither
+    a secret nor a digest of one.
+    """
+
+    id: str
+    files: tuple[str, ...] = ()
+    """The paths of the files whose diffs hold a secret."""
+    is_message_secret: bool = False
+    are_names_secret: bool = False
+    """True if names of files hold a secret. They are not in `files`."""
 
 
 class Redactor:

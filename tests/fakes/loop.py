@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ralph.loop.ports import Page
     from ralph.values.ports import TurnLock
+    from ralph.values.redaction import LookedCommit
 
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
@@ -103,6 +104,10 @@ class FakeCheckout:
             self.messages.append(message)
             self.to_push += 1
         return bool(was)
+
+    def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
+        self._shortages.meet("look_through")
+        return "head", ()
 
     def push(self) -> int:
         self._shortages.meet("push")

@@ -51,8 +51,11 @@ def test_nothing_that_ralph_asks_git_fetches_what_is_missing(partial: Repository
     changes = checkout.changes(taken, checkout.snapshot())
     assert checkout.commit("x")
     reader = GitReader(partial.seams(), Excerpts(Redactor()))
+    looked = [checkout.look_through(begin)[1] for begin in (last, first)]
+    assert [len(commits) for commits in looked] == [1, 0]
     here, missing = (
-        reader.facts(GitQuestion(partial.top, (CommitRange(1, begin, None),))) for begin in (last, first)
+        reader.facts(GitQuestion(partial.top, (CommitRange(1, begin, None),), looked=looked[0]))
+        for begin in (last, first)
     )
     with pytest.raises(CheckoutError):
         CheckoutGit(partial.top, partial.seams()).read("cat-file", "blob", f"{first}:a.txt")

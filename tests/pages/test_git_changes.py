@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from ralph.git.commit_diffs import FOR_ALL, look_through
+from ralph.git.runner import CheckoutGit
 from ralph.machine.waiter import InboxWaiter
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import committed
 from tests.git.test_runner import Leap
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ralph.pages.works import GitFacts
@@ -29,7 +32,19 @@ def repository(tmp_path: Path) -> Repository:
 
 def told(repository: Repository, *ranges: CommitRange, **more: object) -> GitFacts:
     reader = GitReader(repository.seams(), Excerpts(Redactor()))
-    return reader.facts(GitQuestion(repository.top, ranges, **more))  # type: ignore[arg-type]
+    return reader.facts(asked(repository, *ranges, **more))
+
+
+def asked(repository: Repository, *ranges: CommitRange, **more: object) -> GitQuestion:
+    """A question about a work that has looked through all commits, and knows no secret."""
+    if "looked" not in more:
+        more["looked"] = looked(repository, "--all", "--reflog")
+    return GitQuestion(repository.top, ranges, **more)  # type: ignore[arg-type]
+
+
+def looked(repository: Repository, *revisions: str, secrets: Sequence[str] = ()) -> tuple[LookedCommit, ...]:
+    git = CheckoutGit(repository.top, repository.seams(), FOR_ALL)
+    return look_through(git, revisions, Redactor(secrets))
 
 
 HOSTILE = 'a\n<script>alert(1)</script>\ndiff --git a/x b/x"'
@@ -128,12 +143,12 @@ def test_the_number_of_git_calls_does_not_depend_on_the_number_of_iterations(rep
 
     seams = replace(repository.seams(), supervisor=Counted())
     reader = GitReader(seams, Excerpts(Redactor()))
-    facts = reader.facts(GitQuestion(repository.top, ranges))
+    facts = reader.facts(asked(repository, *ranges))
     calls = len(starts)
     found = [(each.id, each.iteration) for each in facts.commits]
     assert found == [(one, 1), (back, 1), (side, 2), (merge, 2), (last, 4)]
     assert facts.notes == ("the commits of iteration 3 are not in the repository any more",)
-    reader.facts(GitQuestion(repository.top, ranges * 10))
+    reader.facts(asked(repository, *ranges * 10))
     assert len(starts) == 2 * calls
 
 
@@ -144,7 +159,7 @@ def test_what_has_no_room_on_the_page_is_counted_all_the_same(repository) -> Non
     (repository.top / "huge").write_bytes(b"a line of text\n" * 1_200_000)
     after = repository.commit_all()
     reader = GitReader(repository.seams(), Excerpts(Redactor()), works=100)
-    facts = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),)))
+    facts = reader.facts(asked(repository, CommitRange(1, before, after)))
     (commit,) = facts.commits
     assert (len(commit.files), commit.more_files, commit.more_added) == (100, 31, 60)
     assert len(facts.files) + facts.more_files == 131
@@ -158,10 +173,52 @@ def test_where_git_cannot_tell_the_uncommitted_files_the_commits_are_shown(repos
     lost = repository.git("rev-parse", "HEAD:dir/b.txt")
     (repository.top / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
     repository.write("dir/b.txt", "uncommitted\n")
-    facts = told(repository, CommitRange(1, before, after), has_uncommitted=True)
+    ours = looked(repository, after, f"^{before}")
+    facts = told(repository, CommitRange(1, before, after), has_uncommitted=True, looked=ours)
     assert [one.id for one in facts.commits] == [after]
     assert [file.path for file in facts.files] == ["a.txt"]
     assert "git did not tell all changed files: git diff" in facts.notes[0]
+
+
+def test_a_commit_that_nobody_has_looked_through_is_shown_by_its_names_alone(repository) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    after = (repository.write("a.txt", "changed\n"), repository.commit_all("its subject"))[1]
+    (commit,), notes = (
+        (facts := told(repository, CommitRange(1, before, after), looked=())).commits,
+        facts.notes,
+    )
+    assert (commit.subject, commit.files[0].path, commit.files[0].diff) == (
+        "(the message is left out)",
+        "a.txt",
+        "",
+    )
+    assert "of 1 commits are left out" in notes[0]
+    old = told(repository, CommitRange(1, before, after), looked=(), is_unmarked=True)
+    assert (old.commits[0].subject, old.commits[0].files[0].diff[-8:]) == ("its subject", "+changed")
+    assert "only keys of known forms" in old.notes[0]
+
+
+def test_secrets_are_found_over_several_lines_and_only_in_what_was_read_to_its_end(
+    repository, monkeypatch
+) -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\nhkiG9w0BAQEFAASC\n-----END KEY-----"
+    start = repository.git("rev-parse", "HEAD")
+    repository.write("key.pem", f"{key}\n")
+    repository.write("other.txt", "words\n")
+    one = repository.commit_all("one")
+    repository.write("sub-secret-7777/x")
+    two = repository.commit_all("two")
+    repository.write("long.txt", "x\n" * 5_000)
+    three = repository.commit_all("three secret-7777")
+    given = (repository, "HEAD", f"^{start}")
+    found = looked(*given, secrets=[key, "secret-7777"])
+    assert found == (
+        LookedCommit(one, ("key.pem",)),
+        LookedCommit(two, are_names_secret=True),
+        LookedCommit(three, is_message_secret=True),
+    )
+    monkeypatch.setattr("ralph.git.commit_diffs._MOST_LOOKED_BYTES", 4_000)
+    assert looked(*given, secrets=[key, "secret-7777"]) == found[:2]
 
 
 def test_a_commit_is_shown_as_it_is_pushed_whatever_stands_in_its_place(repository) -> None:
@@ -211,7 +268,7 @@ def test_a_file_that_becomes_a_link_has_its_own_diff_and_so_have_all_after_it(re
         "KUBECONFIG": str(repository.top / "kubeconfig"),
     }
     reader = GitReader(repository.seams(), Excerpts(Redactor()), environment=environment)
-    (commit,) = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),))).commits
+    (commit,) = reader.facts(asked(repository, CommitRange(1, before, after))).commits
     lines = {file.path: [line for line in file.diff.splitlines() if line[0] in "+-"] for file in commit.files}
     shown = {name: [f"+words of {name!r}"] if name != "kubeconfig" else [] for name in names}
     assert lines == {"a.txt": ["-text", "+dir/b.txt"], **shown}
@@ -231,7 +288,7 @@ def test_a_page_does_not_wait_for_minutes_for_the_recorded_commits(repository, t
     seams = repository.seams(PATH=f"{program.parent}:{repository.environment['PATH']}")
     seams = replace(seams, clock=clock, waiter=InboxWaiter(clock, on_look=clock.look))  # type: ignore[arg-type]
     reader = GitReader(seams, Excerpts(Redactor()))
-    facts = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),)))
+    facts = reader.facts(asked(repository, CommitRange(1, before, after)))
     assert facts.notes == (
         "git told nothing of the commits: git cat-file took longer than 20 s and was stopped",
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.trusted_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
+    from ralph.values.redaction import LookedCommit
 
 MOST_FILES_TOLD_APART = 200_000
 """The maximum number of files for which a snapshot contains one digest per file. If there are more files, the
@@ -96,6 +97,9 @@ class PlainDirectory:
 
     def commit(self, message: str) -> bool:  # noqa: ARG002 - the port has this parameter
         raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
+
+    def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:  # noqa: ARG002 - the port's
+        return "", ()
 
     def push(self) -> int:
         raise CheckoutError(f"cannot push: {self.top} is in no git checkout")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ralph.git.push import Push
     from ralph.git.runner import CheckoutGit, GitSeams
     from ralph.machine.trusted_programs import ProgramSearch
+    from ralph.values.redaction import Redactor
 
 
 def open_checkout(
@@ -35,13 +36,14 @@ def open_checkout(
     search: ProgramSearch = PACKAGES_ONLY,
     warn: Callable[[str], None] = lambda _text: None,
     start: Callable[..., Popen[bytes]] = start_process,
+    redactor: Redactor | None = None,
 ) -> GitCheckout | PlainDirectory:
     """Finds the checkout that contains `directory`, which must be the working directory. Runs no git.
 
     `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
     absolute paths of other directories where the agent may write. `search` says where ripgrep may lie. `warn` tells the user
     which files are compared less exactly, and what a commit leaves out. `start` starts ripgrep, which lists the files if the
-    directory is not under git.
+    directory is not under git. `redactor` finds the secrets in commits.
     """
     top = repository_top(directory)
     if top is None:
@@ -56,7 +58,13 @@ def open_checkout(
             start=start,
         )
     return GitCheckout(
-        *(top, directory), plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable, warn=warn
+        *(top, directory),
+        plan_file=plan_file,
+        seams=seams,
+        own_paths=own_paths,
+        writable=writable,
+        warn=warn,
+        redactor=redactor,
     )
 
 

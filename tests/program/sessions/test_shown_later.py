@@ -211,3 +211,52 @@ def test_no_reader_of_a_loop_shows_the_secret(loop, ralph_here, words: tuple[str
     ran = ralph_here(*words)
     assert ran.code == 0, ran.stderr
     assert shows_a_secret(ran.stdout + ran.stderr) == []
+
+
+PLANTED = "corp-9f8e7d6c5b4a3210zz"
+"""A secret that no journal has: only files and commits have it."""
+NEVER_SHOWN = {
+    "in a line beside a change": "sed -i s/a=1/a=2/ app.conf; echo shown>other.txt",
+    "in a file under a new name": "mv app.conf app2.conf; echo shown>other.txt",
+    "in base64": "base64 app.conf >coded.txt; rm app.conf; echo shown>other.txt",
+    "in the name of a file": 'rm app.conf; echo shown>other.txt; echo x >"f-$(sed -n s/token=//p app.conf.old)"',
+    "in a commit message": "echo shown>other.txt; git add -A; "
+    'git -c user.name=a -c user.email=a@b commit -qm "$(cat app.conf)"',
+    "in a commit that another one undoes": "git mv app.conf b.conf; git -c user.name=a -c user.email=a@b commit -qm one; "
+    "git mv b.conf app.conf; echo shown>other.txt; git add -A; git -c user.name=a -c user.email=a@b commit -qm two",
+}
+
+
+@pytest.mark.parametrize("place", NEVER_SHOWN)
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_a_page_shows_no_secret_of_a_commit_that_no_journal_has(
+    ralph, iterations, serve, ralph_here, checkout, place: str, is_loop: bool
+) -> None:
+    command = NEVER_SHOWN[place]
+    for name in ("app.conf", "app.conf.old"):
+        (ralph.cwd / name).write_text(f"a=1\ntoken={PLANTED}\nb=2\n")
+    checkout.git("add", "-A")
+    old = "2001-01-01T00:00:00"
+    checkout.environment |= {"GIT_COMMITTER_DATE": old, "GIT_AUTHOR_DATE": old}
+    checkout.git("commit", "-qm", "before")
+    ralph.environment["MYSVC_TOKEN"] = PLANTED
+    if is_loop:
+        iterations([calls(("Bash", {"command": command}))])
+        ran = ralph("loop", "do it", "--commit", "--max-iterations", "1", "--report", "live.html")
+        live = (ralph.cwd / "live.html").read_text()
+    else:
+        commit = "git add -A; git -c user.name=a -c user.email=a@b commit -qm last"
+        serve(calls(("Bash", {"command": f"{command}; {commit}"})), Turn("Done."))
+        ran, live = ralph("do it"), ""
+    assert ran.code == 0, ran.stderr
+    del ralph.environment["MYSVC_TOKEN"]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    later = ralph_here("report", "-o", "-")
+    coded = base64.b64encode(f"a=1\ntoken={PLANTED}\nb=2\n".encode()).decode()[12:36]
+    for page in (later.stdout, live):
+        assert PLANTED not in page
+        assert coded not in page
+    assert "left out" in later.stdout
+    assert ("+shown" in later.stdout) == (place != "in the name of a file"), "what holds no secret is shown"
+    state = [path.read_bytes() for path in (ralph.cwd.parent / "home/.local").rglob("*") if path.is_file()]
+    assert not any(PLANTED.encode() in content for content in state)

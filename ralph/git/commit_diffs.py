@@ -1,0 +1,141 @@
+"""Asks git for the files and diffs of commits, and looks in them for secrets that this process knows. A page that is made
+later leaves out what holds them, so it needs no environment to know them. Git runs no program that the repository names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.values.redaction import LookedCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.git.runner import Git
+    from ralph.values.redaction import Redactor
+
+MOST_COMMITS = 300
+"""The maximum number of commits on a page. No more are looked through at once. If there are more, these are the last ones."""
+_MOST_LOOKED_BYTES = 16 * 1024 * 1024
+_LOOK_LIMIT_S = 20.0
+
+_ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_DIFF = b"diff --git "
+# The first four options keep git from running programs of the repository. The others undo settings that change the
+# form of a diff.
+PLAINLY = (
+    *("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--submodule=short"),
+    *("--no-renames", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
+)
+# A push sends the commits themselves, whatever `git replace` shows in their place. Larger files are compared as binary
+# files, because git needs three times their size for a text.
+FOR_ALL = ("--no-replace-objects", "-c", "core.bigFileThreshold=16m")
+DIFF_OF_EACH = ("diff-tree", "--stdin", "-r", "--root", *PLAINLY)
+
+
+NumberedFile = tuple[str, int | None, int | None]
+"""The path of a file, and its added and removed lines. The numbers are None for a binary file."""
+
+
+def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tuple[LookedCommit, ...]:
+    """Looks through the commits that git-rev-list(1) finds for `revisions`, the oldest first, and says where secrets are
+    that `redactor` knows. `git` has the options `FOR_ALL`. Commits behind a limit of number, bytes or time are not in the
+    result. Raises CheckoutError and Interrupted.
+    """
+    options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
+    output = _bounded(git, "rev-list", *options, "--format=%B%x00", *revisions)
+    parts = [part.removeprefix(b"commit ").partition(b"\n") for part in output.split(b"\0\n")[:-1]]
+    messages = {identifier.decode(): message for identifier, _, message in parts}
+    if not messages:
+        return ()
+    given = "".join(f"{one}\n" for one in messages).encode()
+    output = _bounded(git, *DIFF_OF_EACH, "-p", given=given)
+    diffs = diffs_in(output)
+    whole = [*messages]
+    if len(output) >= _MOST_LOOKED_BYTES:
+        # The last diff may be incomplete. Merges have none, so nobody knows whether commits before it had their turn.
+        whole = [*diffs][:-1]
+    return tuple(_looked(one, messages[one], diffs.get(one, {}), redactor) for one in whole)
+
+
+def _looked(identifier: str, message: bytes, diffs: Mapping[str, bytes], redactor: Redactor) -> LookedCommit:
+    # The paths are recorded, so even what only looks like a key must not be in them.
+    has_names = any(redactor.redact_all(path) != path for path in diffs)
+    files = [path for path, diff in diffs.items() if not has_names and _holds_secret(diff, redactor)]
+    return LookedCommit(identifier, tuple(files), _holds_secret(message, redactor), has_names)
+
+
+def _bounded(git: Git, *arguments: str, given: bytes | None = None) -> bytes:
+    return git.read(*arguments, given=given, most_bytes=_MOST_LOOKED_BYTES, limit_s=_LOOK_LIMIT_S)
+
+
+def _holds_secret(content: bytes, redactor: Redactor) -> bool:
+    """Whether a message or the diff of a file holds a secret. The lines of a diff begin with a sign, which may be in the
+    middle of a secret.
+    """
+    text = content.decode("utf-8", "replace")
+    return bool(redactor.spans(text) or redactor.spans("\n".join(line[1:] for line in text.split("\n"))))
+
+
+def files_in(output: bytes) -> dict[str, list[NumberedFile]]:
+    """The files of each commit in the output of `git diff-tree --stdin --numstat -z`. Names may contain line breaks,
+    and end with a NUL byte.
+    """
+    found: dict[str, list[NumberedFile]] = {}
+    current: list[NumberedFile] = []
+    for part in output.split(b"\0"):
+        if _ID_LINE.fullmatch(part):
+            current = found.setdefault(part.decode(), [])
+        elif part:
+            current += numbers_in(part)
+    return found
+
+
+def numbers_in(output: bytes) -> list[NumberedFile]:
+    """The path, the added lines and the removed lines of each file in the output of `--numstat -z`."""
+    found = []
+    for part in output.split(b"\0"):
+        added, tab, rest = part.partition(b"\t")
+        removed, other_tab, path = rest.partition(b"\t")
+        if tab and other_tab:
+            found.append((os.fsdecode(path), _number(added), _number(removed)))
+    return found
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def diffs_in(output: bytes) -> dict[str, dict[str, bytes]]:
+    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, without headers. If the type of a
+    file has changed, git prints two diffs for it, which are joined. A line of a file cannot be mistaken for a header,
+    because in a diff it begins with a space, a sign or a backslash. A name cannot either, because git quotes names with
+    line breaks.
+    """
+    found: dict[str, dict[str, list[bytes]]] = {}
+    files: dict[str, list[bytes]] = {}
+    lines: list[bytes] = []
+    is_header = True
+    for line in output.split(b"\n"):
+        if _ID_LINE.fullmatch(line):
+            files, lines = found.setdefault(line.decode(), {}), []
+        elif line.startswith(_DIFF):
+            lines, is_header = files.setdefault(_path_in(line), []), True
+        elif not is_header or line.startswith(b"@@"):
+            is_header = False
+            lines.append(line)
+    return {
+        identifier: {path: b"\n".join(its) for path, its in each.items()}
+        for identifier, each in found.items()
+    }
+
+
+def _path_in(header: bytes) -> str:
+    """The path in a line `diff --git a/PATH b/PATH`. Both are the same, because nothing is taken for a renamed file."""
+    both = header.removeprefix(_DIFF)
+    name = both[: len(both) // 2]
+    if name.startswith(b'"'):
+        name = name[1:-1].decode("unicode_escape", "replace").encode("latin-1", "replace")
+    return os.fsdecode(name.removeprefix(b"a/"))

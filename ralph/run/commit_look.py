@@ -1,0 +1,49 @@
+"""Looks for secrets in the commits that were made during a run, at its end."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from ralph.git.answer import CheckoutError
+from ralph.git.commit_diffs import FOR_ALL, look_through
+from ralph.git.runner import CheckoutGit, GitSeams
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.repository import repository_top
+from ralph.values.ports import Interrupted
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ralph.values.ports import Clock, Waiter
+    from ralph.values.redaction import LookedCommit, Redactor
+
+
+def commits_of_run(
+    cwd: Path,
+    since_s: float,
+    environment: Mapping[str, str],
+    redactor: Redactor,
+    *,
+    waiter: Waiter,
+    clock: Clock,
+) -> tuple[LookedCommit, ...]:
+    """Where secrets are in the commits of the current branch since `since_s`, in seconds of the epoch. Commits that could
+    not be looked through are missing. `environment` is that of commands, without credentials.
+    """
+    try:
+        top = repository_top(cwd)
+        if top is None:
+            return ()
+        with closing(
+            CommandSupervisor(environment_for_commands(environment), most_processes=0)
+        ) as supervisor:
+            git = CheckoutGit(top, GitSeams(environment, supervisor, waiter, clock), FOR_ALL)
+            if git.resolved("HEAD") is None:
+                return ()
+            return look_through(git, [f"--since=@{int(since_s)}", "HEAD"], redactor)
+    except (CheckoutError, ShortageError, OSError, Interrupted):  # a page leaves the commits out, and says so
+        return ()
