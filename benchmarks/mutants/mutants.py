@@ -644,8 +644,8 @@ MUTANTS = (
     Mutant(
         "pages-show-secrets",
         "a page leaves out the diff of a file that must not be read",
-        'if places.why_not_read(f"{top}/{path}") is None else b""',
-        "",
+        'and places.why_not_read(f"{top}/{path}") is None\n',
+        "\n",
         PLACES,
     ),
     Mutant(

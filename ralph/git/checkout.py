@@ -35,6 +35,7 @@ from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory
+from ralph.places.gather import changed_by_run
 from ralph.places.git_places import foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
@@ -89,7 +90,7 @@ class GitCheckout:
         self._own = OwnPaths(top, self._directory, own_paths)
         self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
-        self._warn, self._warned = warn, ""
+        self._warn, self._warned, self._warned_of_programs = warn, "", ""
         self._redactor = redactor or Redactor()
         self._is_below = below_tops([*map(str, self._given)])
         self._began_s = seams.clock.utc_now().timestamp()
@@ -229,11 +230,19 @@ class GitCheckout:
             gitlinks=gitlinks(git),
             is_over=is_over,
         )
+        self._warn_of_programs()
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
         if sentence and sentence != self._warned:
             self._warn(f"{sentence}; commits leave them out")
         self._warned = sentence
         return found
+
+    def _warn_of_programs(self) -> None:
+        """Tells the user which programs in the work git runs that have changed since the loop began."""
+        sentence = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)
+        if sentence and sentence != self._warned_of_programs:
+            self._warn(sentence)
+        self._warned_of_programs = sentence
 
     def push(self) -> int:
         self.refuse_foreign()

@@ -126,7 +126,7 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
     if state.plan.until is not None and end.outcome is not Outcome.INTERRUPTED:
         # The last iteration looked before the last check, which runs what an agent may have written.
         directories = (state.plan.directory, *state.plan.added_directories)
-        planted = last_look(tuple(map(os.path.realpath, directories)), began_s)
+        planted = last_look(tuple(map(os.path.realpath, directories)), began_s, context.environment)
     for text in filter(None, (*about_input, *loop.state.warnings, planted, hint)):
         context.warn(text)
     return LoopEnded(end, loop.state)

@@ -24,14 +24,16 @@ from ralph.places.home_needs import (
     named_by_git,
     program_directories,
 )
+from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
 from ralph.places.places import names_at, places_of, xdg_bases
 from ralph.places.state import named_state_directories
-from ralph.places.table import FILTERED, expanded, git_entries_with, paths_with
+from ralph.places.table import COMPARED, FILTERED, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ralph.places.named_by_git import NamedByGit
     from ralph.places.places import GuardedPlaces
 
 Kind = Literal["around", "tree", "file"]
@@ -72,6 +74,7 @@ def gather_places(
         "prefix": python_prefixes(),
         "code": tuple(_code()),
         "git": git.claimed,
+        "named by git": named_in(roots, git.claimed, environment).configuration,
         "checkout": tuple(checkouts(roots, git)),
         "path": tuple(program_directories(environment, opened)),
         "editable": tuple(editable_packages(environment, opened)),
@@ -80,11 +83,34 @@ def gather_places(
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
     }
     known = {**bases, **xdg_bases(homes, environment)}
-    git_files = [path for template in _GIT_FILES for path in expanded(template, known, environment)]
+    git_files = _git_files(homes, environment)
     known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, opened))
     mixed = filter(holds_credentials, paths_with(FILTERED, known, environment))
     bases["mixed"] = tuple(path for path in mixed if not is_within_any(os.path.realpath(path), roots))
     return places_of(bases, environment, _Resolver())
+
+
+def named_in(
+    roots: Sequence[str], git_directories: Sequence[str], environment: Mapping[str, str]
+) -> NamedByGit:
+    """The files in the work that the git directories, those in them, and the user's own configuration name."""
+    homes = home_directories(environment)
+    directories = GuardedFiles(COMPARED, roots, git_directories).git_directories
+    return work_named_by_git(roots, directories, _git_files(homes, environment), next(iter(homes), "/"))
+
+
+def _git_files(homes: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The user's own configuration files of git."""
+    known = {"~": homes, **xdg_bases(homes, environment)}
+    return [path for template in _GIT_FILES for path in expanded(template, known, environment)]
+
+
+def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
+    """A sentence for people about the programs in the roots that git's configuration names and that have changed since the
+    run began, in seconds of the epoch. Empty if there are none.
+    """
+    claimed = git_places(roots, environment, os.getuid()).claimed
+    return about_programs(changed_programs(named_in(roots, claimed, environment).programs, since_s), roots)
 
 
 def why_protected(path: str, directories: Iterable[str | Path], environment: Mapping[str, str]) -> str | None:

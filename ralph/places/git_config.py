@@ -14,6 +14,7 @@ STANDARD_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter
 """The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH."""
 
 WORKTREE = "core.worktree"
+ATTRIBUTES = "core.attributesfile"
 UNREADABLE = "a line that is no setting"
 _SUBMODULE = "submodule."
 
@@ -59,6 +60,15 @@ def submodules_named(content: bytes) -> tuple[str, ...]:
         if name.startswith(_SUBMODULE)
     )
     return tuple(dict.fromkeys(part for part, _, _ in parts if part))
+
+
+def settings_with_paths(content: bytes) -> tuple[tuple[str, str], ...]:
+    """Like `programs_named`, and also the file with attributes, which choose filters."""
+    return tuple(
+        (name, value)
+        for name, value in _settings(content)
+        if name == ATTRIBUTES or (name != UNREADABLE and _names_program(name, value))
+    )
 
 
 def _names_program(name: str, value: str) -> bool:

@@ -88,6 +88,7 @@ _NAME = "**/"
 _BASES = (
     "home in a root",
     "closed home",
+    "named by git",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
     *"checkout path editable gitconfig mixed".split(),
 )
@@ -399,6 +400,13 @@ ROWS: tuple[PlaceRow, ...] = (
         _GIT,
         (READ_ONLY, COMPARED),
         source="gitrepository-layout(5)",
+    ),
+    PlaceRow(
+        ("{named by git}",),
+        "is read by git as its configuration: what stands there can make git run programs",
+        _OBEYED,
+        _USE_GIT,
+        source="git-config(1): include.path, includeIf.*.path, core.attributesFile",
     ),
     PlaceRow(("{git}/hooks",), _GIT, (READ_ONLY, COMPARED, TOLD), source="githooks(5)"),
     *(

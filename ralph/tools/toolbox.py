@@ -194,7 +194,11 @@ class LocalToolbox:
             try:
                 from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 
-                notes.append(last_look(self._room.roots.paths, self._began_s))
+                settings = self._room.settings
+                environment = (
+                    settings.environment if settings.user_environment is None else settings.user_environment
+                )
+                notes.append(last_look(self._room.roots.paths, self._began_s, environment))
             except (OSError, ImportError):  # a shortage: the work is done all the same
                 notes.append(
                     "what commands may have planted for git was not looked for: this machine is short of resources"

@@ -34,7 +34,7 @@ from ralph.places.table import (
 from ralph.prompt.judged_file import Place, why_not_for_model
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import committed
 from tests.tools.conftest import Tools
 
@@ -271,7 +271,8 @@ def test_the_loop_the_pages_and_doctor_follow_the_table(
     repository.write("secret/key", "canary\n")
     after = repository.commit_all("x")
     reader = GitReader(repository.seams(), Excerpts(Redactor()), environment={"HOME": str(home)})
-    (commit,) = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),))).commits
+    asked = GitQuestion(repository.top, (CommitRange(1, before, after),), looked=(LookedCommit(after),))
+    (commit,) = reader.facts(asked).commits
     [diff] = [file.diff for file in commit.files if file.path == "secret/key"]
     assert ("canary" in diff) != is_changed
     wanted = SandboxSettings(read_deny=("~/work/a.txt",))

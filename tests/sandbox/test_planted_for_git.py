@@ -46,6 +46,21 @@ ATTACKS = {
     "attributes": "git config --file ../home/none x.y z; echo '* filter=mine' >.git/info/attributes",
     "attributes through a link": "mkdir x; echo '* filter=mine' >x/attributes; rm -r .git/info; ln -s ../x .git/info",
     "attributes of a submodule": "mkdir -p .git/modules/part/info; echo '* filter=mine' >.git/modules/part/info/attributes",
+    "a file that include.path names": "git config -f shared.conf core.fsmonitor $P",
+    "one that an included file names": "git config -f more/third.conf core.fsmonitor $P",
+    "one that includeIf names": "git config -f own.conf core.fsmonitor $P",
+    "one that does not exist yet": "git config -f new.conf core.fsmonitor $P",
+    "one in the git directory": "git config -f .git/extra core.fsmonitor $P",
+    "another file in its place": "git config -f x core.fsmonitor $P; mv x shared.conf",
+    "another directory around it": "cp -r more x; git config -f x/third.conf core.fsmonitor $P; mv more y; mv x more",
+    "what a link to it leads to": "git config -f places/real.conf core.fsmonitor $P",
+    "one beside a link, and not beside its target": "git config -f fifth.conf core.fsmonitor $P",
+    "what the user's own configuration is a link to": "git config -f mine.conf core.fsmonitor $P",
+    "another link": "git config -f x core.fsmonitor $P; ln -sfn x linked.conf",
+    "another link to its directory": "mkdir x; git config -f x/fourth.conf core.fsmonitor $P; ln -sfn x ways",
+    "a file that a submodule includes": "git config -f part/part.conf core.fsmonitor $P",
+    "attributes that core.attributesFile names": "echo '* filter=mine' >attributes",
+    "a file that the user's own configuration includes": "git config -f users.conf core.fsmonitor $P",
     "a common directory": "cp -r .git x; git config -f x/config core.fsmonitor $P; echo ../x >.git/commondir",
 }
 
@@ -91,11 +106,27 @@ def repository(tmp_path: Path) -> Repository:
     for place in ("part", "a/b"):
         made.git("submodule", "add", "-q", "../source", place)
     made.git("config", "extensions.worktreeConfig", "true")
-    made.commit_all()
-    made.git("worktree", "add", "-q", "../linked")
+    for place in ("shared.conf", "new.conf", "linked.conf", "ways/fourth.conf"):
+        made.git("config", "--add", "include.path", f"../{place}")
+    made.git("config", "--add", "include.path", "extra")
+    made.git("config", "includeIf.onbranch:main.path", str(made.top / "own.conf"))
+    made.git("config", "core.attributesFile", "attributes")
+    made.write("shared.conf", "[core]\n\tabbrev = 12\n[include]\n\tpath = more/third.conf\n")
+    for place in ("more/third.conf", "own.conf", "places/fourth.conf", "users.conf"):
+        made.write(place, "[core]\n\tabbrev = 12\n")
+    (made.top / "linked.conf").symlink_to("places/real.conf")
+    made.write("places/real.conf", "[include]\n\tpath = fifth.conf\n")
+    made.write("fifth.conf", "[core]\n\tabbrev = 12\n")
+    (made.top / "ways").symlink_to("places")
+    made.git("-C", "part", "config", "include.path", "../../../part/part.conf")
+    made.git("config", "--global", "include.path", str(made.top / "users.conf"))
     marks = home / "marks"
     marks.mkdir()
     made.git("config", "--global", "filter.mine.clean", str(program(home / "filter", marks)))
+    (home / ".gitconfig").rename(made.top / "mine.conf")
+    (home / ".gitconfig").symlink_to("work/mine.conf")
+    made.commit_all()
+    made.git("worktree", "add", "-q", "../linked")
     return made
 
 

@@ -1,0 +1,162 @@
+"""The files in the work that git's configuration names: further configuration is guarded, and programs are told of where they
+have changed. `tests/sandbox/test_planted_for_git.py` tries to plant into the first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.git.checkout import GitCheckout
+from ralph.places.gather import changed_by_run, named_in
+from ralph.places.last_look import last_look
+from ralph.places.named_by_git import NamedByGit
+from tests.git.repositories import Repository, cloned
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOOK = "printf '#!/bin/sh\\n' >"
+# What the user has configured, what a command does, and the programs that are told of.
+PROGRAMS = {
+    "a new hook": (
+        "git config core.hooksPath .husky",
+        f"{HOOK} .husky/pre-commit; chmod +x .husky/pre-commit",
+        [".husky/pre-commit"],
+    ),
+    "an old hook with another text": (
+        f"git config core.hooksPath .husky; {HOOK} .husky/post-merge; chmod +x .husky/post-merge",
+        "echo x >>.husky/post-merge",
+        [".husky/post-merge"],
+    ),
+    "a file that becomes a hook": (
+        f"git config core.hooksPath .husky; {HOOK} .husky/post-merge",
+        "chmod +x .husky/post-merge",
+        [".husky/post-merge"],
+    ),
+    "what a hook is a link to": (
+        f"git config core.hooksPath .husky; {HOOK} real; chmod +x real; ln -s ../real .husky/pre-push",
+        "echo x >>real",
+        [".husky/pre-push"],
+    ),
+    "older hooks from elsewhere": (
+        f"git config core.hooksPath .husky; {HOOK} other/update; chmod +x other/update",
+        "mv .husky x; mv other .husky",
+        [".husky"],
+    ),
+    "hooks by an absolute path": (
+        'git config core.hooksPath "$PWD/other"',
+        f"{HOOK} other/update; chmod +x other/update",
+        ["other/update"],
+    ),
+    "a program": (
+        "git config core.fsmonitor tools/watch; echo x >tools/watch",
+        "echo y >tools/watch",
+        ["tools/watch"],
+    ),
+    "a script of a shell": (
+        "git config filter.x.clean 'sh -c \"tools/clean %f\"'; echo x >tools/clean",
+        "echo y >tools/clean",
+        ["tools/clean"],
+    ),
+    "a script without a path": (
+        "git config diff.x.textconv 'python3 show.py --all'; echo x >show.py",
+        "echo y >show.py",
+        ["show.py"],
+    ),
+    "one that an included file names": (
+        "git config include.path ../shared; git config -f shared core.editor ./tools/edit; echo x >tools/edit",
+        "echo y >tools/edit",
+        ["tools/edit"],
+    ),
+    "hooks that the user's own configuration names": (
+        'git config --global core.hooksPath "$PWD/other"',
+        f"{HOOK} other/update; chmod +x other/update",
+        ["other/update"],
+    ),
+    "more than are told": (
+        "git config core.hooksPath .husky",
+        f"for name in a b c d; do {HOOK} .husky/$name; chmod +x .husky/$name; done",
+        [".husky/a", ".husky/b", ".husky/c and 1 more"],
+    ),
+    "nothing": (
+        f"git config core.hooksPath .husky; {HOOK} .husky/update; chmod +x .husky/update",
+        "echo x >y",
+        [],
+    ),
+    "no hook": ("git config core.hooksPath .husky", "echo x >.husky/notes; touch .husky/a.sample", []),
+    "a switch": ("git config core.fsmonitor true", "echo x >true; chmod +x true", []),
+    "another file": ("git config core.fsmonitor tools/watch; echo x >tools/watch", "echo y >tools/other", []),
+    "a program elsewhere": ("git config core.editor $HOME/edit", "echo x >$HOME/edit", []),
+}
+
+
+def run(repository: Repository, script: str) -> None:
+    subprocess.run(
+        ["sh", "-ec", script], cwd=repository.top, env=repository.environment, check=True, capture_output=True
+    )
+
+
+@every_row(("before", "script", "names"), list(PROGRAMS.values()))
+def test_a_program_of_the_project_that_git_runs_is_named_where_it_has_changed(
+    tmp_path_factory, before: str, script: str, names: list[str]
+) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = cloned(place / "work", place / "home")
+    run(repository, f"mkdir -p .husky other tools; {before}")
+    time.sleep(0.05)
+    since_s, said = time.time(), list[str]()
+    checkout = GitCheckout(
+        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
+    )
+    run(repository, script)
+    told = [f"git runs {', '.join(names)}, which changed during the run"] if names else []
+    assert last_look([str(repository.top)], since_s, repository.environment) == "".join(told)
+    repository.write("work.txt")
+    assert checkout.commit("x")
+    assert said == told
+    assert not checkout.commit("x")
+    assert said == told, "it is said once"
+
+
+def test_the_work_of_the_project_on_its_hooks_is_committed(tmp_path: Path) -> None:
+    repository = cloned(tmp_path / "work", tmp_path / "home")
+    run(
+        repository,
+        "mkdir .husky; git config core.hooksPath .husky; echo x >.husky/update; chmod +x .husky/update",
+    )
+    assert repository.checkout().commit("x")
+    assert repository.git("ls-tree", "--name-only", "HEAD", ".husky/") == ".husky/update"
+
+
+def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: Path) -> None:
+    repository = cloned(tmp_path / "work", tmp_path / "home")
+    for name, other in (("one", "two"), ("two", "one")):
+        repository.write(name, f"[include]\n\tpath = {other}\n")
+    (repository.top / "ring").symlink_to("ring")
+    paths = ("../one", "../../outside", "/etc/gitconfig", "~/mine", "../ring", "..")
+    with (repository.top / ".git" / "config").open("a") as config:
+        config.write("[include]\n" + "".join(f"\tpath = {path}\n" for path in paths))
+    top = str(repository.top)
+    found = named_in([top], [f"{top}/.git"], repository.environment)
+    assert {one for one in found.configuration if not one.endswith("ring")} == {f"{top}/one", f"{top}/two"}
+    assert changed_by_run([top], time.time() - 100, repository.environment) == ""
+    assert named_in([str(tmp_path)], [], repository.environment) == NamedByGit()
+
+
+@pytest.mark.parametrize("tool", ["Write", "Edit"])
+def test_the_file_tools_refuse_such_a_file(tmp_path: Path, tool: str) -> None:
+    from tests.places.test_one_table import tools_of
+
+    repository = cloned(tmp_path / "home" / "work", tmp_path / "home")
+    repository.write("shared", "[core]\n\tabbrev = 12\n")
+    repository.git("config", "include.path", "../shared")
+    for tools in tools_of(repository, "landlock"):
+        more = {"content": "x"} if tool == "Write" else {"old_string": "12", "new_string": "13"}
+        tools.call("Read", {"file_path": "shared"})
+        said = tools.call(tool, {"file_path": "shared", **more})
+        assert "is read by git as its configuration" in said.content
