@@ -157,10 +157,11 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
     """The state at the beginning of a `send_with_retry` call. Its `route` is the first target and key to ask."""
+    state = replace(state, chain=ChainState())
     if rules.strategy == "round_robin":
-        state = replace(state, route=Route(rules.first), chain=ChainState())
+        state = replace(state, route=Route(rules.first))
         return replace(state, route=_rotated(state, rules) or state.route)
-    return _begin_round(replace(state, chain=ChainState()), rules, now_s)
+    return _begin_round(state, rules, now_s)
 
 
 def after_failure(
@@ -195,7 +196,7 @@ def after_answer(
     """
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
-    state = replace(state, chain=ChainState(), releases_s=releases_s)
+    state = replace(state, releases_s=releases_s)
     if serving == rules.first:
         change: Literal["recovered"] | None = "recovered" if state.is_away else None
         return replace(state, is_away=False, announced=None), change

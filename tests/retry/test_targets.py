@@ -235,8 +235,9 @@ def test_a_round_that_failed_in_several_ways_sleeps_the_wait_of_the_policy() -> 
     run = Choosing(1, 1)
     run.turn().fails_for_ever(OVERLOADED)
     assert run.waits == [2, 4, 8, 16]
-    mixed = Choosing(1, 1)
-    assert mixed.turn().fails(limited(50), OVERLOADED) == Wait(2.0)
+    for strategy in ("fallback", "round_robin"):
+        mixed = Choosing(1, 1, strategy=strategy)
+        assert mixed.turn().fails(limited(50), OVERLOADED) == Wait(2.0), strategy
 
 
 def test_with_one_key_all_is_as_the_policy_says() -> None:
@@ -245,6 +246,7 @@ def test_with_one_key_all_is_as_the_policy_says() -> None:
         run.turn().fails_for_ever(failure)
         assert run.waits == [2, 4, 8, 16]
     assert Choosing(1).turn().fails(limited(90)) == Wait(60, from_server=True)
+    assert Choosing(1).turn().fails(limited(0)) == Wait(0, from_server=True), "no bound below"
 
 
 def test_patient_sleeps_the_longer_of_both() -> None:
@@ -543,7 +545,7 @@ def test_the_rules_hold_whatever_fails(key_counts, strategy, returns, policy, tu
         if failure.kind in (FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW):
             assert failure.is_transient or isinstance(decision, GiveUp)
         return
-    assert run.state.chain.retries == 0
+    assert run.turn().state.chain.retries == 0
 
 
 @given(
