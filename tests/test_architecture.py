@@ -583,6 +583,28 @@ def test_requests_are_sent_from_one_place_alone() -> None:
     assert "classify_error(" in ast.unparse(loop)
 
 
+def test_the_retry_loop_is_flat() -> None:
+    """One function sends, classifies, waits and gives up in sight. It has one loop with the call and the match, and
+    nothing that would hide or repeat a part of it: no function, no comprehension, no decorator.
+    """
+    (function,) = [
+        node
+        for node in nodes_of(PACKAGE / "retry" / "loop.py")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert function.decorator_list == []
+    inner = [*ast.walk(function)][1:]
+    hidden = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.ClassDef)
+    assert [ast.unparse(node) for node in inner if isinstance(node, hidden)] == []
+    (loop,) = [node for node in inner if isinstance(node, ast.For | ast.While)]
+    (attempt,) = [node for node in loop.body if isinstance(node, ast.Try)]
+    sent = "\n".join(map(ast.unparse, attempt.body))
+    assert sent.count("site.client.send_message(") == 1
+    assert "classify_error(error)" in ast.unparse(attempt.handlers[0])
+    around = "\n".join(ast.unparse(node) for node in loop.body if node is not attempt)
+    assert [word for word in ("raise ", "site.waiter.sleep(") if word not in around] == []
+
+
 # Imports that build on one another, and what each of them may still not have loaded.
 STEPS = {
     "version": "ralph.__main__",

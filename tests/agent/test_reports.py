@@ -130,6 +130,16 @@ def test_a_report_that_does_not_fit_is_told_where_and_what_was_expected() -> Non
     assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 1, 2)]
 
 
+def test_a_bad_report_leaves_nothing_behind_for_the_next_attempt_of_its_turn() -> None:
+    script = [BAD, answer(call("x", "Unknown")), echo(), answer(report(payload=GOOD))]
+    played = Played(*script, form=PAYLOAD_FORM)
+    assert played.events.of(SyntheticRetry) == [SyntheticRetry(1, 1, "invalid_report")], "not the second one"
+    assert [call for batch in played.toolbox.ran for call in batch] == ["e1"]
+    assert [event.new_max_turns for event in played.events.of(TurnsCollapsed)] == [2], "by the first alone"
+    assert played.ended.num_turns == 2
+    assert played.ended.exit_code == 0
+
+
 @every_row("bad", [BAD, CUT])
 def test_a_malformed_report_is_an_attempt_too(bad: Answer) -> None:
     played = Played(bad, answer(report(payload=GOOD)), form=PAYLOAD_FORM)

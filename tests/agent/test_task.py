@@ -148,6 +148,20 @@ def test_outlasted_retries_end_as_unavailable_with_the_time_the_server_named() -
     assert (played.ended.retries, played.ended.waited_s) == (4, 180)
 
 
+def test_on_a_final_failure_the_conversation_is_recovered() -> None:
+    def down(calls) -> None:
+        if calls[0].id == "b":
+            raise HttpError(529, None, "")
+
+    played = Played(answer(call("a"), call("b", "Touch"), call("c")), on_run=down)
+    assert played.ended.outcome is Outcome.API_UNAVAILABLE
+    assert [block["content"] for block in played.run.conversation.messages[-1].content] == [
+        "hi",
+        NOT_RUN,
+        NOT_RUN,
+    ]
+
+
 def test_each_request_starts_with_a_fresh_budget_of_retries() -> None:
     bad = [HttpError(529, None, "")] * 4
     played = Played(*bad, answer(call("a")), *bad, DONE)
@@ -201,7 +215,8 @@ def test_a_server_that_numbers_its_calls_anew_gets_unique_ids_back() -> None:
 
 def test_a_failed_answer_leaves_no_trace_in_the_conversation() -> None:
     played = Played(HttpError(529, None, ""), HttpError(401, None, ""))
-    assert [message.role for message in played.run.conversation.messages] == ["user"]
+    [message] = played.run.conversation.messages
+    assert (message.role, [block["text"] for block in message.content]) == ("user", ["the task"])
     assert played.events.of(AnswerAccepted) == []
 
 

@@ -184,8 +184,14 @@ class ScriptedClient:
         """The name of the target and the number of the key, for each call."""
         self.described: list[tuple[str, int]] = []
         """The name of the target and the number of the key, for each question about a model."""
+        self._took_s, self._clock = 0.0, FakeClock()
+
+    def takes(self, seconds: float, clock: FakeClock) -> None:
+        """From now on, each request takes these seconds of `clock`."""
+        self._took_s, self._clock = seconds, clock
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+        self._clock.seconds += self._took_s
         self.bodies.append(b"".join(body))
         self.asked.append((target.name, key))
         events.emit(RequestSent())

@@ -5,14 +5,15 @@ chain.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ralph.conversation.messages import Conversation, user_message
-from ralph.retry.backoff import RetryPolicy, Wait, off, patient, standard
+from ralph.retry.backoff import RetryPolicy, Wait, custom, off, patient, standard
 from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import ErrorClass, classify_error
@@ -20,7 +21,7 @@ from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import AttemptEnded, RequestSent, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.limits import Budget
-from ralph.values.ports import Interrupted, SignalReceived, TimeIsUp
+from ralph.values.ports import Interrupted, RetryAborted, SignalReceived, TimeIsUp
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, new_log, roster_of, text
 from tests.rows import every_row
 
@@ -104,6 +105,37 @@ def test_recovery_closes_the_chain_once_with_what_it_took() -> None:
     assert attempt.events.of(RetryRecovered) == [RetryRecovered(2, 6, turn=1, attempt=3)]
     assert attempt.events.of(RetryExhausted) == []
     assert [e.restarts_response for e in attempt.events.of(RetryScheduled)] == [False, True]
+
+
+@every_row(
+    ("script", "policy"),
+    [
+        ([overloaded(), HELLO], standard()),
+        ([overloaded()] * 5, standard()),
+        ([overloaded(), HttpError(400, None, "")], standard()),
+        ([overloaded(), SignalReceived(2)], standard()),
+        ([overloaded(), RetryAborted()], standard()),
+        ([overloaded(), overloaded(500)], custom(4, 2, 100)),
+    ],
+)
+def test_each_chain_counts_from_one_however_the_one_before_it_ended(script, policy) -> None:
+    attempt = Try(*script, overloaded(), overloaded(), HELLO, policy=policy)
+    with suppress(AgentError, Interrupted):
+        attempt.send()
+    attempt.waiter.sleeps.clear()
+    assert attempt.send() is HELLO
+    assert attempt.waiter.sleeps == [2, 4]
+    assert [event.attempt for event in attempt.events.of(RetryScheduled)][-2:] == [1, 2]
+    assert attempt.events.of(RetryRecovered)[-1].retries == 2
+
+
+def test_the_budget_of_patient_is_spent_by_its_waits_and_not_by_the_time_of_requests() -> None:
+    attempt = Try(*[overloaded()] * 22, policy=patient())
+    attempt.client.takes(3600, attempt.waiter.clock)
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert (len(attempt.waiter.sleeps), sum(attempt.waiter.sleeps)) == (21, 27_105)
+    assert attempt.waiter.clock.seconds == 22 * 3600 + 27_105
 
 
 def test_retry_after_zero_is_announced_and_asks_at_once() -> None:
@@ -207,6 +239,7 @@ ERRORS = st.one_of(
 
 
 @given(st.lists(ERRORS, max_size=8), st.sampled_from([standard(), off(), patient()]))
+@example([overloaded(), StreamTransient("cut"), Api(NetworkCause.TIMEOUT)], standard())
 def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
     errors: list[AgentError], policy: RetryPolicy
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -213,8 +213,10 @@ def test_a_retry_is_announced_before_its_sleep() -> None:
 
 def test_every_attempt_is_told_with_whom_it_asked_and_what_came_of_it() -> None:
     asking = Asking(two(), DOWN, BROKEN, HELLO)
+    asking.client.takes(3, asking.waiter.clock)
     asking.turn()
     attempts = asking.events.of(AttemptEnded)
+    assert [(one.latency_s, one.error) for one in attempts] == [(3, str(DOWN)), (3, str(BROKEN)), (3, None)]
     assert [(one.target, one.model, one.attempt, one.status, one.kind, one.wait_s) for one in attempts] == [
         ("a", "model-a", 1, 529, "overloaded", 0),
         ("b", "model-b", 2, None, "stream", 2),
@@ -228,6 +230,18 @@ def test_another_key_is_told_by_its_variable_and_never_by_its_value() -> None:
     assert asking.client.asked == [("a", 0), ("a", 1)]
     assert asking.notices == ["a: on with the key of A_KEY_1, not A_KEY_0 (auth)"]
     assert "secret" not in repr(asking.events.events)
+
+
+def test_at_a_spend_limit_the_next_key_is_asked_at_once_whatever_the_server_advises() -> None:
+    spent = HttpError(429, 60, "", error_code="enforced_spend_limit_reached", should_retry=True)
+    asking = Asking(with_keys(2, 1), spent, HELLO)
+    asking.turn()
+    assert asking.client.asked == [("a", 0), ("a", 1)]
+    assert asking.waiter.sleeps == []
+    assert asking.closings == []
+    alone = Asking(with_keys(1), spent)
+    assert outcome_of(alone.fails(HttpError)) is Outcome.AUTH  # type: ignore[arg-type]
+    assert alone.waiter.sleeps == []
 
 
 def test_that_a_target_is_left_out_is_told_once() -> None:
@@ -409,6 +423,8 @@ FAILURES = st.sampled_from(
     st.sampled_from([standard(), off(), patient(), custom(2, 1, 20)]),
     st.lists(st.lists(FAILURES, max_size=12), max_size=4),
 )
+@example([1], "fallback", True, standard(), [[DOWN] * 5])
+@example([1], "fallback", True, custom(2, 1, 20), [[DOWN, requesting(50)]])
 def test_every_turn_closes_what_it_opened_whatever_fails(
     key_counts: list[int], strategy: str, returns: bool, policy: RetryPolicy, turns: list[list[AgentError]]
 ) -> None:

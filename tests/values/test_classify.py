@@ -75,13 +75,14 @@ PERMANENT_TYPES = [
 ]
 
 
-@every_row("status", [400, 405, 407, 415, 429, 451, 500, 501])
+@every_row("status", [400, 405, 407, 415, 429, 451, 500, 501, 502, 503])
 def test_an_error_inside_a_stream_means_what_its_status_would_mean(status: int) -> None:
     error = stream_error({"error": {"message": "m", "type": "ForeignError", "code": status}})
     assert (classify_error(error), failure_kind(error)) == (
         classify_error(http(status)),
         failure_kind(http(status)),
     )
+    assert classify_error(error) is (T if status == 429 or status >= 500 else P)
     assert error.error_type == "ForeignError"  # type: ignore[attr-defined]
 
 

@@ -173,8 +173,10 @@ LOW_CREDIT = "Your credit balance is too low to access the Anthropic API. Please
 # status, message, exit code, what the lines must say
 REJECTIONS = [
     (400, LOW_CREDIT, 69, "Billing"),
+    (400, "messages: at least one is required", 69, "messages: at least one is required"),
     (401, "invalid x-api-key", 77, "ANTHROPIC_API_KEY"),
     (402, "pay", 77, "credit"),
+    (403, "not yours", 77, "permissions"),
     (404, "model: claude-sonnet-5-5", 69, "claude-sonnet-5-5"),
     (413, "too large", 3, "window"),
 ]

@@ -134,6 +134,19 @@ def test_an_interrupt_ends_a_backoff_and_closes_its_chain_once(drive, serve) -> 
     assert closings(driver) == ["retry_exhausted"]
 
 
+def test_an_interrupt_in_a_backoff_belongs_to_its_message_alone(drive, serve) -> None:
+    server = serve(OVERLOADED_FOR_LONG, OVERLOADED, Turn("second"))
+    driver = drive()
+    driver.say("first", "second")
+    driver.event("api_retry")
+    assert driver.ask("interrupt") == {"interrupted": True, "still_queued": []}
+    ran = driver.finish()
+    assert [result["exit_code"] for result in results(ran)] == [130, 0]
+    assert results(ran)[1]["retries"] == 1
+    assert closings(driver) == ["retry_exhausted", "retry_recovered"]
+    assert len(server.requests) == 3
+
+
 def test_an_interrupt_of_an_idle_run_changes_nothing(drive, serve) -> None:
     serve(Turn("Hello."))
     driver = drive()
@@ -169,12 +182,16 @@ def test_a_cancelled_retry_ends_the_message_exits_75(drive, serve, steps) -> Non
 
 
 def test_after_a_cancelled_retry_the_next_message_works(drive, serve) -> None:
-    serve(OVERLOADED_FOR_LONG, Turn("Hello."))
+    serve(OVERLOADED_FOR_LONG, OVERLOADED, Turn("Hello."))
     driver = drive()
     driver.say("first", "second")
     driver.event("api_retry")
     driver.ask("abort_retry")
-    assert [result["exit_code"] for result in results(driver.finish())] == [75, 0]
+    ended = results(driver.finish())
+    assert [result["exit_code"] for result in ended] == [75, 0]
+    assert [result["retries"] for result in ended] == [0, 1]
+    retries = [line["attempt"] for line in driver.lines if line.get("subtype") == "api_retry"]
+    assert retries == [1, 1], "the counter begins anew"
 
 
 def test_where_no_retry_is_under_way_there_is_none_to_cancel(drive, serve) -> None:
