@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis seeds
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -45,6 +45,11 @@ nemesis:
 	RALPH_RESUME_TABLE=all $(PYTHON) quickstart.py test tests/recorded/test_resume_table.py
 	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/machine/test_disk.py -k whichever
 	.venv-dev/bin/python -m tests.nemesis.fleet $(FLEET)
+
+# For each row of specs/seeds.md: a mistake in its line, which its tests must notice. SEEDS="F1 D8", SEEDS="--workers 4", ...
+seeds:
+	$(PYTHON) quickstart.py test tests/test_mutants.py tests/test_seeds.py
+	.venv-dev/bin/python -m benchmarks.mutants --seeds $(SEEDS)
 
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null

@@ -8,17 +8,11 @@ import re
 from functools import cache
 from pathlib import Path
 
+from benchmarks.mutants.seeds import PAGE, TEST, seed_rows
 from tests.rows import every_row
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "specs" / "seeds.md"
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-
-ROWS = [
-    [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-    for line in PAGE.read_text().splitlines()
-    if re.match(r"\| [A-Z]\d+ \|", line)
-]
+ROWS = seed_rows()
 
 
 @cache
@@ -37,13 +31,14 @@ def test_every_row_has_an_id_of_its_own_and_they_are_in_order() -> None:
 
 
 @every_row("row", ROWS)
-def test_a_row_is_kept_by_tests_or_says_why_it_differs(row: list[str]) -> None:
+def test_a_row_is_kept_by_tests_or_says_why_it_differs(row: tuple[str, str, str]) -> None:
     _, requirement, kept = row
     assert requirement
     assert TEST.search(kept) or kept.startswith("Differs: ")
     assert TEST.sub("", kept).strip(" ,") == "" or kept.startswith("Differs: ")
-    for path, name in TEST.findall(kept):
-        assert name in names_in(TESTS.parent / path), f"{path}::{name}"
+    for test in TEST.findall(kept):
+        path, _, name = test.partition("::")
+        assert name in names_in(TESTS.parent / path), test
 
 
 def test_the_page_counts_its_rows() -> None:

@@ -1,12 +1,12 @@
 """Applies each mutant to a copy of the repository and runs the tests that may fail: `python -m benchmarks.mutants
 [NAME...]`. `--check` only tests whether the text of each mutant occurs exactly once. `--all` runs the whole test
-suite for each mutant. Not part of the suite.
+suite for each mutant. `--seeds` proves the rows of `specs/seeds.md` (or those that are named) instead: each mistake of
+`seeds.py` must make a test fail that its rows name. Not part of the suite.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,52 +14,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.mutants.mutants import MUTANTS, Mutant
+from benchmarks.mutants.copies import REPOSITORY, copied_to, modules_of, place_of
+from benchmarks.mutants.mutants import MUTANTS
+from benchmarks.mutants.proof import survivors
+from benchmarks.mutants.seeds import SEEDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from benchmarks.mutants.mutants import Mutant
+    from benchmarks.mutants.seeds import Break
 
-REPOSITORY = Path(__file__).parents[2]
-COPIED = (
-    "ralph",
-    "tests",
-    "docs",
-    "specs",
-    "benchmarks",
-    "pyproject.toml",
-    "README.md",
-    "CHANGELOG.md",
-    "Makefile",
-    "loop.sh",
-    "action.yml",
-    *(path.name for path in REPOSITORY.glob("constraints*.txt")),
-)
 LIMIT_S = 900.0
-
-
-def modules_of(package: Path) -> dict[Path, str]:
-    """The text of each module of a package."""
-    return {path: path.read_text() for path in sorted(package.rglob("*.py"))}
-
-
-def place_of(mutant: Mutant, modules: Mapping[Path, str]) -> Path:
-    """The module that contains the mutant's old text. Raises ValueError unless the text occurs exactly once in the
-    modules.
-    """
-    found = [path for path, text in modules.items() if mutant.old in text]
-    if len(found) != 1 or modules[found[0]].count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: its text stands in {len(found)} modules, or twice in one")
-    return found[0]
-
-
-def copied_to(directory: Path) -> None:
-    """Copies the files that the tests need to `directory`."""
-    for name in COPIED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            shutil.copyfile(source, directory / name)
 
 
 def files_for(mutant: Mutant, tests: Path) -> list[str]:
@@ -117,18 +81,26 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--seeds", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
+    proofs = [one for one in SEEDS if not options.names or set(one.rows) & set(options.names)]
     missing, modules = [], modules_of(REPOSITORY / "ralph")
-    for mutant in chosen:
+    mistakes: tuple[Mutant | Break, ...] = (*chosen, *proofs)
+    for mistake in mistakes:
         try:
-            place_of(mutant, modules)
+            place_of(mistake, modules)
         except ValueError as error:
             missing.append(str(error))
-    print(f"{len(chosen)} mutants, {len(missing)} without their place", *missing, sep="\n")
+    print(f"{len(mistakes)} mutants, {len(missing)} without their place", *missing, sep="\n")
     if options.check or missing:
         return int(bool(missing))
+    if options.seeds:
+        alive = survivors(proofs, workers=options.workers)
+        rows = {row for one in proofs for row in one.rows}
+        print(f"{len(proofs)} mistakes for {len(rows)} rows; survivors: {' '.join(alive) or 'none'}")
+        return int(bool(alive))
     killed = 0
     for mutant in chosen:
         started_s = time.monotonic()
