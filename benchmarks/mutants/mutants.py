@@ -800,8 +800,8 @@ MUTANTS = (
     Mutant(
         "fleet-tries-are-not-counted",
         "a job ends after --max-attempts",
-        "                tries=row.tries + 1,\n",
-        "                tries=row.tries,\n",
+        "executor, machine, tries=row.tries + 1,",
+        "executor, machine, tries=row.tries,",
         FLEET,
     ),
     Mutant(

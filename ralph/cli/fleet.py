@@ -230,14 +230,25 @@ def retry(
     failed: Annotated[
         bool, option("Retry all jobs that did not end with 0: of the set named by --set, else of all sets.")
     ] = False,
+    discard: Annotated[
+        bool,
+        typer.Option(
+            "--discard",
+            help="Give up work that a machine keeps because it was not delivered, and begin anew.",
+        ),
+    ] = False,
     set_name: SetName = None,
     db: Store = None,
 ) -> int:
-    """Let jobs that have ended begin another attempt. Jobs that were blocked by a failed one wait again."""
+    """Let jobs that have ended begin another attempt. Jobs that were blocked by a failed one wait again.
+
+    Work that was not delivered is delivered first, by the machine that keeps it (`ralph fleet show`), and asks the model
+    nothing if only that had failed.
+    """
     if bool(jobs) == failed:
         raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.retry(_chosen(jobs, set_name, is_all=failed))
+        return store.retry(_chosen(jobs, set_name, is_all=failed), discards=discard)
 
 
 @fleet.command(short_help="Wait until all jobs have ended.")

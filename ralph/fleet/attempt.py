@@ -25,6 +25,8 @@ from ralph.fleet.job_content import UnknownFormatError, job_from
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.locks import LockState
+from ralph.fleet.rows import Kept
+from ralph.fleet.undelivered import BUNDLE, KeptWork, write_work
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands, reaped_children
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from ralph.fleet.locks import ExecutorLock
     from ralph.fleet.rows import TakeUp
     from ralph.fleet.takeups import WorkerStore
+    from ralph.fleet.undelivered import Undelivered
 
     T = TypeVar("T")
 
@@ -59,15 +62,14 @@ _PUSHES = 5
 _MOST_RESULT_CHARS = 20_000
 _BEGINS_ANEW = {0, 1, 2, 4}
 """After these exit codes a retried job begins anew. After all others it resumes its session."""
-GIT_AWAY_S = 900.0
-"""A job that has ended waits so long for its remote. Then the attempt ends, and the next begins at the last checkpoint."""
-_FIRST_GIT_WAIT_S = 5.0
-_LONGEST_GIT_WAIT_S = 60.0
+_LOOK_FOR_ROOM_S = 5.0
+"""How often work that finds no room on the disk looks again."""
 _BUDGET_DELAY_S = 15.0
 """A job that waits for what running jobs have reserved of the budget looks again after this time."""
 
 
 _HANDED_BACK = Again(0.0, "its worker was told to stop")
+_CANCELLED = Final(128 + 15, "cancelled")
 
 
 class Stop(enum.Enum):
@@ -76,8 +78,14 @@ class Stop(enum.Enum):
     CANCELLED = "cancelled"
     DRAINED = "drained"
     """The worker was told to stop, so the job is handed back at a checkpoint."""
+    AT_ONCE = "at once"
+    """The worker ends at once. The process is killed; work that was to be delivered is still kept."""
     LOST = "lost"
     """Another worker has the job. Nothing may be pushed or written."""
+
+
+_KILLS = {Stop.AT_ONCE, Stop.LOST}
+_STRENGTH = (Stop.DRAINED, Stop.CANCELLED, Stop.AT_ONCE, Stop.LOST)
 
 
 class LostError(Exception):
@@ -100,6 +108,7 @@ class Worker:
         machine: str,
         folder: Path,
         repositories: Path,
+        undelivered: Undelivered,
         hidden: Sequence[Path],
         environment: Mapping[str, str],
         tell: Callable[[str], None],
@@ -115,6 +124,7 @@ class Worker:
         self.machine = machine
         self.folder = folder
         self.repositories = repositories
+        self.undelivered = undelivered
         self.hidden = hidden
         self.environment = environment
         self.tell = tell
@@ -140,22 +150,27 @@ class Takeup:
         harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
         self._supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
-        for_git = {
+        self._for_git = {
             name: value for name, value in worker.environment.items() if not name.startswith("ANTHROPIC_")
         }
-        self._calls = GitCalls(for_git, self._supervisor)
+        self._calls = GitCalls(self._for_git, self._supervisor)
         self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)
         self._folder = worker.folder / taken.set_name / taken.id
         self._last_commit: str | None = None
+        self._final: str | None = None
+        """The commit for the branch, when it was made."""
+        self._ended: ProcessEnd | None = None
+        """How the job's process ended."""
+        self._kept = taken.kept
         self._next_checkpoint = 0.0
         self._unseen_usd = 0.0
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A takeup that is lost stays so."""
         with self._stopping:
-            if self._stop in {Stop.LOST, why} or (why is Stop.DRAINED and self._stop is Stop.CANCELLED):
+            if self._stop is not None and _STRENGTH.index(why) <= _STRENGTH.index(self._stop):
                 return
             self._stop = why
             has_begun = self._process is not None
@@ -165,7 +180,7 @@ class Takeup:
         self._stop_process()
 
     def _stop_process(self) -> None:
-        if self._process is not None and self._stop is Stop.LOST:
+        if self._process is not None and self._stop in _KILLS:
             self._process.kill()
         elif self._process is not None and self._stop is not None:
             self._process.stop()
@@ -211,6 +226,8 @@ class Takeup:
                 return self._end(Outcome.CONFIG, reason)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True, mode=0o700)
+        if self.taken.kept is not None:
+            return self._deliver_kept(job, self.taken.kept)
         checkout = self._checked_out(job)
         expected = self._expected(job, checkout)
         process = JobProcess(
@@ -230,29 +247,51 @@ class Takeup:
             code, reason = self.taken.ending.exit_code, self.taken.ending.reason
             unstarted = ProcessEnd(exit_code=code, reason=reason)
             return self._deliver(job, checkout, expected, unstarted, self.taken.ending)
-        end = self._followed(job, process, checkout)
-        if self._stop is Stop.LOST:
+        return self._worked(job, process, checkout, expected)
+
+    def _worked(self, job: Job, process: JobProcess, checkout: JobCheckout, expected: str | None) -> None:
+        """Runs the process, and delivers or keeps what it has left."""
+        decision: Again | Final | None = None
+        try:
+            followed = self._followed(job, process, checkout)
+            self._refuse_killed()
+            if is_unpaid := isinstance(followed, Again):
+                decision, end = followed, ProcessEnd(exit_code=Outcome.LIMIT_REACHED.exit_code())
+            else:
+                decision, end = self._decided(followed), followed
+            if isinstance(decision, Final):
+                return self._deliver(job, checkout, expected, end, decision)
+            if end.retry_after_s:
+                self._hold(job)(end.retry_after_s)
+            if not self._has_left_nothing():
+                self._checkpoint(checkout, is_last=True)
+            return self._plan(end, decision, is_try=not is_unpaid)
+        except LostError:
+            raise
+        except (Exception, Interrupted) as error:  # whatever kept it from being delivered, it was paid for
+            # It may have ended while a checkpoint was pushed, to a host that never answers.
+            if self._ended is None and (status := process.wait(0)) is not None:
+                self._ended = process.end(status)
+            if self._ended is None or self._has_left_nothing():
+                raise
+            decision = decision or self._decided(self._ended)
+            return self._keep(job, checkout, self._ended, decision, error)
+
+    def _refuse_killed(self) -> None:
+        if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._has_left_nothing()):
             raise LostError
-        if isinstance(end, Again):
-            self._checkpoint(checkout, is_last=True)
-            code = Outcome.LIMIT_REACHED.exit_code()
-            return self._plan(ProcessEnd(exit_code=code), end, is_try=False)
+
+    def _has_left_nothing(self) -> bool:
+        """Whether no files of the job are taken over: a killed one's command may still be at work."""
+        return self._ended is None or self._ended.was_killed or self._ended.exit_code == 128 + 9
+
+    def _decided(self, end: ProcessEnd) -> Again | Final:
         decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
         if self._stop is Stop.DRAINED and (
             isinstance(decision, Again) or end.exit_code > 128 or end.was_killed
         ):
             decision = _HANDED_BACK
-        if self._stop is Stop.CANCELLED:
-            decision = Final(128 + 15, "cancelled")
-        if isinstance(decision, Again):
-            if not end.was_killed and end.exit_code != 128 + 9:  # a killed one's command may still be at work
-                self._checkpoint(checkout, is_last=True)
-            if end.retry_after_s:
-                self._hold(job)(end.retry_after_s)
-            self._plan(end, decision)
-        else:
-            self._deliver(job, checkout, expected, end, decision)
-        return None
+        return _CANCELLED if self._stop is Stop.CANCELLED else decision
 
     def _checked_out(self, job: Job) -> JobCheckout:
         taken, worker = self.taken, self._worker
@@ -288,16 +327,18 @@ class Takeup:
     def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | Again:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
         granted, spent = self.taken.granted_usd, self.taken.cost_usd
-        # Work after the checkpoint was paid for, and is paid for again.
+        # KeptWork after the checkpoint was paid for, and is paid for again.
         self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
         while (end := process.end_before()) is None:
+            self._ended = None
             own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
             may_spend = min((usd for usd in (granted, own) if usd is not None), default=None)
             process.start(may_spend, checkout.objects)
             self._stop_process()
             end = self._watched(process, checkout)
-            end = replace(end, cost_usd=end.cost_usd + self._unseen_usd)
-            self._told_spending(end.cost_usd, end.turns)
+            self._ended = end = replace(end, cost_usd=end.cost_usd + self._unseen_usd)
+            if not self._worker.ask(functools.partial(self._spent, end.cost_usd, end.turns)):
+                raise self._lost()
             if end.limit != "max_budget_usd" or granted is None or may_spend == own or self._stop is not None:
                 return end
             unspent = max(granted - (end.cost_usd - spent), 0.0)
@@ -311,6 +352,7 @@ class Takeup:
                     else end
                 )
             spent = end.cost_usd
+        self._ended = end
         return end
 
     def _watched(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
@@ -329,16 +371,15 @@ class Takeup:
             seen = changed
             if is_new and time.monotonic() >= next_word:
                 spending = process.spending()
-                self._told_spending(spending.cost_usd + self._unseen_usd, spending.turns)
+                cost_usd = spending.cost_usd + self._unseen_usd
+                self._told_if_there(functools.partial(self._spent, cost_usd, spending.turns))
                 next_word = time.monotonic() + _TELL_EVERY_S
             if is_new and time.monotonic() >= self._next_checkpoint:
                 is_new = not self._checkpoint(checkout, is_last=False)
         return process.end(status)
 
-    def _told_spending(self, cost_usd: float, turns: int) -> None:
-        worker = self._worker
-        if not worker.ask(lambda: worker.store.spend(self.taken, cost_usd, turns)):
-            raise self._lost()
+    def _spent(self, cost_usd: float, turns: int) -> bool:
+        return self._worker.store.spend(self.taken, cost_usd, turns)
 
     def _checkpoint(self, checkout: JobCheckout, *, is_last: bool) -> bool:
         """Saves files and journal as they are between two turns, if a file has changed or if it is the attempt's last.
@@ -357,12 +398,14 @@ class Takeup:
             commit = made.commit if made is not None else self._last_commit
             ref = None if commit is None else checkpoint_ref(taken.id, taken.attempt)
             if commit is not None and ref is not None:
-                self._push_checkpoint(checkout, commit, ref, is_last=is_last)
+                self._push_checkpoint(checkout, commit, ref)
             for path in made.left_out if made is not None else ():
                 self._log.add(f"[fleet] not in the checkpoint: {path}\n")
         except (CheckoutError, TooLargeError, OSError) as error:
             self._log.add(f"[fleet] no checkpoint: {error}\n")
             self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+            if is_last and not isinstance(error, TooLargeError):
+                raise
             return True
         if not self._saved(ref, commit, state, is_last=is_last):
             return True
@@ -385,81 +428,281 @@ class Takeup:
             raise self._lost()
         return True
 
-    def _although_away(self, push: Callable[[], T]) -> T:
-        """Repeats a push while the remote cannot be reached: what the job has done is nowhere else. Raises
-        CheckoutError after `GIT_AWAY_S`, and when the worker is told to stop.
-        """
-        until, wait_s = time.monotonic() + GIT_AWAY_S, _FIRST_GIT_WAIT_S
-        while True:
-            try:
-                return push()
-            except CheckoutError as error:
-                if not error.is_temporary or time.monotonic() > until or self._stopped.wait(wait_s):
-                    raise
-                self._log.add(f"[fleet] waiting for the remote: {error}\n")
-                self._worker.tell(f"{self.taken.set_name}/{self.taken.id}: waiting for the remote: {error}")
-                wait_s = min(2 * wait_s, _LONGEST_GIT_WAIT_S)
-            self._refuse_lost()
-
-    def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str, *, is_last: bool) -> None:
+    def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str) -> None:
         """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
         for _ in range(_PUSHES):
             self._refuse_lost()
-            push = functools.partial(checkout.push_checkpoint, commit, ref)
-            if isinstance(self._although_away(push) if is_last else push(), Delivered):
+            if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
                 return
         raise CheckoutError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
 
     def _deliver(
         self, job: Job, checkout: JobCheckout, expected: str | None, end: ProcessEnd, decision: Final
     ) -> None:
-        taken, worker = self.taken, self._worker
+        taken = self.taken
         if self._stop is Stop.CANCELLED:
             self._tell_end(end, decision, None, keeps_checkpoint=True)
             return
-        maker = Maker(taken.set_name, taken.id, taken.attempt, taken.generation)
         is_resumable = decision.exit_code not in _BEGINS_ANEW
         if is_resumable and taken.ending is None:
-            self._checkpoint(checkout, is_last=True)
-        final = checkout.finish(f"{job.id}: {_subject(job)}", maker)
-        for path in final.left_out:
-            self._log.add(f"[fleet] not in the branch: {path}\n")
-        commit = None
-        if final.commit != (taken.base or checkout.commit):
-            commit = final.commit
-            if not worker.ask(lambda: worker.store.plan_push(taken, final.commit)):
-                raise self._lost()
-            problem = self._pushed(job, checkout, commit, expected)
-            if problem is not None:
-                ref = f"{checkpoint_ref(taken.id, taken.attempt)}-work"
-                self._push_checkpoint(checkout, commit, ref, is_last=True)
-                decision = Final(problem.exit_code, f"{problem.reason}; the work is at {ref}: {commit}")
-                is_resumable = True
+            try:
+                self._checkpoint(checkout, is_last=True)
+            except CheckoutError as error:
+                if error.is_temporary:
+                    raise
+        commit = self._finished(job, checkout)
+        if commit is not None:
+            delivered = self._delivered(job, checkout, commit, expected, decision)
+            is_resumable = is_resumable or delivered is not decision
+            decision = delivered
         self._tell_end(end, decision, commit, keeps_checkpoint=is_resumable)
         if not is_resumable:
             with suppress(CheckoutError, Interrupted):
                 self._repositories.remove_checkpoints(job.repository, taken.id)
 
-    def _pushed(self, job: Job, checkout: JobCheckout, commit: str, expected: str | None) -> Final | None:
+    def _finished(self, job: Job, checkout: JobCheckout) -> str | None:
+        """The commit for the branch. None if the job has made none."""
+        taken = self.taken
+        if self._final is None:
+            maker = Maker(taken.set_name, taken.id, taken.attempt, taken.generation)
+            final = checkout.finish(f"{job.id}: {_subject(job)}", maker)
+            for path in final.left_out:
+                self._log.add(f"[fleet] not in the branch: {path}\n")
+            self._final = final.commit
+        return None if self._final == (taken.base or checkout.commit) else self._final
+
+    def _delivered(
+        self, job: Job, checkout: JobCheckout, commit: str, expected: str | None, decision: Final
+    ) -> Final:
+        """Pushes the commit to the branch, or to another ref if the branch cannot be pushed. Returns how the job ends."""
+        taken, worker = self.taken, self._worker
+        if not worker.ask(lambda: worker.store.plan_push(taken, commit)):
+            raise self._lost()
+        problem = self._pushed(job, checkout, commit, expected)
+        if problem is None:
+            return decision
+        ref = f"{checkpoint_ref(taken.id, taken.attempt)}-work"
+        try:
+            self._push_checkpoint(checkout, commit, ref)
+        except CheckoutError as error:
+            raise error if error.is_temporary or problem.outcome is Outcome.IO_ERROR else problem from None
+        return Final(problem.outcome.exit_code(), f"{problem}; the work is at {ref}: {commit}")
+
+    # --- what the git host does not take
+
+    def _keep(
+        self,
+        job: Job,
+        checkout: JobCheckout,
+        end: ProcessEnd,
+        decision: Again | Final,
+        error: Exception | Interrupted,
+    ) -> None:
+        """Keeps on this machine what could not be delivered because of `error`, and tells the store. Raises what `error`
+        raises for the store and the process.
+        """
+        taken, worker = self.taken, self._worker
+        if self._stop is Stop.LOST:
+            raise LostError
+        checkout.use(GitCalls(self._for_git, self._supervisor))  # the former ones may be stopped
+        place = worker.undelivered.place_of(taken.set_name, taken.id, taken.generation)
+        kept = Kept(
+            set_name=taken.set_name,
+            job=taken.id,
+            generation=taken.generation,
+            place=worker.undelivered.identity(),
+            machine=worker.machine,
+            path=str(place / BUNDLE),
+            tries=1,
+        )
+        if not worker.waiting.stop.is_set():
+            self._told_if_there(lambda: worker.store.keep(taken, kept))
+        if not self._bundled(job, checkout, end, decision, worker.undelivered):
+            kept = replace(kept, path=str(place))
+        self._kept = kept
+        if isinstance(error, (StoreError, WaitStoppedError)):
+            raise error  # the next worker of this machine records it
+        if not worker.ask(lambda: worker.store.keep(taken, kept)):
+            raise self._lost()
+        match error:
+            case Interrupted():
+                self._end_stopped()
+            case OSError() | CheckoutError(outcome=Outcome.IO_ERROR):  # there is room again, or will be
+                self._end(Outcome.API_UNAVAILABLE, str(error))
+            case CheckoutError():
+                self._end(error.outcome, str(error))
+            case _:
+                self._end(Outcome.INTERNAL_ERROR, describe_bug(error))
+
+    def _told_if_there(self, tell: Callable[[], bool]) -> None:
+        """Tells the store something that it may also learn later."""
+        try:
+            is_ours = tell()
+        except Exception as error:
+            if away_reason(error) is None:
+                raise
+        else:
+            if not is_ours:
+                raise self._lost()
+
+    def _bundled(
+        self,
+        job: Job,
+        checkout: JobCheckout,
+        end: ProcessEnd,
+        decision: Again | Final,
+        undelivered: Undelivered,
+    ) -> bool:
+        """Writes the bundle, and waits for room on the disk. Returns False if the whole checkout was moved instead: git
+        cannot bundle it, or there is no room and the worker is told to stop.
+        """
+        taken, is_told = self.taken, False
+        while True:
+            try:
+                self._write_bundle(job, checkout, end, decision, undelivered)
+            except (CheckoutError, OSError) as error:
+                is_full = isinstance(error, OSError) or error.outcome is Outcome.IO_ERROR
+                if not is_full or self._stop is not None:
+                    undelivered.move(self._folder, taken.set_name, taken.id, taken.generation)
+                    return False
+                if not is_told:
+                    is_told = True
+                    reason = f"{self._worker.machine} has no room to keep its work: {error}"
+                    self._worker.tell(f"{taken.set_name}/{taken.id}: {reason}")
+                    self._told_if_there(lambda: self._worker.store.note(taken, reason))  # noqa: B023 - called at once
+            else:
+                return True
+            self._stopped.wait(_LOOK_FOR_ROOM_S)
+
+    def _write_bundle(
+        self,
+        job: Job,
+        checkout: JobCheckout,
+        end: ProcessEnd,
+        decision: Again | Final,
+        undelivered: Undelivered,
+    ) -> None:
+        taken, commits = self.taken, {}
+        ending = decision if isinstance(decision, Final) and decision is not _CANCELLED else None
+        commit = checkpoint = state = None
+        base = taken.base or checkout.commit
+        if ending is not None and (commit := self._finished(job, checkout)) is not None:
+            commits[f"refs/heads/{branch_of(job)}"] = commit
+        if ending is None or ending.exit_code not in _BEGINS_ANEW:
+            with suppress(TooLargeError):  # then it begins anew
+                state = pack_state(self._folder / "state", MOST_STATE_BYTES)
+                made = checkout.snapshot(self._last_commit, f"Checkpoint of {taken.set_name}/{taken.id}")
+                checkpoint = made.commit if made is not None else self._last_commit
+        if checkpoint is not None:
+            commits[checkpoint_ref(taken.id, taken.attempt)] = checkpoint
+        work = KeptWork(
+            set_name=taken.set_name,
+            job=taken.id,
+            generation=taken.generation,
+            executor=self._worker.folder.name,
+            base=base,
+            commit=commit,
+            checkpoint=checkpoint,
+            ending=ending,
+            resumes_at=time.time() + (decision.delay_s if isinstance(decision, Again) else 0.0),
+            result=self._worker.redact(end.result)[:_MOST_RESULT_CHARS],
+        )
+        write = functools.partial(checkout.bundle, commits, base) if commits else None
+        undelivered.keep(work, self._folder / "kept", state=state, write=write)
+
+    def _deliver_kept(self, job: Job, kept: Kept) -> None:
+        """Delivers what this machine keeps of the job, and asks no model."""
+        undelivered = self._worker.undelivered
+        place = undelivered.place_of(kept.set_name, kept.job, kept.generation)
+        work = undelivered.work_at(kept.set_name, kept.job, kept.generation)
+        if work is None and (place / "checkout").is_dir():
+            work = self._bundled_later(job, kept, place)
+        if work is None:
+            self._kept = None
+            return self._plan(
+                ProcessEnd(exit_code=128 + 9),
+                Again(0.0, f"its worker was killed before {kept.path} was written"),
+            )
+        bundle = place / BUNDLE if work.commit or work.checkpoint else None
+        checkout = self._repositories.unbundle(job.repository, bundle, work.base, self._folder / "checkout")
+        decision = work.ending
+        goes_on = decision is None or (kept.is_retried and decision.exit_code != 0)
+        state = undelivered.state_at(place)
+        if state is not None:
+            try:
+                self._deliver_checkpoint(checkout, work.checkpoint, state)
+            except CheckoutError as error:
+                if goes_on or error.is_temporary:
+                    raise
+                self._log.add(f"[fleet] no checkpoint: {error}\n")
+        if work.commit is not None and decision is not None:
+            expected = self._repositories.branch_at(job.repository, branch_of(job))
+            delivered = self._delivered(job, checkout, work.commit, expected, decision)
+            goes_on = goes_on and delivered is decision
+            decision = delivered
+        self._kept = None
+        end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
+        if decision is None or goes_on:
+            return self._plan(end, Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered"))
+        self._log.add("[fleet] delivered what was kept here\n")
+        return self._tell_end(
+            end, decision, work.commit, keeps_checkpoint=decision.exit_code not in _BEGINS_ANEW
+        )
+
+    def _deliver_checkpoint(self, checkout: JobCheckout, commit: str | None, state: bytes) -> None:
+        taken, ref = self.taken, None
+        if commit is not None:
+            ref = checkpoint_ref(taken.id, taken.attempt)
+            self._push_checkpoint(checkout, commit, ref)
+        self._saved(ref, commit, state, is_last=True)
+
+    def _bundled_later(self, job: Job, kept: Kept, place: Path) -> KeptWork | None:
+        """Makes the bundle of a checkout that was moved to `place`. The job resumes its session, which knows its end."""
+        base = self.taken.base
+        if base is None:
+            return None
+        checkout = self._repositories.reopen(job.repository, place / "checkout", base)
+        made = checkout.snapshot(None, f"Checkpoint of {kept.set_name}/{kept.job}")
+        checkpoint = None if made is None else made.commit
+        work = KeptWork(
+            set_name=kept.set_name,
+            job=kept.job,
+            generation=kept.generation,
+            executor="",
+            base=base,
+            commit=None,
+            checkpoint=checkpoint,
+            ending=None,
+            resumes_at=0.0,
+            result="",
+        )
+        ref = checkpoint_ref(kept.job, self.taken.attempt)
+        write = None if checkpoint is None else functools.partial(checkout.bundle, {ref: checkpoint}, base)
+        write_work(work, place, state=pack_state(place / "state", MOST_STATE_BYTES), write=write)
+        return work
+
+    def _pushed(
+        self, job: Job, checkout: JobCheckout, commit: str, expected: str | None
+    ) -> CheckoutError | None:
         """Pushes the branch. Returns why that is impossible, or None."""
-        branch, code = branch_of(job), Outcome.IO_ERROR.exit_code()
+        branch = branch_of(job)
         for _ in range(_PUSHES):
             # The agent may have pushed the branch. Then that commit is an ancestor of `commit`.
             is_own = expected is None or expected in self.taken.own_commits
             if expected and not is_own and not checkout.contains(commit, expected):
-                return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
+                problem = f"the branch {branch} was changed by somebody else meanwhile"
+                return CheckoutError(problem, Outcome.IO_ERROR)
             self._refuse_lost()
-            push = functools.partial(checkout.push_branch, commit, branch, expected)
             try:
-                pushed = self._although_away(push)
+                pushed = checkout.push_branch(commit, branch, expected)
             except CheckoutError as error:
                 if error.is_temporary:
                     raise
-                return Final(error.outcome.exit_code(), str(error))
+                return error
             if isinstance(pushed, Delivered):
                 return None
             expected = pushed.found
-        return Final(code, f"the branch {branch} is changed again and again")
+        return CheckoutError(f"the branch {branch} is changed again and again", Outcome.IO_ERROR)
 
     # --- telling the store
 
@@ -477,6 +720,7 @@ class Takeup:
                 result=worker.redact(end.result)[:_MOST_RESULT_CHARS],
                 commit=commit,
                 keeps_checkpoint=keeps_checkpoint,
+                is_delivered=self._kept is None,
             )
         ):
             raise self._lost()
@@ -491,7 +735,12 @@ class Takeup:
         reason = worker.redact(decision.reason)
         if not worker.ask(
             lambda: worker.store.plan_next(
-                taken, exit_code=end.exit_code, delay_s=decision.delay_s, reason=reason, is_try=is_try
+                taken,
+                exit_code=end.exit_code,
+                delay_s=decision.delay_s,
+                reason=reason,
+                is_try=is_try or taken.kept is not None,
+                is_delivered=self._kept is None,
             )
         ):
             raise self._lost()
@@ -499,10 +748,18 @@ class Takeup:
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         """Ends a takeup that failed outside of the job's process."""
-        if self._stop is Stop.LOST:
+        if self._stop in _KILLS and self._kept is None:
             raise LostError
+        tries, kept = self.taken.tries, self._kept
+        if kept is not None:
+            reason = f"{reason}; {_where(kept)}"
+            tries = kept.tries + (self.taken.kept is not None)
         end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.taken.cost_usd)
-        decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
+        decision = after_end(end, tries=tries, most_tries=self.taken.most_tries)
+        if kept is not None:
+            worker = self._worker
+            if not worker.ask(lambda: worker.store.keep(self.taken, replace(kept, tries=tries))):
+                raise self._lost()
         self._log.add(f"[fleet] {reason}\n")
         if isinstance(decision, Again):
             self._plan(end, decision)
@@ -517,12 +774,13 @@ class Takeup:
 
     def _end_stopped(self) -> None:
         """Ends a takeup whose git call was stopped."""
-        if self._stop is Stop.LOST:
+        if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._kept is None):
             raise LostError
         end = ProcessEnd(exit_code=128 + 15, cost_usd=self.taken.cost_usd)
-        if self._stop is Stop.DRAINED:
-            return self._plan(end, _HANDED_BACK)
-        return self._tell_end(end, Final(128 + 15, "cancelled"), None, keeps_checkpoint=True)
+        if self._stop is not Stop.CANCELLED:
+            where = "" if self._kept is None else f"; {_where(self._kept)}"
+            return self._plan(end, replace(_HANDED_BACK, reason=f"{_HANDED_BACK.reason}{where}"))
+        return self._tell_end(end, _CANCELLED, None, keeps_checkpoint=True)
 
     def _hold(self, job: Job) -> Callable[[float], None]:
         key = fingerprint(self._worker.environment, job.base_url)
@@ -614,6 +872,10 @@ def _turn_lock(path: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
+
+
+def _where(kept: Kept) -> str:
+    return f"its work is kept on {kept.machine}: {kept.path} (ralph fleet retry {kept.set_name}/{kept.job})"
 
 
 def _subject(job: Job) -> str:

@@ -67,6 +67,7 @@ _OURS = {
     "GIT_COMMITTER_EMAIL": _ADDRESS,
 }
 _REMOTE_HEAD = "refs/fleet/head"
+_BASE = "refs/fleet/base"
 _FETCH = (
     *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
     # A repository that is a shallow clone itself, as that of a CI, makes the mirror shallow.
@@ -157,6 +158,10 @@ class WorkerGit(Git):
         """Git for the same repository of a job in another directory."""
         return WorkerGit(self._calls, self.url, directory, variables)
 
+    def by(self, calls: GitCalls) -> WorkerGit:
+        """Git in the same directory, started by other calls."""
+        return WorkerGit(calls, self.url, self.directory)
+
     def call(self, *arguments: str, **options: Any) -> GitAnswer:
         """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
         self._calls.refuse_stopped()
@@ -220,6 +225,20 @@ class Repositories:
         """
         checkout = JobCheckout(self._mirror(repository), directory, commit)
         checkout.forget_index()
+        return checkout
+
+    def unbundle(self, repository: str, bundle: Path | None, base: str, directory: Path) -> JobCheckout:
+        """A checkout without files, with the commits of a bundle that `JobCheckout.bundle` wrote. None stands for no
+        commits. `base` is as there, and is fetched if this machine does not have it any more. Raises CheckoutError and
+        Interrupted.
+        """
+        git = self._mirror(repository)
+        with self._locked(git.directory) as held:
+            if git.resolved(base) is None:
+                _fetch(git, (), held)
+                _commit_of(git, base, held)
+        checkout = JobCheckout(git, directory, base)
+        checkout.take_bundle(bundle)
         return checkout
 
     def restore(
@@ -404,17 +423,35 @@ class JobCheckout:
         chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
         return self._mirror.at(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)})
 
+    def bundle(self, commits: Mapping[str, str], base: str, descriptor: int) -> None:
+        """Writes a git bundle to a file: the commits, each with its ref, without what `base` has. Raises CheckoutError and
+        Interrupted.
+        """
+        own = self._git()
+        for ref, commit in commits.items():
+            own.change("update-ref", ref, commit)
+        own.change("bundle", "create", "--quiet", "-", *commits, f"^{base}", output_to=descriptor)
+
+    def take_bundle(self, bundle: Path | None) -> None:
+        """Makes the worker's own git directory, and copies the commits of a bundle into it. Called once. Raises
+        CheckoutError and Interrupted.
+        """
+        self._make_own()
+        if bundle is not None:
+            self._git().change("update-ref", _BASE, self.commit)  # git wants to reach it from a ref
+            self._git().change("bundle", "unbundle", str(bundle))
+
+    def use(self, calls: GitCalls) -> None:
+        """From now on, git is started by `calls`, because the former calls were stopped."""
+        self._mirror = self._mirror.by(calls)
+        with _disk():
+            (self._own / "index.lock").unlink(missing_ok=True)
+
     def write_files(self, files: str, branch: str) -> None:
         """Makes the worker's own git directory, writes the files of the commit `files` into the empty checkout, and makes
         HEAD its branch. Called once, before an agent starts. Raises CheckoutError and Interrupted.
         """
-        with _disk():
-            shutil.rmtree(self._own, ignore_errors=True)
-            self._own.mkdir(mode=0o700)
-            make_git_directory(self._own, "\tbare = false\n\tfilemode = true\n", borrowed=self.objects)
-            # It names the commits whose parents the mirror lacks, if the repository is a shallow clone.
-            if (shallow := self.objects.parent / "shallow").exists():
-                shutil.copyfile(shallow, self._own / "shallow")
+        self._make_own()
         own, tree = self._git(), self._tree()
         theirs = self._tree(self.directory / ".git")
         theirs.change("update-ref", f"refs/heads/{branch}", self.commit)
@@ -431,6 +468,15 @@ class JobCheckout:
         if files != self.commit:
             theirs.change("read-tree", "-i", "-m", self.commit)
             tree.change("read-tree", "-i", "-m", self.commit)
+
+    def _make_own(self) -> None:
+        with _disk():
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own.mkdir(mode=0o700)
+            make_git_directory(self._own, "\tbare = false\n\tfilemode = true\n", borrowed=self.objects)
+            # It names the commits whose parents the mirror lacks, if the repository is a shallow clone.
+            if (shallow := self.objects.parent / "shallow").exists():
+                shutil.copyfile(shallow, self._own / "shallow")
 
     def snapshot(self, parent: str | None, message: str) -> MadeCommit | None:
         """Commits all files that are not ignored. The parents of the commit are HEAD and `parent`, the commit of the

@@ -277,11 +277,15 @@ class Fleet:
         rows = [self._row(set_name, job) for set_name, job in jobs]
         return [row for row in rows if row.state is JobState.RUNNING]
 
-    def retry(self, chosen: Chosen) -> int:
-        """Lets ended jobs begin another attempt."""
+    def retry(self, chosen: Chosen, *, discards: bool) -> int:
+        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up if `discards`
+        is True.
+        """
         count = 0
-        for set_name, ids in self._chosen(chosen).items():
-            count += self._ask(lambda: self._store.retry(set_name, ids))  # noqa: B023 - called at once
+        found = self._chosen(chosen).items()
+        self._ask(self._store.create)
+        for set_name, ids in found:
+            count += self._ask(lambda: self._store.retry(set_name, ids, discards=discards))  # noqa: B023 - called at once
         self._console.write([f"{counted(count, 'job')} will run again"])
         if chosen.names and count < len(chosen.names):
             self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")

@@ -41,12 +41,14 @@ class JobState(enum.Enum):
     DONE = "done"
     """It has ended with its exit code."""
     CANCELLED = "cancelled"
+    UNDELIVERED = "undelivered"
+    """It has ended, and its work is kept on a machine, because the git host did not take it."""
     BLOCKED = "blocked"
     """A job that `after` names has ended with another exit code than 0, which is this job's exit code too."""
 
     @property
     def is_final(self) -> bool:
-        return self in {JobState.DONE, JobState.CANCELLED, JobState.BLOCKED}
+        return self not in {JobState.WAITING, JobState.QUEUED, JobState.RUNNING}
 
 
 class ProcessEnd(Struct, frozen=True, kw_only=True):

@@ -136,8 +136,11 @@ class JobProcess:
             self.stop()
 
     def wait(self, seconds: float) -> int | None:
-        """Waits for the end of the process, and returns its status as `subprocess` gives it. None if it still runs."""
-        assert self._process is not None  # noqa: S101 - the caller has started it
+        """Waits for the end of the process, and returns its status as `subprocess` gives it. None if it still runs, or was
+        not started.
+        """
+        if self._process is None:
+            return None
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -204,6 +204,8 @@ def _facts(row: JobRow, job: Job | None, now: float) -> Iterator[tuple[str, str]
     yield "time", ", ".join(times)
     if row.holder is not None:
         yield "worker", row.holder
+    if row.kept is not None:
+        yield "kept", f"{row.kept.path} on {row.kept.machine}, not delivered"
 
 
 def progress_line(sets: Sequence[SetRow]) -> str:
@@ -279,6 +281,7 @@ def job_object(row: JobRow) -> dict[str, Any]:
         "base": row.base,
         "worker": row.holder,
         "is_cancelled": row.is_cancelled,
+        "undelivered": None if row.kept is None else {"machine": row.kept.machine, "path": row.kept.path},
         "created_at": _iso(row.created_at),
         "started_at": _iso(row.started_at),
         "ended_at": _iso(row.ended_at),

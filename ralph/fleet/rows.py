@@ -31,6 +31,20 @@ class Submitted(Struct, frozen=True):
     has_new_limits: bool
 
 
+class Kept(Struct, frozen=True, kw_only=True):
+    """Work of a job that the git host has not taken, on the machine that keeps it."""
+
+    set_name: str
+    job: str
+    generation: int
+    place: str
+    machine: str
+    path: str
+    tries: int = 0
+    is_retried: bool = False
+    is_over: bool = False
+
+
 class JobRow(Struct, frozen=True, kw_only=True):
     """One job as `ls`, `show` and the report see it. Times are seconds since 1970."""
 
@@ -62,6 +76,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     created_at: float
     started_at: float | None
     ended_at: float | None
+    kept: Kept | None = None
 
     @property
     def job(self) -> Job:
@@ -151,6 +166,8 @@ class TakeUp(Struct, frozen=True, kw_only=True):
     """Commits that earlier takeups of the job have pushed, or were about to push."""
     ending: Final | None = None
     """The job's process must not start again, and this is why. The work so far is delivered."""
+    kept: Kept | None = None
+    """The work that this machine keeps of the job. The takeup delivers it and does nothing else."""
 
 
 class Later(Struct, frozen=True):
@@ -182,8 +199,13 @@ def of_job(set_name: str, job: str) -> tuple[Any, ...]:
     return (jobs.c.set_name == set_name, jobs.c.id == job)
 
 
-def job_row(row: Any) -> JobRow:
-    return JobRow(**{**row._mapping, "state": JobState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
+def job_row(row: Any, kept: Kept | None = None) -> JobRow:
+    values = {**row._mapping, "state": JobState(row.state), "kept": kept}  # noqa: SLF001 - SQLAlchemy's public name
+    return JobRow(**values)
+
+
+def kept_row(row: Any) -> Kept:
+    return Kept(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def limits_from(text: bytes) -> SetLimits:
@@ -215,10 +237,12 @@ def new_row(set_name: str, position: int, job: Job, content: bytes, now: float) 
     }
 
 
-def columns_of_end(now: float, exit_code: int, outcome: Outcome, reason: str) -> dict[str, Any]:
+def columns_of_end(
+    now: float, exit_code: int, outcome: Outcome, reason: str, state: JobState = JobState.DONE
+) -> dict[str, Any]:
     """The columns of a job that has ended."""
     return {
-        "state": JobState.DONE.value,
+        "state": state.value,
         "exit_code": exit_code,
         "outcome": outcome.value,
         "reason": reason,
@@ -230,8 +254,7 @@ def columns_of_end(now: float, exit_code: int, outcome: Outcome, reason: str) ->
 
 def columns_of_cancel(now: float) -> dict[str, Any]:
     """The columns of a cancelled job."""
-    ended = columns_of_end(now, _CANCELLED_EXIT, Outcome.INTERRUPTED, "cancelled")
-    return {**ended, "state": JobState.CANCELLED.value}
+    return columns_of_end(now, _CANCELLED_EXIT, Outcome.INTERRUPTED, "cancelled", JobState.CANCELLED)
 
 
 def columns_of_next(attempt: int, not_before: float, reason: str) -> dict[str, Any]:

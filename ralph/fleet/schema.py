@@ -104,6 +104,21 @@ logs = sa.Table(
     sa.Index("logs_of_job", "set_name", "job", "number"),
 )
 
+# Work that no git host has taken. Only the machine that keeps it takes up the job, to deliver it.
+undelivered = sa.Table(
+    "undelivered",
+    metadata,
+    sa.Column("set_name", sa.Text, primary_key=True),
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),  # of the takeup that left it
+    sa.Column("place", sa.Text, nullable=False),  # the id of the state directory
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),  # to deliver it
+    sa.Column("is_retried", sa.Boolean, nullable=False),  # by the user: what did not end with 0 goes on
+    sa.Column("is_over", sa.Boolean, nullable=False),  # delivered or discarded: the machine removes it
+)
+
 holds = sa.Table(
     "holds",
     metadata,

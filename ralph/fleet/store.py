@@ -20,16 +20,28 @@ from ralph.fleet.rows import (
     FINAL_STATES,
     AttemptRow,
     JobRow,
+    Kept,
     LogLine,
     SetRow,
     Submitted,
     columns_of_cancel,
     job_row,
+    kept_row,
     limits_from,
     new_row,
     of_job,
 )
-from ralph.fleet.schema import attempts, executors, jobs, logs, metadata, sets, translated
+from ralph.fleet.schema import (
+    attempts,
+    checkpoints,
+    executors,
+    jobs,
+    logs,
+    metadata,
+    sets,
+    translated,
+    undelivered,
+)
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +61,7 @@ class FleetStore:
     def __init__(self, database: Database, engine: sa.Engine | None = None) -> None:
         self._database = database
         self._engine = translated(engine or make_engine(database), database)
+        self._has_kept = False
 
     def create(self) -> None:
         """Makes the tables that are missing. Several processes may do so at once."""
@@ -109,13 +122,15 @@ class FleetStore:
             ).rowcount
         return idle, running
 
-    def retry(self, set_name: str, ids: Sequence[str] | None) -> int:
+    def retry(self, set_name: str, ids: Sequence[str] | None, *, discards: bool = False) -> int:
         """Lets jobs that have ended begin another attempt: those named, or all of the set that did not end with 0.
-        Returns their number. Blocked jobs wait again.
+        Returns their number. Blocked jobs wait again. What a machine keeps of a job is delivered first. If `discards` is
+        True, these jobs begin anew, also those that wait for that machine.
         """
         with self._engine.begin() as c:
             failed = [jobs.c.exit_code != 0] if ids is None else []
-            again = [*self._chosen(set_name, ids), jobs.c.state.in_(FINAL_STATES), *failed]
+            ended = sa.and_(jobs.c.state.in_(FINAL_STATES), *failed)
+            again = [*self._chosen(set_name, ids), sa.or_(ended, is_kept()) if discards else ended]
             values = {
                 "attempt": jobs.c.attempt + 1,
                 "tries": 0,
@@ -133,13 +148,23 @@ class FleetStore:
                 "result": None,
             }
             waiting = sa.case((jobs.c.after == "[]", JobState.QUEUED.value), else_=JobState.WAITING.value)
-            count = c.execute(jobs.update().where(*again).values(**values, state=waiting)).rowcount
+            found = list(c.execute(sa.select(jobs.c.id).where(*again)).scalars())
+            for at in range(0, len(found), _MOST_PARAMETERS):
+                some = found[at : at + _MOST_PARAMETERS]
+                theirs = (undelivered.c.set_name == set_name, undelivered.c.job.in_(some))
+                c.execute(undelivered.update().where(*theirs).values(is_retried=True, tries=0))
+                if discards:
+                    c.execute(undelivered.update().where(*theirs).values(is_over=True))
+                    saved = (checkpoints.c.set_name == set_name, checkpoints.c.job.in_(some))
+                    c.execute(checkpoints.delete().where(*saved))
+                these = self._chosen(set_name, some)
+                c.execute(jobs.update().where(*these).values(**values, state=waiting))
             c.execute(
                 jobs.update()
                 .where(jobs.c.set_name == set_name, jobs.c.state == JobState.BLOCKED.value)
                 .values(**{**values, "attempt": jobs.c.attempt}, state=JobState.WAITING.value)
             )
-        return count
+        return len(found)
 
     def exists(self) -> bool:
         """Whether the store has the fleet's tables. Makes nothing."""
@@ -185,12 +210,26 @@ class FleetStore:
         if set_name is not None:
             query = query.where(jobs.c.set_name == set_name)
         with reading(self._engine) as c:
-            return [job_row(row) for row in c.execute(query)]
+            kept = self._kept(c, undelivered.c.set_name == set_name if set_name is not None else sa.true())
+            return [job_row(row, kept.get((row.set_name, row.id))) for row in c.execute(query)]
 
     def job_row(self, set_name: str, job: str) -> JobRow | None:
         with reading(self._engine) as c:
             row = c.execute(sa.select(jobs).where(*of_job(set_name, job))).one_or_none()
-        return None if row is None else job_row(row)
+            return None if row is None else job_row(row, self._kept_of(c, set_name, job))
+
+    def _kept_of(self, c: sa.Connection, set_name: str, job: str) -> Kept | None:
+        of_this = (undelivered.c.set_name == set_name, undelivered.c.job == job)
+        return self._kept(c, *of_this).get((set_name, job))
+
+    def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], Kept]:
+        """The work that machines keep, by set and job. An older ralph has made no table for it, and a command that reads makes none."""
+        schema = SCHEMA if self._database.is_postgres else None
+        self._has_kept = self._has_kept or sa.inspect(c).has_table(undelivered.name, schema=schema)
+        if not self._has_kept:
+            return {}
+        rows = c.execute(sa.select(undelivered).where(*which, undelivered.c.is_over.is_(False)))
+        return {(row.set_name, row.job): kept_row(row) for row in rows}
 
     def attempt_rows(self, set_name: str, job: str | None = None) -> list[AttemptRow]:
         query = sa.select(attempts).where(attempts.c.set_name == set_name)
@@ -253,6 +292,12 @@ class FleetStore:
                     f"the set {other} has an open job {job.id} on the same repository, and both would use "
                     f"refs/ralph/{job.id}: give this job another id, or wait for that set"
                 )
+
+
+def is_kept() -> Any:
+    """The condition for a job of which a machine keeps work, so that only this machine may take it up."""
+    this = (undelivered.c.set_name == jobs.c.set_name, undelivered.c.job == jobs.c.id)
+    return sa.exists().where(*this, undelivered.c.is_over.is_(False)).correlate(jobs)
 
 
 def _refuse_other_partition(set_name: str, known: bytes, limits: SetLimits) -> None:

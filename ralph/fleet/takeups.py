@@ -19,6 +19,8 @@ from ralph.fleet.rows import (
     MOST_COUNTED,
     OPEN_STATES,
     DueJob,
+    JobRow,
+    Kept,
     Later,
     NotOurs,
     OpenSet,
@@ -27,16 +29,17 @@ from ralph.fleet.rows import (
     columns_of_cancel,
     columns_of_end,
     columns_of_next,
+    kept_row,
     limits_from,
     of_job,
     storable,
 )
-from ralph.fleet.schema import attempts, checkpoints, executors, holds, jobs, logs, sets
-from ralph.fleet.store import FleetStore
+from ralph.fleet.schema import attempts, checkpoints, executors, holds, jobs, logs, sets, undelivered
+from ralph.fleet.store import FleetStore, is_kept
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ralph.fleet.jobs import SetLimits
 
@@ -65,19 +68,27 @@ class WorkerStore(FleetStore):
             )
             found_workers = c.execute(seen.group_by(executors.c.set_name)).all()
             workers: dict[str, int] = dict(found_workers)
-            due = (jobs.c.state == JobState.QUEUED.value, jobs.c.not_before <= now)
+            due = (jobs.c.state == JobState.QUEUED.value, jobs.c.not_before <= now, ~is_kept())
+            running = (jobs.c.state == JobState.RUNNING.value, ~is_kept())
             found = [
                 OpenSet(
                     name=row.name,
                     open_jobs=self._count(c, row.name, jobs.c.state.in_(OPEN_STATES)),
                     due_jobs=self._count(c, row.name, *due),
-                    running_jobs=self._count(c, row.name, jobs.c.state == JobState.RUNNING.value),
+                    running_jobs=self._count(c, row.name, *running),
                     concurrency=limits_from(row.limits).concurrency,
                     workers=workers.get(row.name, 0),
                 )
                 for row in c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
             ]
         return [one for one in found if one.open_jobs]
+
+    def exit_codes(self, set_names: Collection[str]) -> set[int]:
+        """The exit codes of the jobs of these sets, or of all."""
+        ours = [jobs.c.set_name.in_(set_names)] if set_names else []
+        query = sa.select(jobs.c.exit_code).where(jobs.c.exit_code.is_not(None), *ours).distinct()
+        with reading(self._engine) as c:
+            return set(c.execute(query).scalars())
 
     def _count(self, c: sa.Connection, set_name: str, *conditions: Any) -> int:
         some = sa.select(sa.literal(1)).where(jobs.c.set_name == set_name, *conditions).limit(MOST_COUNTED)
@@ -97,7 +108,7 @@ class WorkerStore(FleetStore):
             *(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value),
             *(jobs.c.is_queued.is_(False), jobs.c.claimed_until < sa.bindparam("now")),
             # The engine could wait for the time too, but by the clocks of the workers.
-            jobs.c.not_before <= sa.bindparam("now"),
+            *(jobs.c.not_before <= sa.bindparam("now"), ~is_kept()),
         )
         with reading(self._engine) as c:
             if not c.execute(sa.select(sa.exists().where(*due)), {"now": self._now(c)}).scalar():
@@ -173,19 +184,20 @@ class WorkerStore(FleetStore):
             query = (
                 sa.select(jobs.c.id, jobs.c.attempt, jobs.c.generation)
                 .where(jobs.c.set_name == set_name, sa.or_(jobs.c.state == JobState.RUNNING.value, begun))
+                .where(~is_kept())
                 .order_by(jobs.c.position)
                 .limit(MOST_COUNTED)
             )
             return [(row.id, row.attempt, row.generation) for row in c.execute(query)]
 
-    def begin_again(self, set_name: str, job: str, attempt: int, generation: int) -> None:
+    def begin_again(self, set_name: str, job: str, attempt: int, generation: int, reason: str) -> None:
         """Plans the next attempt of a job whose workflow has ended in the engine although the job has not."""
         with self._engine.begin() as c:
             row = self._locked_row(c, set_name, job)
             is_open = row is not None and row.state in {JobState.QUEUED.value, JobState.RUNNING.value}
             if is_open and (row.attempt, row.generation) == (attempt, generation):
                 self._close_lost_attempts(c, set_name, job, self._now(c))
-                again = columns_of_next(attempt, 0.0, "the engine had lost it")
+                again = columns_of_next(attempt, 0.0, reason)
                 self._set(c, set_name, job, **again, generation=generation + 1)
 
     def mark_queued(self, set_name: str, due: Iterable[DueJob]) -> None:
@@ -216,6 +228,9 @@ class WorkerStore(FleetStore):
                 limits = self._limits_in(c, set_name)
                 granted = None if limits.max_budget_usd is None else row.reserved_usd
                 return _taken(row, row.generation, row.tries, limits, granted)
+            kept = self._kept_of(c, set_name, job)
+            if kept is not None:  # a worker was killed while it kept the work
+                return self._later(c, row, now, f"its work is on {kept.machine}: {kept.path}")
             self._close_lost_attempts(c, set_name, job, now)
             if row.is_cancelled:
                 self._set(c, set_name, job, **columns_of_cancel(now), generation=row.generation + 1)
@@ -232,33 +247,102 @@ class WorkerStore(FleetStore):
                 )
                 self._set(c, set_name, job, **ended, generation=row.generation + 1)
                 return NotOurs()
-            generation = row.generation + 1
-            self._set(
-                c,
-                set_name,
-                job,
-                state=JobState.RUNNING.value,
-                generation=generation,
-                tries=row.tries + 1,
-                holder=executor,
-                reserved_usd=granted or 0.0,
-                started_at=row.started_at or now,
-                is_queued=True,
-                reason=None,
-            )
-            c.execute(
-                attempts.insert().values(
-                    set_name=set_name,
-                    job=job,
-                    generation=generation,
-                    attempt=attempt,
-                    executor=executor,
-                    machine=machine,
-                    started_at=now,
-                )
-            )
-        taken = _taken(row, generation, row.tries + 1, limits, granted)
+            self._begin(c, row, now, executor, machine, tries=row.tries + 1, reserved_usd=granted or 0.0)
+        taken = _taken(row, row.generation + 1, row.tries + 1, limits, granted)
         return taken if obstacle is None else msgspec.structs.replace(taken, ending=obstacle)
+
+    def _begin(
+        self,
+        c: sa.Connection,
+        row: Any,
+        now: float,
+        executor: str,
+        machine: str,
+        *,
+        tries: int,
+        reserved_usd: float = 0.0,
+    ) -> None:
+        self._set(
+            c,
+            row.set_name,
+            row.id,
+            state=JobState.RUNNING.value,
+            generation=row.generation + 1,
+            tries=tries,
+            holder=executor,
+            reserved_usd=reserved_usd,
+            started_at=row.started_at or now,
+            is_queued=True,
+            reason=None,
+        )
+        c.execute(
+            attempts.insert().values(
+                set_name=row.set_name,
+                job=row.id,
+                generation=row.generation + 1,
+                attempt=row.attempt,
+                executor=executor,
+                machine=machine,
+                started_at=now,
+            )
+        )
+
+    # --- what this machine keeps
+
+    def kept_at(self, place: str) -> list[tuple[Kept, JobRow, bool]]:
+        """The work that the state directory `place` keeps, its job, and whether that job's time has come."""
+        with reading(self._engine) as c:
+            now = self._now(c)
+            kept = [
+                kept_row(row) for row in c.execute(sa.select(undelivered).where(undelivered.c.place == place))
+            ]
+        found = [(one, self.job_row(one.set_name, one.job)) for one in kept]
+        return [(one, row, row.not_before <= now) for one, row in found if row is not None]
+
+    def keep(self, taken: TakeUp, kept: Kept) -> bool:
+        """Records what this machine keeps of a job, so that no other one takes it up. Returns False if the job is not this
+        worker's any more. May be called again.
+        """
+        with self._engine.begin() as c:
+            row = self._locked_row(c, taken.set_name, taken.id)
+            if row is None or row.generation != taken.generation:
+                return False
+            self._put(c, kept)
+        return True
+
+    def adopt(self, kept: Kept, holder: str) -> None:
+        """Records what a worker kept that was killed, or stopped while the store was away, if nobody has taken the job
+        since.
+        """
+        with self._engine.begin() as c:
+            row = self._locked_row(c, kept.set_name, kept.job)
+            if row is not None and (row.generation, row.holder) == (kept.generation, holder):
+                self._put(c, kept)
+
+    def _put(self, c: sa.Connection, kept: Kept) -> None:
+        c.execute(undelivered.delete().where(*_is_kept_as(kept)))
+        c.execute(undelivered.insert().values(**msgspec.structs.asdict(kept)))
+
+    def forget(self, kept: Kept) -> None:
+        """The machine has nothing of this any more."""
+        with self._engine.begin() as c:
+            c.execute(undelivered.delete().where(*_is_kept_as(kept)))
+
+    def take_to_deliver(self, kept: Kept, seen: JobRow, *, executor: str, machine: str) -> TakeUp | NotOurs:
+        """Begins to deliver what this machine keeps. `seen` is the job as `kept_at` returned it."""
+        with self._engine.begin() as c:
+            now = self._now(c)
+            row = self._locked_row(c, kept.set_name, kept.job)
+            if row is None or (row.state, row.generation) != (seen.state.value, seen.generation):
+                return NotOurs()
+            self._close_lost_attempts(c, row.set_name, row.id, now)
+            if row.is_cancelled:
+                self._set(c, row.set_name, row.id, **columns_of_cancel(now), generation=row.generation + 1)
+                return NotOurs()
+            limits = self._limits_in(c, kept.set_name)
+            self._begin(c, row, now, executor, machine, tries=row.tries)
+        taken = _taken(row, row.generation + 1, row.tries, limits, None)
+        return msgspec.structs.replace(taken, kept=kept)
 
     def is_current(self, taken: TakeUp) -> tuple[bool, bool]:
         """Whether the job is still this worker's, and whether a user has cancelled it."""
@@ -279,6 +363,10 @@ class WorkerStore(FleetStore):
     def set_pushed(self, taken: TakeUp, commit: str) -> bool:
         """Records which commit is at the job's branch."""
         return self._set_if_current(taken, commit=commit)
+
+    def note(self, taken: TakeUp, reason: str) -> bool:
+        """Records what a running job waits for."""
+        return self._set_if_current(taken, reason=storable(reason))
 
     def spend(self, taken: TakeUp, cost_usd: float, turns: int) -> bool:
         """Records what the whole job has spent until now. The reservation shrinks by what is new."""
@@ -354,12 +442,14 @@ class WorkerStore(FleetStore):
         result: str = "",
         commit: str | None = None,
         keeps_checkpoint: bool = False,
+        is_delivered: bool = True,
     ) -> bool:
-        """Ends the job. `keeps_checkpoint` is True if `retry` is to resume it from there. Returns False if the job is not
-        this worker's any more. May be called again.
+        """Ends the job. `keeps_checkpoint` is True if `retry` is to resume it from there. `is_delivered` is False if a machine
+        keeps its work. Returns False if the job is not this worker's any more. May be called again.
         """
         reason = storable(reason)
         outcome = outcome_of(exit_code)
+        state = JobState.DONE if is_delivered else JobState.UNDELIVERED
         with self._engine.begin() as c:
             now = self._now(c)
             row = self._locked_row(c, taken.set_name, taken.id)
@@ -368,21 +458,30 @@ class WorkerStore(FleetStore):
             values = (
                 columns_of_cancel(now)
                 if row.is_cancelled
-                else columns_of_end(now, exit_code, outcome, reason)
+                else columns_of_end(now, exit_code, outcome, reason, state)
             )
             self._set(
                 c, taken.set_name, taken.id, **values, result=storable(result), commit=commit or row.commit
             )
             self._end_attempt(c, taken, row, now, exit_code=exit_code, reason=reason)
+            self._end_keeping(c, taken, is_delivered=is_delivered)
             if not keeps_checkpoint:
                 c.execute(checkpoints.delete().where(*_checkpoint_of(taken.set_name, taken.id)))
         return True
 
     def plan_next(
-        self, taken: TakeUp, *, exit_code: int, delay_s: float, reason: str, is_try: bool = True
+        self,
+        taken: TakeUp,
+        *,
+        exit_code: int,
+        delay_s: float,
+        reason: str,
+        is_try: bool = True,
+        is_delivered: bool = True,
     ) -> bool:
         """Ends this attempt and plans the next. `is_try` is False if the attempt does not count, because the worker was
-        told to stop. Returns False if the job is not this worker's any more. May be called again.
+        told to stop. `is_delivered` is as in `end_job`. Returns False if the job is not this worker's any more. May be called
+        again.
         """
         reason = storable(reason)
         with self._engine.begin() as c:
@@ -391,6 +490,7 @@ class WorkerStore(FleetStore):
             if row is None or row.generation != taken.generation or row.attempt != taken.attempt:
                 return row is not None and row.generation == taken.generation
             self._end_attempt(c, taken, row, now, exit_code=exit_code, reason=reason)
+            self._end_keeping(c, taken, is_delivered=is_delivered)
             if row.is_cancelled:
                 self._set(c, taken.set_name, taken.id, **columns_of_cancel(now))
             else:
@@ -484,6 +584,10 @@ class WorkerStore(FleetStore):
             .values(ended_at=now, exit_code=exit_code, reason=reason, turns=row.turns, cost_usd=row.cost_usd)
         )
 
+    def _end_keeping(self, c: sa.Connection, taken: TakeUp, *, is_delivered: bool) -> None:
+        if is_delivered and taken.kept is not None:
+            c.execute(undelivered.update().where(*_is_kept_as(taken.kept)).values(is_over=True))
+
     def _obstacle(
         self,
         c: sa.Connection,
@@ -540,6 +644,11 @@ def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd
 
 def _current(taken: TakeUp) -> tuple[Any, ...]:
     return (*of_job(taken.set_name, taken.id), jobs.c.generation == taken.generation)
+
+
+def _is_kept_as(kept: Kept) -> tuple[Any, ...]:
+    u = undelivered.c
+    return (u.set_name == kept.set_name, u.job == kept.job, u.generation == kept.generation)
 
 
 def _checkpoint_of(set_name: str, job: str) -> tuple[Any, ...]:

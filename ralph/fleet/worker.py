@@ -18,20 +18,22 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
 from ralph.fleet.attempt import LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
+from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.engine import Engine
 from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_process import fingerprint
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
 from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
-from ralph.fleet.rows import NotOurs, OpenSet, TakeUp
+from ralph.fleet.rows import Kept, NotOurs, OpenSet, TakeUp
 from ralph.fleet.takeups import WorkerStore
+from ralph.fleet.undelivered import BUNDLE, MOST_BYTES, Undelivered
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.machine.processes import stop_ignoring_ends
@@ -40,17 +42,20 @@ from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from ralph.fleet.database import Database
+    from ralph.fleet.rows import JobRow
 
 DRAIN_S = 20.0
 """How long a running job may go on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
 _TICK_S = 0.5
 _ASK_S = 1.0
+PUSH_S = 90.0
+"""After the drain, a job may take so long to push. A git host may never answer: then its work is kept here."""
 HAND_BACK_S = 120.0
-"""After the drain, a job may take so long to be handed back. Its push may hang: a git host that never answers."""
+"""After the drain, a job may take so long to be handed back."""
 _SUPERVISE_S = 1.0
 _LOOK_AFTER_OTHERS_S = 5.0
 _IDLE_S = 3.0
@@ -99,13 +104,19 @@ class _Supervisor:
         self._options = options
         self._environment = environment
         self._tell = tell
-        self._slots: dict[int, str] = {}
+        self._slots: dict[int, str | None] = {}
+        """The processes, and their sets. None for the one that delivers."""
+        self._undelivered = Undelivered(database.folder)
+        self._looks_at_all_kept = True
+        self._may_deliver_at = 0.0
+        self._is_full = False
         self._signals: list[int] = []
         self._may_fork_at = 0.0
         self._restart_s = _RESTART_S
 
     def run(self) -> int:
         prepare(self._database)
+        self._undelivered.identity()  # while the disk has room
         _remove_left_folders(self._database)
         stop = StopEvent()
         waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=True)
@@ -120,13 +131,14 @@ class _Supervisor:
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves SIGHUP
                 signal.signal(number, heard)
+        codes: Iterable[int] = ()
         with suppress(WaitStoppedError):
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
             patiently(self._created, waiting=waiting)
             patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
             self._tell(f"working on {self._database.safe_text} with {_counted(self._options.slots, 'slot')}")
-            self._supervise(waiting)
-        return self._ended()
+            codes = self._supervise(waiting)
+        return self._ended(codes)
 
     def _created(self) -> None:
         store = WorkerStore(self._database)
@@ -148,18 +160,56 @@ class _Supervisor:
             if row.open_jobs and (not self._options.sets or row.name in self._options.sets)
         ]
 
-    def _supervise(self, waiting: Waiting) -> None:
+    def _supervise(self, waiting: Waiting) -> Iterable[int]:
+        """Returns the exit codes of the jobs, if all have ended and the worker was to end then."""
         while not self._signals:
             self._reap()
             rows = patiently(self._rows, waiting=waiting)
-            if not rows and not self._slots and self._options.until_done:
-                return
-            for name in _wanted(rows, list(self._slots.values()), self._options.slots):
+            delivers = time.monotonic() >= self._may_deliver_at and patiently(
+                self._has_to_deliver, waiting=waiting
+            )
+            if not rows and not self._slots and not delivers and self._options.until_done:
+                return patiently(self._codes, waiting=waiting)
+            slots = [name for name in self._slots.values() if name is not None]
+            names = [] if self._is_at_the_bound() else _wanted(rows, slots, self._options.slots)
+            for name in [*([None] if delivers else []), *names]:
                 if time.monotonic() >= self._may_fork_at and not self._signals:
                     self._fork(name)
             waiting.stop.wait(_SUPERVISE_S)
+        return ()
 
-    def _fork(self, set_name: str) -> None:
+    def _codes(self) -> set[int]:
+        store = WorkerStore(self._database)
+        try:
+            return store.exit_codes(self._options.sets)
+        finally:
+            store.close()
+
+    def _has_to_deliver(self) -> bool:
+        """Whether this machine keeps something that is to be delivered or removed now."""
+        if None in self._slots.values() or not any(self._undelivered.all()):
+            return False
+        self._may_deliver_at = time.monotonic() + _LOOK_AFTER_OTHERS_S
+        looks, self._looks_at_all_kept = self._looks_at_all_kept, False
+        store = WorkerStore(self._database)
+        try:
+            kept = store.kept_at(self._undelivered.identity())
+        finally:
+            store.close()
+        return looks or any(
+            one.is_over or (is_due and _is_ours(row, self._options)) for one, row, is_due in kept
+        )
+
+    def _is_at_the_bound(self) -> bool:
+        was_full, self._is_full = self._is_full, self._undelivered.is_full()
+        if self._is_full and not was_full:
+            self._tell(
+                f"{self._undelivered.folder} has {MOST_BYTES >> 20:,} MiB of work that was not delivered: no job begins here "
+                "until it is delivered or discarded (ralph fleet ls)"
+            )
+        return self._is_full
+
+    def _fork(self, set_name: str | None) -> None:
         # A signal between the fork and the child's own handlers would be lost.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
@@ -173,13 +223,13 @@ class _Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def _become_slot(self, set_name: str, supervisor: int) -> NoReturn:
+    def _become_slot(self, set_name: str | None, supervisor: int) -> NoReturn:
         code = _BUG_EXIT
         try:
             refuse_pickles()
-            code = _Slot(self._database, self._options, self._environment, set_name, self._tell).run(
-                supervisor
-            )
+            kind = _Slot if set_name is not None else _Courier
+            slot = kind(self._database, self._options, self._environment, set_name or "", self._tell)
+            code = slot.run(supervisor)
         except BaseException as error:  # noqa: BLE001 - a forked process must never return into the supervisor
             self._tell(f"a slot ended: {self._database.without_password(str(error))}")
         finally:
@@ -195,10 +245,11 @@ class _Supervisor:
                 else:
                     self._may_fork_at = time.monotonic() + self._restart_s
                     self._restart_s = min(2 * self._restart_s, _LONGEST_RESTART_S)
+                    self._looks_at_all_kept = True
                     _remove_left_folders(self._database)
 
-    def _ended(self) -> int:
-        """Waits for the slots, which got the signal too. The second signal ends them."""
+    def _ended(self, codes: Iterable[int]) -> int:
+        """Waits for the slots, which got the signal too. The second signal ends them. `codes` are those of the jobs."""
         if self._slots:
             self._tell(
                 f"stopping: what runs has {self._options.drain_s:g} s to end, then it is handed back "
@@ -209,7 +260,7 @@ class _Supervisor:
             time.sleep(0.05)
         _remove_left_folders(self._database)  # a dying run may have written while its folder was removed
         if not self._signals:
-            return 0
+            return worst_exit_code(codes)
         return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
 
 
@@ -249,6 +300,7 @@ class _Slot:
         self._set_name = set_name
         self._tell = tell
         self._machine = _machine()
+        self._undelivered = Undelivered(database.folder)
         self._limits = SetLimits()
         self._executor = f"{self._machine}-{os.getpid()}-{secrets.token_hex(4)}"
         self._signals = 0
@@ -293,6 +345,7 @@ class _Slot:
             machine=self._machine,
             folder=folder,
             repositories=self._database.folder / "repositories",
+            undelivered=self._undelivered,
             hidden=self._database.private_places,
             environment=self._environment,
             tell=self._tell,
@@ -311,7 +364,11 @@ class _Slot:
 
     def _serve(self, worker: Worker) -> None:
         limits = worker.ask(lambda: worker.store.limits(self._set_name))
-        engine = Engine(self._database, self._executor, self._set_name, lambda *job: self._work(worker, *job))
+
+        def work(*job: Any) -> None:
+            self._work(worker, "/".join(job[:2]), functools.partial(self._taken, worker, *job))
+
+        engine = Engine(self._database, self._executor, self._set_name, work)
         # An engine that has launched in part cannot launch again: a new slot tries again.
         engine.launch(limits)
         self._limits = limits
@@ -335,8 +392,8 @@ class _Slot:
 
     # --- the thread of the engine
 
-    def _work(self, worker: Worker, set_name: str, job: str, attempt: int) -> None:
-        """Works on one attempt. If the job is lost, or the process ends, it never returns: the engine must not record
+    def _work(self, worker: Worker, name: str, take: Callable[[], TakeUp | None]) -> None:
+        """Works on one attempt, which `take` begins. If the job is lost, or the process ends, it never returns: the engine must not record
         the end of a workflow that another worker continues.
         """
         try:
@@ -344,7 +401,7 @@ class _Slot:
                 self._is_busy = not (self._signals or self._hard_stop.is_set())
             if not self._is_busy:
                 self._for_ever()
-            taken = worker.ask(lambda: self._taken(worker, set_name, job, attempt))
+            taken = worker.ask(take)
             if taken is None:
                 return self._end_work()
             takeup = Takeup(worker, taken)
@@ -362,7 +419,7 @@ class _Slot:
             self._exit_code = _DISK_EXIT
             self._end_work()
         except LostError:
-            self._tell(f"{set_name}/{job}: another worker has taken over this job; nothing was pushed")
+            self._tell(f"{name}: another worker has taken over this job; nothing was pushed")
             self._exit_code = _LOST_EXIT
             self._for_ever()
         except WaitStoppedError:
@@ -372,7 +429,7 @@ class _Slot:
             self._exit_code = _STORE_EXIT
             self._for_ever()
         except Exception as error:  # noqa: BLE001 - the workflow must stay open: a survivor takes the job over
-            self._tell(f"{set_name}/{job}: {self._database.without_password(describe_bug(error))}")
+            self._tell(f"{name}: {self._database.without_password(describe_bug(error))}")
             self._exit_code = _BUG_EXIT
             self._for_ever()
 
@@ -389,6 +446,10 @@ class _Slot:
             base_url = row.job.base_url
         except UnknownFormatError:
             base_url = None  # the takeup refuses it with the reason
+        if self._undelivered.is_full():
+            reason = f"{self._machine} keeps too much work that was not delivered"
+            worker.store.begin_again(set_name, job, attempt, row.generation, reason)
+            return None
         taken = worker.store.take_up(
             set_name,
             job,
@@ -419,7 +480,7 @@ class _Slot:
 
     def _look_after(self, worker: Worker, engine: Engine) -> None:
         """Tends the queue until the slot must end. Raises WaitStoppedError then, too."""
-        every = {
+        every: dict[Callable[[Worker, Engine], None], float] = {
             self._give: _TICK_S,
             self._ask_about_own: _ASK_S,
             self._release: _RELEASE_S,
@@ -453,7 +514,7 @@ class _Slot:
             for job, attempt, generation in unended
         }
         for workflow in ids.keys() - engine.live(list(ids)):
-            worker.store.begin_again(self._set_name, *ids[workflow])
+            worker.store.begin_again(self._set_name, *ids[workflow], "the engine had lost it")
             self._tell(f"{workflow.rpartition('/')[0]}: the engine had lost it; it begins again")
 
     def _renew_limits(self, worker: Worker, engine: Engine) -> None:
@@ -477,7 +538,7 @@ class _Slot:
             worker.store.mark_queued(self._set_name, due)
             self._idle_since = time.monotonic()
 
-    def _ask_about_own(self, worker: Worker, _engine: Engine) -> None:
+    def _ask_about_own(self, worker: Worker, _engine: Engine | None = None) -> None:
         """Stops the running job if a user has cancelled it or another worker has taken it."""
         with self._takeup_lock:
             running = self._running
@@ -514,6 +575,8 @@ class _Slot:
         with self._takeup_lock:
             if self._is_busy:
                 return False
+            if self._undelivered.is_full():
+                return True
             idle_s = time.monotonic() - self._idle_since
         rows = worker.ask(worker.store.open_sets)
         own = next((row for row in rows if row.name == self._set_name), None)
@@ -547,12 +610,12 @@ class _Slot:
                 self._drain_ends = now + self._options.drain_s
             if must_end_now(self._signals, now - self._drain_ends):
                 if running is not None:
-                    running.stop(Stop.LOST)
+                    running.stop(Stop.AT_ONCE)
                 break
             if not is_busy:
                 break
             if now > self._drain_ends and running is not None:
-                running.stop(Stop.DRAINED)
+                running.stop(Stop.DRAINED if now < self._drain_ends + PUSH_S else Stop.AT_ONCE)
         self._hard_stop.set()
         time.sleep(_HARD_STOP_S)  # the main thread ends the process before, unless the engine's library waits
         os._exit(_LOST_EXIT)
@@ -565,6 +628,73 @@ class _Slot:
                 if not self._is_busy:
                     return
             time.sleep(0.05)
+
+
+class _Courier(_Slot):
+    """Delivers what this machine keeps, beside the slots and without the engine: it asks no model, and the jobs may be taken
+    by this machine alone.
+    """
+
+    def _serve(self, worker: Worker) -> None:
+        thread = threading.Thread(target=self._deliver_all, args=(worker,), daemon=True)
+        thread.start()
+        while thread.is_alive() and not self._hard_stop.wait(_TICK_S):
+            worker.ask(functools.partial(self._ask_about_own, worker))
+
+    def _deliver_all(self, worker: Worker) -> None:
+        identity = self._undelivered.identity()
+        known = {
+            (one.set_name, one.job, one.generation)
+            for one, *_ in worker.ask(lambda: worker.store.kept_at(identity))
+        }
+        for place in self._undelivered.all():
+            if place not in known:
+                worker.ask(functools.partial(self._adopt, worker, identity, *place))
+        for kept, row, is_due in worker.ask(lambda: worker.store.kept_at(identity)):
+            if is_due and _is_ours(row, self._options) and not kept.is_over and self._is_free(worker, row):
+                self._work(
+                    worker, f"{kept.set_name}/{kept.job}", functools.partial(self._begun, worker, kept, row)
+                )
+        for kept, *_ in worker.ask(lambda: worker.store.kept_at(identity)):
+            if kept.is_over:
+                self._undelivered.remove(kept.set_name, kept.job, kept.generation)
+                worker.ask(functools.partial(worker.store.forget, kept))
+
+    def _is_free(self, worker: Worker, row: JobRow) -> bool:
+        """Whether nobody works on a job that this machine keeps. Only its own processes do."""
+        return row.state is JobState.QUEUED or _is_gone(worker.folder.with_name(row.holder or "none"))
+
+    def _begun(self, worker: Worker, kept: Kept, row: JobRow) -> TakeUp | None:
+        taken = worker.store.take_to_deliver(kept, row, executor=self._executor, machine=self._machine)
+        if isinstance(taken, NotOurs):
+            return None
+        self._tell(f"{kept.set_name}/{kept.job}: delivering {kept.path}")
+        return taken
+
+    def _adopt(self, worker: Worker, identity: str, set_name: str, job: str, generation: int) -> None:
+        """Takes what the store does not know as its own, if nobody has taken up the job since."""
+        place = self._undelivered.place_of(set_name, job, generation)
+        work = self._undelivered.work_at(set_name, job, generation)
+        row = worker.store.job_row(set_name, job)
+        is_current = row is not None and (row.state, row.generation) == (JobState.RUNNING, generation)
+        if row is None or not is_current or (work is not None and work.executor != row.holder):
+            self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
+        elif self._is_free(worker, row):
+            kept = Kept(
+                set_name=set_name,
+                job=job,
+                generation=generation,
+                place=identity,
+                machine=self._machine,
+                path=str(place / BUNDLE if work is not None else place),
+            )
+            worker.store.adopt(kept, row.holder or "")
+
+
+def _is_ours(row: JobRow, options: WorkOptions) -> bool:
+    """Whether a worker with these options may deliver this job now, if nobody does."""
+    is_open = row.state in {JobState.QUEUED, JobState.RUNNING}
+    return is_open and (not options.sets or row.set_name in options.sets)
 
 
 def must_end_now(signals: int, since_drain_s: float) -> bool:
@@ -591,6 +721,22 @@ def _lock_folder(folder: Path) -> int:
             if lock.stat().st_ino == os.fstat(descriptor).st_ino:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 return descriptor
+        os.close(descriptor)
+
+
+def _is_gone(folder: Path) -> bool:
+    """Whether the executor of this machine whose folder this is, or was, has ended."""
+    try:
+        descriptor = os.open(folder.with_name(f"{folder.name}{_LOCK_SUFFIX}"), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
         os.close(descriptor)
 
 

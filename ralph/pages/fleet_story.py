@@ -74,7 +74,7 @@ def fleet_night_of(
 
 def state_of(row: JobRow) -> str:
     """The state of a job in one word, which is one of `_WORST_FIRST`."""
-    if row.state is JobState.DONE and row.exit_code:
+    if row.state in {JobState.DONE, JobState.UNDELIVERED} and row.exit_code:
         return _FAILED
     if row.state is JobState.RUNNING and row.is_cancelled:
         return _CANCELLING
@@ -435,7 +435,7 @@ def _end_of(row: AttemptRow, job: JobRow, *, is_last: bool) -> TakeupEnd:
         return TakeupEnd.DONE
     if is_last and job.state is JobState.CANCELLED:
         return TakeupEnd.CANCELLED
-    is_end = is_last and job.state is JobState.DONE
+    is_end = is_last and job.state in {JobState.DONE, JobState.UNDELIVERED}
     if not is_end and (row.exit_code in _GOES_ON or row.exit_code > 128):
         return TakeupEnd.LATER
     return TakeupEnd.FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
@@ -13,14 +14,22 @@ if TYPE_CHECKING:
 
 
 class HttpRepository:
-    """A server on 127.0.0.1, from `with` to the end of its block. `status` is the status of all answers, or 200."""
+    """A server on 127.0.0.1, from `with` to the end of its block. `status` is the status of all answers, or 200. While
+    `is_silent` is True, it answers nothing.
+    """
 
     def __init__(self, repository: Path) -> None:
         self.status = 200
+        self.is_silent = False
+        self.asked: list[str] = []
+        """The paths of all requests."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                while outer.is_silent:
+                    time.sleep(0.02)
                 path, _, query = self.path.partition("?")
                 if outer.status != 200:
                     self.send_response(outer.status)
@@ -70,6 +79,7 @@ class HttpRepository:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.is_silent = False
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

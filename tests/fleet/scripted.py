@@ -151,9 +151,12 @@ class Place:
         return worker
 
     def finish(self, machine: str, *words: str, **environment: str) -> None:
-        """Works until all jobs have ended."""
-        worker = self.work(machine, "--until-done", *words, **environment)
-        assert worker.wait(PATIENCE_S) == 0, self.log(machine)
+        """Works until all jobs have ended, with 0."""
+        assert self.worst(machine, *words, **environment) == 0, self.log(machine)
+
+    def worst(self, machine: str, *words: str, **environment: str) -> int:
+        """Works until all jobs have ended, and returns the worker's exit code."""
+        return self.work(machine, "--until-done", *words, **environment).wait(PATIENCE_S)
 
     def git(self, *words: str, cwd: Path | None = None, stdin: str = "") -> str:
         """Runs git, in the bare repository unless `cwd` names another directory."""

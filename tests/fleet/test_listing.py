@@ -216,6 +216,7 @@ def test_the_fields_of_the_objects_stay() -> None:
         "base": None,
         "worker": None,
         "is_cancelled": False,
+        "undelivered": None,
         "created_at": "2027-01-15T07:50:00.000+00:00",
         "started_at": "2027-01-15T07:51:40.000+00:00",
         "ended_at": "2027-01-15T07:55:40.000+00:00",

@@ -146,7 +146,7 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
                 """UPDATE jobs SET content = '{"format": 99, "id": "newer", "priority": "high"}' WHERE id = 'newer'"""
             )
         store.close()
-        place.finish("a")
+        assert place.worst("a") == 74, place.log("a")
 
         refs = place.refs()
         assert refs["refs/heads/ralph/taken"] == refs["refs/heads/ralph/changed"] == foreign
@@ -204,7 +204,7 @@ def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_ove
         amended = place.git("commit-tree", "-p", "ralph/pushed^", "-m", message, tree)
         place.git("update-ref", "refs/heads/ralph/pushed", amended)
         assert place.store.retry(SET, ["pushed"]) == 1
-        place.finish("b")
+        assert place.worst("b") == 78, place.log("b")
         row = place.row("pushed")
         assert (row.exit_code, "is not of this job" in (row.reason or "")) == (78, True)
         assert place.refs()["refs/heads/ralph/pushed"] == amended
@@ -294,7 +294,7 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
         worker = place.work("c", "--until-done")
         wait_until(lambda: place.asked("hard", 1) == 3)
         assert place.store.cancel(SET, ["hard"]) == (0, 1)
-        assert worker.wait(PATIENCE_S) == 0, place.log("c")
+        assert worker.wait(PATIENCE_S) == 143, place.log("c")
         assert (place.row("hard").state.value, place.processes()) == ("cancelled", {})
 
         place.store.retry(SET, ["hard"])

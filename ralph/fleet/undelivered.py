@@ -1,0 +1,158 @@
+"""Keeps on this machine the work that a git host did not take, until it is delivered or discarded.
+
+Each takeup that left such work has a folder, which is made elsewhere and renamed to its place: it is whole or not there.
+Nothing here removes a folder because of its age or its size.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
+from ralph.machine.atomic_write import sync_directory
+from ralph.machine.opened_file import read_regular_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FOLDER = "undelivered"
+BUNDLE, _RECORD, _STATE = "work.bundle", "record.json", "session"
+MOST_BYTES = 1024**3
+"""At this size of all bundles, workers begin no job. It is about what 20 checkpoints of the largest size have, and a disk
+has that much."""
+_MOST_RECORD_BYTES = 1_000_000
+_IDENTITY = "machine"
+
+
+class KeptWork(Struct, frozen=True, kw_only=True):
+    """The work that a takeup left. Written beside the bundle, because the store may be away."""
+
+    set_name: str
+    job: str
+    generation: int
+    executor: str
+    base: str
+    """The commit at which the job began. The bundle needs it."""
+    commit: str | None
+    """The commit for the job's branch. None if there is none."""
+    checkpoint: str | None
+    """The commit of the last checkpoint. None if no file had changed, or if the job cannot be resumed."""
+    ending: Final | None
+    """How the job ends when its work is delivered. None if it then goes on."""
+    resumes_at: float
+    """When it then goes on at the earliest, by this machine's clock."""
+    result: str
+    """The last answer of the agent."""
+
+
+class Undelivered:
+    """The folder `undelivered` of one state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the fleet's folder."""
+        self.folder = folder / FOLDER
+
+    def identity(self) -> str:
+        """The id of this state directory, which is made once. A host's name would not do: containers share them."""
+        path = self.folder / _IDENTITY
+        while True:
+            with suppress(FileNotFoundError):
+                return read_regular_file(path, 100).decode()
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                new = self.folder / f".{secrets.token_hex(8)}"
+                _write(new, secrets.token_hex(8).encode())
+                try:
+                    os.link(new, path)
+                finally:
+                    new.unlink()
+
+    def is_full(self) -> bool:
+        return sum(path.stat().st_size for path in self.folder.glob(f"*/*/*/{BUNDLE}")) >= MOST_BYTES
+
+    def place_of(self, set_name: str, job: str, generation: int) -> Path:
+        """The folder of the work that a takeup left."""
+        return self.folder / set_name / job / str(generation)
+
+    def keep(
+        self, work: KeptWork, new: Path, *, state: bytes | None, write: Callable[[int], None] | None
+    ) -> None:
+        """Keeps the work. `new` is a folder to be made on the same disk. `write` writes the bundle to a descriptor; None if
+        there are no commits. Raises OSError, and what `write` raises.
+        """
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(mode=0o700)
+        write_work(work, new, state=state, write=write)
+        self.move(new, work.set_name, work.job, work.generation)
+
+    def move(self, folder: Path, set_name: str, job: str, generation: int) -> None:
+        """Moves a folder to the place of what a takeup left. Needs no room on the disk."""
+        place = self.place_of(set_name, job, generation)
+        for folder_above in (self.folder, place.parent.parent, place.parent):
+            folder_above.mkdir(mode=0o700, exist_ok=True)
+        folder.rename(place)
+        _sync(place.parent)
+
+    def work_at(self, set_name: str, job: str, generation: int) -> KeptWork | None:
+        """The work that a takeup left here. None if there is nothing, or if a whole checkout was moved here."""
+        with suppress(FileNotFoundError):
+            record = self.place_of(set_name, job, generation) / _RECORD
+            return msgspec.json.decode(read_regular_file(record, _MOST_RECORD_BYTES), type=KeptWork)
+        return None
+
+    def state_at(self, place: Path) -> bytes | None:
+        """The packed session that was kept in a folder. None if the job cannot be resumed."""
+        with suppress(FileNotFoundError):
+            return (place / _STATE).read_bytes()
+        return None
+
+    def all(self) -> Iterator[tuple[str, str, int]]:
+        """The set, the job and the generation of all that is kept here, of whichever store."""
+        for place in sorted(self.folder.glob("*/*/*")):
+            if place.name.isdigit():
+                yield place.parts[-3], place.parts[-2], int(place.name)
+
+    def remove(self, set_name: str, job: str, generation: int) -> None:
+        """Removes what was delivered or discarded."""
+        place = self.place_of(set_name, job, generation)
+        shutil.rmtree(place, ignore_errors=True)
+        for folder in (place.parent, place.parent.parent):
+            with suppress(OSError):  # it has other work
+                folder.rmdir()
+
+
+def write_work(
+    work: KeptWork, folder: Path, *, state: bytes | None, write: Callable[[int], None] | None
+) -> None:
+    """Writes the files of kept work, the record last. The parameters are those of `Undelivered.keep`."""
+    for name, content in ((BUNDLE, write), (_STATE, state), (_RECORD, msgspec.json.encode(work))):
+        if content is not None:
+            _write(folder / name, content)
+    _sync(folder)
+
+
+def _write(path: Path, content: bytes | Callable[[int], None]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+            file.flush()
+        else:
+            content(descriptor)
+        os.fsync(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_directory(descriptor)
+    finally:
+        os.close(descriptor)

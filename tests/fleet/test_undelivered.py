@@ -1,0 +1,414 @@
+"""Work that the git host does not take: whole workers, and a git host over HTTP that refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.fleet.jobs import SetLimits
+from ralph.fleet.undelivered import MOST_BYTES
+from tests.fleet.http_repository import HttpRepository
+from tests.fleet.scripted import DONE, NEVER, SET, Asked, Place, bash
+from tests.fleet.test_work import children_of, ends_after_another_signal
+from tests.patience import PATIENCE_S, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from ralph.fleet.rows import JobRow
+    from ralph.mock_api import Playable
+    from tests.services.postgres import PostgresServer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+BRANCH = "refs/heads/ralph/paid"
+
+
+class Refused:
+    """A place with one job, `paid`, whose repository is on the host `host`."""
+
+    def __init__(self, place: Place, host: HttpRepository) -> None:
+        self.place, self.host = place, host
+        self.refuse: Callable[[], None] = lambda: None
+
+    def model(self, asked: Asked) -> Playable:
+        if asked.said == 0:
+            return bash("echo paid >> kept.txt")
+        self.refuse()
+        return DONE
+
+    @property
+    def row(self) -> JobRow:
+        return self.place.row("paid")
+
+    @property
+    def requests(self) -> int:
+        return len(self.place.api.requests)
+
+    def hurry(self) -> None:
+        """Lets the job's next attempt begin now."""
+        with self.place.store._engine.begin() as c:
+            c.exec_driver_sql("UPDATE jobs SET not_before = 0")
+
+    def bundles(self, machine: str = "a") -> list[Path]:
+        return list((self.place.state(machine) / "fleet/undelivered").glob("*/*/*/work.bundle"))
+
+
+@contextmanager
+def refusing(tmp_path: Path, url: str = "", **limits: Any) -> Iterator[Refused]:
+    models: dict[str, Callable[[Asked], Playable]] = {}
+    with Place(tmp_path, models, url) as place, HttpRepository(place.repository) as host:
+        refused = Refused(place, host)
+        models |= {"paid": refused.model, "beside": lambda _asked: DONE}
+        place.submit(place.job("paid", repository=host.url), limits=SetLimits(**limits))
+        yield refused
+
+
+@pytest.mark.parametrize(("how", "code"), [("401", 77), ("403", 77), ("404", 78), ("gone", 78), ("refs", 78)])
+def test_work_that_the_host_refuses_is_kept_and_a_retry_delivers_it_without_asking_the_model(
+    tmp_path: Path, how: str, code: int
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        hook = place.repository / "hooks/pre-receive"
+
+        def refuse() -> None:
+            if how == "gone":
+                place.repository.rename(tmp_path / "elsewhere")
+            elif how == "refs":
+                hook.parent.mkdir(exist_ok=True)
+                hook.write_text("#!/bin/sh\nexit 1\n")
+                hook.chmod(0o755)
+            else:
+                host.status = int(how)
+
+        refused.refuse = refuse
+        assert place.worst("a") == code, place.log("a")
+        row, (bundle,) = refused.row, refused.bundles()
+        assert (row.state.value, row.exit_code) == ("undelivered", code)
+        assert str(bundle) in (row.reason or "")
+        assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+        assert {stat.S_IMODE(above.stat().st_mode) for above in list(bundle.parents)[:4]} == {0o700}
+        asked = refused.requests
+
+        host.status = 200
+        hook.unlink(missing_ok=True)
+        if how == "gone":
+            (tmp_path / "elsewhere").rename(place.repository)
+        assert BRANCH not in place.refs()
+        assert place.store.retry(SET, ["paid"]) == 1
+        assert place.worst("a") == 0, place.log("a")
+        row = refused.row
+        assert (row.state.value, row.exit_code, row.kept) == ("done", 0, None)
+        assert place.refs()[BRANCH] == row.commit
+        assert place.git("show", f"{BRANCH}:kept.txt") == "kept\npaid"
+        assert refused.requests == asked, "the model was asked again"
+        assert refused.bundles() == []
+
+
+def stop(worker: subprocess.Popen[bytes]) -> None:
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_host_that_is_away_until_the_worker_is_told_to_stop_costs_nothing_again(
+    tmp_path: Path, is_silent: bool
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+
+        def refuse() -> None:
+            host.status, host.is_silent = 503, is_silent
+
+        refused.refuse = refuse
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: refused.requests == 2)
+        wait_until(lambda: "receive-pack" in host.asked[-1])
+        if not is_silent:
+            wait_until(lambda: refused.row.state.value == "queued")
+            assert "503" in (refused.row.reason or "")
+        wait_until(lambda: ends_after_another_signal(worker))
+        row, (bundle,) = refused.row, refused.bundles()
+        assert (row.state.value, row.exit_code, str(bundle) in (row.reason or "")) == ("queued", None, True)
+        assert row.kept is not None
+        host.status, host.is_silent = 200, False
+        refused.hurry()
+        assert place.worst("a") == 0, place.log("a")
+        assert (refused.row.state.value, refused.requests, refused.bundles()) == ("done", 2, [])
+        assert place.refs()[BRANCH] == refused.row.commit
+
+
+def test_an_outage_of_the_host_is_tried_again_as_often_as_one_of_the_api(tmp_path: Path) -> None:
+    with refusing(tmp_path, max_attempts=3) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", 502)
+        worker = place.work("a", "--until-done")
+        for tries in (1, 2):
+            wait_until(lambda: refused.row.kept is not None and refused.row.kept.tries == tries)  # noqa: B023
+            wait_until(lambda: refused.row.state.value == "queued")
+            assert refused.row.not_before > refused.row.created_at + 50
+            refused.hurry()
+        assert worker.wait(PATIENCE_S) == 75, place.log("a")
+        row = refused.row
+        assert (row.state.value, row.tries) == ("undelivered", 1), "only the job's own attempts count"
+        assert (row.reason or "").startswith("gave up after 3 attempts: ")
+        host.status = 200
+        place.store.retry(SET, ["paid"])
+        assert place.worst("a") == 0, place.log("a")
+        assert (refused.row.state.value, refused.requests) == ("done", 2)
+
+
+def fleet(place: Place, machine: str, *words: str) -> str:
+    """The output of a command of `ralph fleet`."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "ralph", "fleet", *words],
+        cwd=place.folder / machine,
+        env=place.environment(machine),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_only_the_machine_that_keeps_the_work_takes_up_its_job_until_a_user_discards_it(
+    tmp_path: Path, request: pytest.FixtureRequest, is_postgres: bool
+) -> None:
+    url = request.getfixturevalue("postgres_url") if is_postgres else ""
+    with refusing(tmp_path, url) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", 403)
+        assert place.worst("a") == 77, place.log("a")
+        (bundle,) = refused.bundles("a")
+        listed = json.loads(fleet(place, "a", "ls", "--json"))
+        (told,) = listed["jobs"]
+        assert (told["state"], told["undelivered"]["path"]) == ("undelivered", str(bundle))
+        assert listed["sets"][0]["states"]["undelivered"] == 1
+        assert re.search(rf"paid +undelivered .*{re.escape(str(bundle))}", fleet(place, "a", "ls"))
+        machine = told["undelivered"]["machine"]
+        assert f"kept        {bundle} on {machine}, not delivered\n" in fleet(place, "a", "show", "paid")
+
+        host.status = 200
+        fleet(place, "b", "retry", "--failed")
+        other = place.work("b")
+        place.submit(place.job("beside"))
+        wait_until(lambda: place.row("beside").state.value == "done")
+        assert (refused.row.state.value, refused.row.generation) == ("queued", 2)
+        worker = place.work("a")
+        wait_until(lambda: refused.row.state.value == "done")
+        stop(worker)
+        assert refused.requests == 3
+
+        refused.refuse = lambda: setattr(host, "status", 404)
+        fleet(place, "b", "retry", "paid")
+        wait_until(lambda: refused.row.state.value == "undelivered")
+        host.status = 200
+        refused.refuse = lambda: None
+        fleet(place, "a", "retry", "--discard", "paid")
+        wait_until(lambda: refused.row.state.value == "done")
+        assert refused.requests == 3 + 2 + 2, "it began anew"
+        wait_until(lambda: not refused.bundles("b"))
+        stop(other)
+
+
+def test_a_job_that_is_handed_back_while_the_host_is_away_is_resumed_where_it_was(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+
+        def model(asked: Asked) -> Playable:
+            if asked.said == 0:
+                host.status = 503
+                return bash("echo paid >> kept.txt")
+            return NEVER if asked.said == 1 and asked.times == 1 else DONE
+
+        place._models["paid"] = model  # type: ignore[index] # a dictionary
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: place.asked("paid", 1) == 1)
+        stop(worker)
+        assert (refused.row.state.value, place.checkpoint("paid")) == ("queued", None)
+        assert len(refused.bundles()) == 1
+        host.status = 200
+        refused.hurry()
+        courier = place.work("a", "--until-done")
+        assert courier.wait(PATIENCE_S) == 0, place.log("a")
+        assert (place.asked("paid", 0), place.asked("paid", 1)) == (1, 2), "the first turn was not paid again"
+        assert place.git("show", f"{BRANCH}:kept.txt") == "kept\npaid"
+
+
+def test_a_retry_delivers_first_and_goes_on_only_where_the_job_had_not_ended_with_0(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        place.submit(place.job("long", repository=host.url, max_turns=1))
+
+        def model(asked: Asked) -> Playable:
+            host.status = 403
+            return bash(f"echo {asked.said} >> kept.txt")
+
+        place._models["long"] = model  # type: ignore[index] # a dictionary
+        place.store.cancel(SET, ["paid"])
+        assert place.worst("a") == 77, place.log("a")
+        assert place.row("long").state.value == "undelivered"
+        host.status = 200
+        place.store.retry(SET, ["long"])
+        place._models["long"] = lambda _asked: DONE  # type: ignore[index] # a dictionary
+        assert place.worst("a") == 143, place.log("a")
+        row = place.row("long")
+        assert (row.exit_code, place.asked("long", 0), place.asked("long", 1)) == (0, 1, 1)
+        assert place.git("show", "ralph/long:kept.txt") == "kept\n0"
+
+
+def test_at_its_bound_a_machine_begins_no_job_drops_nothing_and_still_delivers(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", 403)
+        assert place.worst("a") == 77
+        large = place.state("a") / "fleet/undelivered/other/large/1/work.bundle"
+        large.parent.mkdir(parents=True)
+        with large.open("wb") as file:
+            os.ftruncate(file.fileno(), MOST_BYTES)
+        place.submit(place.job("beside"))
+        host.status = 200
+        place.store.retry(SET, ["paid"])
+        worker = place.work("a", "--until-done")
+        wait_until(lambda: "no job begins here until it is delivered or discarded" in place.log("a"))
+        wait_until(lambda: refused.row.state.value == "done")
+        beside = place.row("beside")
+        assert (beside.state.value, beside.generation, refused.requests) == ("queued", 0, 2)
+        assert large.exists()
+        large.unlink()
+        assert worker.wait(PATIENCE_S) == 0
+        assert place.row("beside").state.value == "done"
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A disk of two megabytes at `folder`."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Fills the disk of a folder with a file, and returns it."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1 << 9):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_on_a_full_disk_the_work_waits_for_room_or_stays_as_it_is(tmp_path: Path, is_stopped: bool) -> None:
+    with refusing(tmp_path, f"sqlite:///{tmp_path}/store/fleet.db") as refused:
+        place, host = refused.place, refused.host
+        with small_disk(place.state("b")) as disk:
+            fillers: list[Path] = []
+
+            def refuse() -> None:
+                host.status = 403
+                fillers.append(fill(disk))
+
+            refused.refuse = refuse
+            worker = place.work("b", "--until-done", "--drain", "0.1s")
+            wait_until(lambda: "has no room to keep its work" in place.log("b"))
+            wait_until(lambda: "has no room to keep its work" in (refused.row.reason or ""))
+            if is_stopped:
+                stop(worker)
+                assert refused.row.kept is not None
+            fillers[0].unlink()
+            if not is_stopped:
+                wait_until(lambda: refused.bundles("b"))
+                wait_until(lambda: refused.row.state.value == "queued")
+                refused.hurry()
+                assert worker.wait(PATIENCE_S) == 77
+            host.status = 200
+            place.store.retry(SET, ["paid"])
+            refused.hurry()
+            assert place.worst("b") == 0, place.log("b")
+            assert (refused.row.state.value, refused.requests) == ("done", 2)
+            assert place.git("show", f"{BRANCH}:kept.txt") == "kept\npaid"
+
+
+def killed_when(slot: int, is_time: Callable[[], bool]) -> None:
+    """Kills a process as soon as it is time."""
+    until = time.monotonic() + PATIENCE_S
+    while not is_time() and time.monotonic() < until:
+        time.sleep(0.0002)
+    os.kill(slot, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("stage", ["folder", "bundle"])
+def test_a_worker_that_is_killed_while_it_keeps_work_loses_none(tmp_path: Path, stage: str) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", 403)
+        worker = place.work("a")
+        wait_until(lambda: refused.requests)
+        (slot,) = children_of(worker.pid)
+        kept = place.state("a") / "fleet/undelivered/night/paid"
+        killed_when(slot, kept.exists if stage == "folder" else lambda: bool(refused.bundles()))
+        host.status = 200
+        wait_until(lambda: refused.row.state.value == "done" or refused.row.state.is_final)
+        if refused.row.state.value == "undelivered":  # it was faster than the kill
+            place.store.retry(SET, ["paid"])
+            wait_until(lambda: refused.row.state.value == "done")
+        stop(worker)
+        assert place.refs()[BRANCH] == refused.row.commit
+        assert refused.requests == 2 or stage == "folder"
+        assert refused.bundles() == []
+
+
+def test_work_that_was_kept_while_the_store_was_away_is_adopted(
+    tmp_path: Path, postgres: PostgresServer, postgres_url: str
+) -> None:
+    with refusing(tmp_path, postgres_url) as refused:
+        place, host = refused.place, refused.host
+
+        def refuse() -> None:
+            host.status = 503
+            postgres.stop()
+
+        refused.refuse = refuse
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: "waiting for the store" in place.log("a"))
+        wait_until(lambda: ends_after_another_signal(worker))
+        assert len(refused.bundles()) == 1
+        postgres.start()
+        host.status = 200
+        assert place.worst("a") == 0, place.log("a")
+        assert (refused.row.state.value, refused.requests, refused.bundles()) == ("done", 2, [])
+
+
+def test_a_job_that_is_cancelled_while_the_host_hangs_is_delivered_by_a_retry(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "is_silent", True)
+        worker = place.work("a")
+        wait_until(lambda: refused.requests == 2 and "receive-pack" in host.asked[-1])
+        place.store.cancel(SET, ["paid"])
+        wait_until(lambda: refused.row.state.value == "cancelled", 10)
+        host.is_silent = False
+        place.store.retry(SET, ["paid"])
+        wait_until(lambda: refused.row.state.value == "done")
+        stop(worker)
+        assert (refused.row.exit_code, refused.requests) == (0, 2)
+        assert BRANCH in place.refs()
