@@ -17,6 +17,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 import psycopg
 import sqlalchemy as sa
@@ -301,7 +302,13 @@ def make_engine(
 ) -> sa.Engine:
     """Makes a pool of connections for the fleet's own tables. Call it in the process that uses it, after a fork."""
     if not database.is_postgres:
-        engine = sa.create_engine(database.url.plain, connect_args={"timeout": BUSY_S})
+        # A file that was removed is not made anew: it would be a store without jobs.
+        place = f"file:{quote(str(database.file))}?mode=rw"
+        engine = sa.create_engine(
+            "sqlite://",
+            poolclass=sa.QueuePool,
+            creator=lambda: sqlite3.connect(place, uri=True, timeout=BUSY_S, check_same_thread=False),
+        )
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -405,9 +412,9 @@ class Waiting:
         tell: Callable[[str], None],
         stop: Event | StopEvent,
         *,
-        outlasts_full_disk: bool = False,
+        outlasts_full_disk: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`outlasts_full_disk` is True for workers: a user's command ends when the disk of the SQLite file is full."""
+        """`outlasts_full_disk` says whether to wait while the disk of the SQLite file is full. A user's command does not."""
         self.database = database
         self.stop = stop
         self.outlasts_full_disk = outlasts_full_disk
@@ -445,7 +452,7 @@ def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
                 result = call()
             except Exception as error:
                 refusal = refusal_of(database, error)
-                if refusal is not None and not (waiting.outlasts_full_disk and _is_full_disk(error)):
+                if refusal is not None and not (_is_full_disk(error) and waiting.outlasts_full_disk()):
                     raise refusal from error
                 reason = away_reason(error)
                 if reason is None:
@@ -486,6 +493,7 @@ _REFUSED_STATES = {
     "28P01": "password",
     "3D000": "database",
     "57P04": "database",
+    "42P01": "tables",
     "42501": "permission",
 }
 _REFUSED_TEXTS = {
@@ -516,7 +524,8 @@ _ADVICE = {
         "{place} is a pooler that refuses what the fleet needs: {reason}; name the port of the Postgres server itself",
         Outcome.CONFIG,
     ),
-    "file": ("the store at {place} cannot be written: {reason}", Outcome.IO_ERROR),
+    "file": ("the store at {place} cannot be used: {reason}", Outcome.IO_ERROR),
+    "tables": ("the store at {place} was removed or replaced: {reason}", Outcome.IO_ERROR),
     "disk": (
         "the store at {place} cannot be used: {reason}; see whether the disk is full",
         Outcome.IO_ERROR,
@@ -559,6 +568,8 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
             if _sqlite_code(cause) in _SQLITE_FULL
             else "file"
             if _sqlite_code(cause) in _SQLITE_BROKEN
+            else "tables"
+            if str(cause).startswith("no such table")
             else None
         )
     elif isinstance(cause, psycopg.Error) and cause.sqlstate is not None:

@@ -449,4 +449,11 @@ jobs:
 {variables}\
         run: |
 {script}
+      - name: Keep what was not delivered
+        if: always()
+        uses: actions/upload-artifact@v7
+        with:
+          name: undelivered ${{{{ matrix.id }}}}
+          path: ${{{{ runner.temp }}}}/ralph/*/*/work.bundle
+          if-no-files-found: ignore
 """

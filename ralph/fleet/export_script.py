@@ -43,7 +43,11 @@ fi
 parallel --version 2>/dev/null | grep -q '^GNU parallel' || { echo "GNU parallel is not installed" >&2; exit 78; }
 self=$(cd -- "$(dirname -- "$0")" && pwd)/$(basename -- "$0")
 mkdir -p "$RALPH_JOBS_DIR/$set_name" || exit 74
-for one in $ids; do rm -f "$RALPH_JOBS_DIR/$set_name/$one/tries"; done
+for one in $ids; do
+  rm -f "$RALPH_JOBS_DIR/$set_name/$one/tries"
+  # Its work was not delivered the last time. No model is asked for that.
+  if [ -e "$RALPH_JOBS_DIR/$set_name/$one/work.bundle" ]; then rm -f "$RALPH_JOBS_DIR/$set_name/$one/exit"; fi
+done
 
 # The jobs that may start now: not ended, tried less than $RALPH_ATTEMPTS times, and all jobs before them ended with 0.
 ready() {

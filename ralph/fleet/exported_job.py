@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.job_rules import branch_of
+from ralph.fleet.undelivered import BUNDLE, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.opened_file import read_regular_file
@@ -86,6 +88,8 @@ class ExportedJob:
         self._calls = GitCalls(ours, self._supervisor, _token(environment))
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None
+        self._made: str | None = None
+        """The commit to push, when it is known."""
 
     def attempt(self) -> int:
         """Does the job, or goes on with it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
@@ -100,7 +104,7 @@ class ExportedJob:
                         return code
                     kept = replace(kept, ended=code)
                     self._keep(kept)
-                self._deliver(kept, checkout)
+                self._deliver_or_keep(kept, checkout)
                 return kept.ended or 0
             finally:
                 self._process.end_now()
@@ -161,6 +165,20 @@ class ExportedJob:
                 return 0.0
         return budget_usd - self._process.spending().cost_usd
 
+    def _deliver_or_keep(self, kept: _JobRecord, checkout: JobCheckout) -> None:
+        """Delivers, or leaves a bundle in the job's folder: the machine of a scheduler may not outlive the job."""
+        bundle = self._folder / BUNDLE
+        try:
+            self._deliver(kept, checkout)
+        except CannotError as error:
+            if self._made is None:
+                raise
+            ref = {f"refs/heads/{branch_of(self._job)}": self._made}
+            write_file(new := bundle.with_suffix(".new"), partial(checkout.bundle, ref, kept.commit))
+            new.replace(bundle)
+            raise CannotError(f"{error}; the work is kept in {bundle}", error.outcome) from None
+        bundle.unlink(missing_ok=True)
+
     def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
         commit = kept.made
         if commit is None:
@@ -171,10 +189,10 @@ class ExportedJob:
             self._keep(replace(kept, made=commit))
         if commit == kept.commit:
             return
+        self._made = commit
         branch = branch_of(self._job)
         if isinstance(checkout.push_branch(commit, branch, kept.expected), NotDelivered):
-            problem = f"{branch} was not pushed: it has commits of somebody else; the work is in {checkout.directory}"
-            raise CannotError(problem, Outcome.IO_ERROR)
+            raise CannotError(f"{branch} was not pushed: it has commits of somebody else", Outcome.IO_ERROR)
         self._say(f"pushed {branch}\n")
 
     @contextmanager

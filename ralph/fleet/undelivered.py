@@ -69,7 +69,7 @@ class Undelivered:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileExistsError):
                 new = self.folder / f".{secrets.token_hex(8)}"
-                _write(new, secrets.token_hex(8).encode())
+                write_file(new, secrets.token_hex(8).encode())
                 try:
                     os.link(new, path)
                 finally:
@@ -135,11 +135,12 @@ def write_work(
     """Writes the files of kept work, the record last. The parameters are those of `Undelivered.keep`."""
     for name, content in ((BUNDLE, write), (_STATE, state), (_RECORD, msgspec.json.encode(work))):
         if content is not None:
-            _write(folder / name, content)
+            write_file(folder / name, content)
     _sync(folder)
 
 
-def _write(path: Path, content: bytes | Callable[[int], None]) -> None:
+def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
+    """Writes a file that is the user's alone, and syncs it. `content` may write to a descriptor itself."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         if isinstance(content, bytes):

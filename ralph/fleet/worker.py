@@ -44,9 +44,12 @@ from ralph.values.tool_calls import describe_bug
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+    from typing import TypeVar
 
     from ralph.fleet.database import Database
     from ralph.fleet.rows import JobRow
+
+    T = TypeVar("T")
 
 DRAIN_S = 20.0
 """How long a running job may go on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
@@ -119,7 +122,7 @@ class _Supervisor:
         self._undelivered.identity()  # while the disk has room
         _remove_left_folders(self._database)
         stop = StopEvent()
-        waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=True)
+        waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=lambda: True)
 
         def heard(number: int, _frame: object) -> None:
             self._signals.append(number)
@@ -187,10 +190,10 @@ class _Supervisor:
 
     def _has_to_deliver(self) -> bool:
         """Whether this machine keeps something that is to be delivered or removed now."""
-        if None in self._slots.values() or not any(self._undelivered.all()):
+        if None in self._slots.values():
             return False
         self._may_deliver_at = time.monotonic() + _LOOK_AFTER_OTHERS_S
-        looks, self._looks_at_all_kept = self._looks_at_all_kept, False
+        looks, self._looks_at_all_kept = self._looks_at_all_kept and any(self._undelivered.all()), False
         store = WorkerStore(self._database)
         try:
             kept = store.kept_at(self._undelivered.identity())
@@ -315,6 +318,7 @@ class _Slot:
         self._exit_code: int | None = None
         self._idle_since = self._began = time.monotonic()
         self._gives_at = 0.0
+        self._waiting = Waiting(database, tell, self._hard_stop, outlasts_full_disk=lambda: True)
         redactor = Redactor(known_secrets(environment))
         self._redact = redactor.redact
 
@@ -328,11 +332,8 @@ class _Slot:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         stop_ignoring_ends()  # only a main thread can
         threading.Thread(target=self._watch_signals, daemon=True).start()
-        waiting = Waiting(self._database, self._tell, self._hard_stop, outlasts_full_disk=True)
         try:
-            lock = patiently(
-                lambda: take_lock(self._database, self._executor, tell=self._tell), waiting=waiting
-            )
+            lock = self._ask(lambda: take_lock(self._database, self._executor, tell=self._tell))
         except WaitStoppedError:
             return _IDLE_EXIT
         self._lost = lock.lost
@@ -341,7 +342,10 @@ class _Slot:
         worker = Worker(
             WorkerStore(self._database),
             lock,
-            waiting,
+            # A job that is to end does not wait for room in the store: its work is kept, and the next worker tells it.
+            Waiting(
+                self._database, self._tell, self._hard_stop, outlasts_full_disk=lambda: not self._is_over()
+            ),
             machine=self._machine,
             folder=folder,
             repositories=self._database.folder / "repositories",
@@ -362,8 +366,16 @@ class _Slot:
             self._leave(worker, folder_lock)
         return _LOST_EXIT if lock.lost.is_set() else self._exit_code or _IDLE_EXIT
 
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Asks the store in the main thread, which waits until the slot ends."""
+        return patiently(call, waiting=self._waiting)
+
+    def _is_over(self) -> bool:
+        """Whether the time of a drain is over."""
+        return self._drain_ends is not None and time.monotonic() > self._drain_ends
+
     def _serve(self, worker: Worker) -> None:
-        limits = worker.ask(lambda: worker.store.limits(self._set_name))
+        limits = self._ask(lambda: worker.store.limits(self._set_name))
 
         def work(*job: Any) -> None:
             self._work(worker, "/".join(job[:2]), functools.partial(self._taken, worker, *job))
@@ -494,7 +506,7 @@ class _Slot:
         while not self._hard_stop.wait(_TICK_S):
             for task, every_s in every.items():
                 if time.monotonic() >= due_at[task]:
-                    worker.ask(functools.partial(task, worker, engine))
+                    self._ask(functools.partial(task, worker, engine))
                     due_at[task] = time.monotonic() + every_s
             if time.monotonic() >= next_look_at:
                 if self._is_idle(worker):
@@ -578,7 +590,7 @@ class _Slot:
             if self._undelivered.is_full():
                 return True
             idle_s = time.monotonic() - self._idle_since
-        rows = worker.ask(worker.store.open_sets)
+        rows = self._ask(worker.store.open_sets)
         own = next((row for row in rows if row.name == self._set_name), None)
         if own is None:
             return True
@@ -639,7 +651,7 @@ class _Courier(_Slot):
         thread = threading.Thread(target=self._deliver_all, args=(worker,), daemon=True)
         thread.start()
         while thread.is_alive() and not self._hard_stop.wait(_TICK_S):
-            worker.ask(functools.partial(self._ask_about_own, worker))
+            self._ask(functools.partial(self._ask_about_own, worker))
 
     def _deliver_all(self, worker: Worker) -> None:
         identity = self._undelivered.identity()

@@ -371,7 +371,7 @@ def test_a_worker_outlasts_a_full_disk_and_a_command_does_not(tmp_path) -> None:
 
         with pytest.raises(StoreError, match="see whether the disk is full"):
             patiently(write, waiting=Waiting(database, pytest.fail, threading.Event()))
-        patiently(write, waiting=Waiting(database, tell, threading.Event(), outlasts_full_disk=True))
+        patiently(write, waiting=Waiting(database, tell, threading.Event(), outlasts_full_disk=lambda: True))
     assert told == [
         f"waiting for the store at {database.place}: database or disk is full",
         f"the store at {database.place} is back",
@@ -389,10 +389,23 @@ def test_a_full_disk_is_named_as_what_to_look_for(tmp_path) -> None:
     assert "x.sqlite cannot be used: database or disk is full; see whether the disk is full" in str(refusal)
 
 
+def test_a_table_that_is_gone_is_told_as_a_broken_store(postgres_url) -> None:
+    database = at(postgres_url)
+    with (
+        closing(connect(database)) as connection,
+        pytest.raises(StoreError, match="removed or replaced") as refused,
+    ):
+        patiently(
+            lambda: connection.execute("SELECT * FROM ralph_fleet.jobs"),
+            waiting=Waiting(database, pytest.fail, threading.Event()),
+        )
+    assert refused.value.outcome is Outcome.IO_ERROR
+
+
 def test_an_error_of_the_program_itself_is_nobodys_outage(postgres_url) -> None:
     database = at(postgres_url)
-    with closing(connect(database)) as connection, pytest.raises(psycopg.errors.UndefinedTable):
+    with closing(connect(database)) as connection, pytest.raises(psycopg.errors.UndefinedColumn):
         patiently(
-            lambda: connection.execute("SELECT * FROM nothing"),
+            lambda: connection.execute("SELECT nothing"),
             waiting=Waiting(database, pytest.fail, threading.Event()),
         )

@@ -367,7 +367,8 @@ def test_a_worker_that_is_killed_while_it_keeps_work_loses_none(tmp_path: Path, 
         kept = place.state("a") / "fleet/undelivered/night/paid"
         killed_when(slot, kept.exists if stage == "folder" else lambda: bool(refused.bundles()))
         host.status = 200
-        wait_until(lambda: refused.row.state.value == "done" or refused.row.state.is_final)
+        refused.refuse = lambda: None
+        wait_until(lambda: refused.row.state.is_final)
         if refused.row.state.value == "undelivered":  # it was faster than the kill
             place.store.retry(SET, ["paid"])
             wait_until(lambda: refused.row.state.value == "done")

@@ -166,6 +166,26 @@ def test_an_attempt_resumes_the_session_in_the_same_checkout_with_what_is_left_o
     assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
 
 
+def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_it(
+    ralph: Ralph, place: Path, server: GitServer, iterations_of_job
+) -> None:
+    user = begin(ralph, place, server)
+    hook = place / "origin/remote.git/hooks/pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    api = iterations_of_job(bash("echo one >one.txt"))
+    refused = do(ralph, place, job_of(server))
+    (bundle,) = (place / "jobs").glob("*/a/work.bundle")
+    assert (refused.code, str(bundle) in refused.stderr) == (78, True), refused.stderr
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+    hook.unlink()
+    asked = api.request_count
+    ran = do(ralph, place, job_of(server))
+    assert (ran.code, api.request_count, bundle.exists()) == (0, asked, False), ran.stderr
+    assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
+
+
 @pytest.mark.parametrize(
     ("change", "code", "says"),
     [
