@@ -44,6 +44,7 @@ FLEET = (
     "test_worker.py",
     "test_decisions.py",
     "test_nemesis.py",
+    "test_undelivered.py",
     "fleet/test_store.py",
 )
 LOOP = ("test_iterate.py", "test_loop_*.py", "test_results.py")
@@ -760,6 +761,34 @@ MUTANTS = (
         "a cancelled job goes on at its checkpoint",
         "            self._tell_end(end, decision, None, keeps_checkpoint=True)\n            return\n",
         "            self._tell_end(end, decision, None)\n            return\n",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-a-retry-asks-the-model",
+        "a retry of which only the delivery had failed asks the model nothing",
+        "goes_on = decision is None or (kept.is_retried and decision.exit_code != 0)",
+        "goes_on = decision is None or kept.is_retried",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-any-machine-takes-what-one-keeps",
+        "only the machine that keeps the work takes up its job",
+        "return sa.exists().where(*this, undelivered.c.is_over.is_(False)).correlate(jobs)",
+        "return sa.exists().where(*this, undelivered.c.is_over.is_(True)).correlate(jobs)",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-has-no-bound",
+        "at its bound a machine begins no job",
+        "        return size >= MOST_BYTES\n",
+        "        return False\n",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-a-second-signal-drops-what-is-done",
+        "work that was to be delivered is kept also after the second signal",
+        "                    running.stop(Stop.AT_ONCE)\n",
+        "                    running.stop(Stop.LOST)\n",
         FLEET,
     ),
     Mutant(

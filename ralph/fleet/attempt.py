@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import Delivered, GitCalls, Maker, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
-from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
+from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently, refusal_of
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
 from ralph.fleet.job_content import UnknownFormatError, job_from
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
@@ -220,14 +220,14 @@ class Takeup:
     # --- the steps
 
     def _end_as_planned(self, job: Job) -> None:
-        for name in job.env:
-            if name not in self._worker.environment:
-                reason = f"the worker {self._worker.machine} has no variable {name}, which the job needs"
-                return self._end(Outcome.CONFIG, reason)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True, mode=0o700)
         if self.taken.kept is not None:
             return self._deliver_kept(job, self.taken.kept)
+        for name in job.env:
+            if name not in self._worker.environment:
+                reason = f"the worker {self._worker.machine} has no variable {name}, which the job needs"
+                return self._end(Outcome.CONFIG, reason)
         checkout = self._checked_out(job)
         expected = self._expected(job, checkout)
         process = JobProcess(
@@ -275,7 +275,7 @@ class Takeup:
             if self._ended is None or self._has_left_nothing():
                 raise
             decision = decision or self._decided(self._ended)
-            return self._keep(job, checkout, self._ended, decision, error)
+            return self._keep(job, checkout, decision, error)
 
     def _refuse_killed(self) -> None:
         if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._has_left_nothing()):
@@ -455,10 +455,15 @@ class Takeup:
             delivered = self._delivered(job, checkout, commit, expected, decision)
             is_resumable = is_resumable or delivered is not decision
             decision = delivered
+        self._tell_delivered(job, end, decision, commit, is_resumable=is_resumable)
+
+    def _tell_delivered(
+        self, job: Job, end: ProcessEnd, decision: Final, commit: str | None, *, is_resumable: bool
+    ) -> None:
         self._tell_end(end, decision, commit, keeps_checkpoint=is_resumable)
         if not is_resumable:
             with suppress(CheckoutError, Interrupted):
-                self._repositories.remove_checkpoints(job.repository, taken.id)
+                self._repositories.remove_checkpoints(job.repository, job.id)
 
     def _finished(self, job: Job, checkout: JobCheckout) -> str | None:
         """The commit for the branch. None if the job has made none."""
@@ -491,12 +496,7 @@ class Takeup:
     # --- what the git host does not take
 
     def _keep(
-        self,
-        job: Job,
-        checkout: JobCheckout,
-        end: ProcessEnd,
-        decision: Again | Final,
-        error: Exception | Interrupted,
+        self, job: Job, checkout: JobCheckout, decision: Again | Final, error: Exception | Interrupted
     ) -> None:
         """Keeps on this machine what could not be delivered because of `error`, and tells the store. Raises what `error`
         raises for the store and the process.
@@ -517,7 +517,7 @@ class Takeup:
         )
         if not worker.waiting.stop.is_set():
             self._told_if_there(lambda: worker.store.keep(taken, kept))
-        if not self._bundled(job, checkout, end, decision, worker.undelivered):
+        if not self._bundled(job, checkout, decision):
             kept = replace(kept, path=str(place))
         self._kept = kept
         if isinstance(error, (StoreError, WaitStoppedError)):
@@ -539,49 +539,38 @@ class Takeup:
         try:
             is_ours = tell()
         except Exception as error:
+            refusal = refusal_of(self._worker.waiting.database, error)
+            if away_reason(error) is None and refusal is not None:
+                raise refusal from error
             if away_reason(error) is None:
                 raise
         else:
             if not is_ours:
                 raise self._lost()
 
-    def _bundled(
-        self,
-        job: Job,
-        checkout: JobCheckout,
-        end: ProcessEnd,
-        decision: Again | Final,
-        undelivered: Undelivered,
-    ) -> bool:
+    def _bundled(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> bool:
         """Writes the bundle, and waits for room on the disk. Returns False if the whole checkout was moved instead: git
         cannot bundle it, or there is no room and the worker is told to stop.
         """
-        taken, is_told = self.taken, False
+        taken, worker, is_told = self.taken, self._worker, False
         while True:
             try:
-                self._write_bundle(job, checkout, end, decision, undelivered)
+                self._write_bundle(job, checkout, decision)
             except (CheckoutError, OSError) as error:
                 is_full = isinstance(error, OSError) or error.outcome is Outcome.IO_ERROR
                 if not is_full or self._stop is not None:
-                    undelivered.move(self._folder, taken.set_name, taken.id, taken.generation)
+                    worker.undelivered.move(self._folder, taken.set_name, taken.id, taken.generation)
                     return False
                 if not is_told:
                     is_told = True
-                    reason = f"{self._worker.machine} has no room to keep its work: {error}"
-                    self._worker.tell(f"{taken.set_name}/{taken.id}: {reason}")
-                    self._told_if_there(lambda: self._worker.store.note(taken, reason))  # noqa: B023 - called at once
+                    reason = f"{worker.machine} has no room to keep its work: {error}"
+                    worker.tell(f"{taken.set_name}/{taken.id}: {reason}")
+                    self._told_if_there(functools.partial(worker.store.note, taken, reason))
             else:
                 return True
             self._stopped.wait(_LOOK_FOR_ROOM_S)
 
-    def _write_bundle(
-        self,
-        job: Job,
-        checkout: JobCheckout,
-        end: ProcessEnd,
-        decision: Again | Final,
-        undelivered: Undelivered,
-    ) -> None:
+    def _write_bundle(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> None:
         taken, commits = self.taken, {}
         ending = decision if isinstance(decision, Final) and decision is not _CANCELLED else None
         commit = checkpoint = state = None
@@ -605,10 +594,10 @@ class Takeup:
             checkpoint=checkpoint,
             ending=ending,
             resumes_at=time.time() + (decision.delay_s if isinstance(decision, Again) else 0.0),
-            result=self._worker.redact(end.result)[:_MOST_RESULT_CHARS],
+            result=self._worker.redact(self._ended.result if self._ended else "")[:_MOST_RESULT_CHARS],
         )
         write = functools.partial(checkout.bundle, commits, base) if commits else None
-        undelivered.keep(work, self._folder / "kept", state=state, write=write)
+        self._worker.undelivered.keep(work, self._folder / "kept", state=state, write=write)
 
     def _deliver_kept(self, job: Job, kept: Kept) -> None:
         """Delivers what this machine keeps of the job, and asks no model."""
@@ -645,9 +634,8 @@ class Takeup:
         if decision is None or goes_on:
             return self._plan(end, Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered"))
         self._log.add("[fleet] delivered what was kept here\n")
-        return self._tell_end(
-            end, decision, work.commit, keeps_checkpoint=decision.exit_code not in _BEGINS_ANEW
-        )
+        is_resumable = decision is not work.ending or decision.exit_code not in _BEGINS_ANEW
+        return self._tell_delivered(job, end, decision, work.commit, is_resumable=is_resumable)
 
     def _deliver_checkpoint(self, checkout: JobCheckout, commit: str | None, state: bytes) -> None:
         taken, ref = self.taken, None
@@ -658,8 +646,7 @@ class Takeup:
 
     def _bundled_later(self, job: Job, kept: Kept, place: Path) -> KeptWork | None:
         """Makes the bundle of a checkout that was moved to `place`. The job resumes its session, which knows its end."""
-        base = self.taken.base
-        if base is None:
+        if (base := self.taken.base) is None:
             return None
         checkout = self._repositories.reopen(job.repository, place / "checkout", base)
         made = checkout.snapshot(None, f"Checkpoint of {kept.set_name}/{kept.job}")

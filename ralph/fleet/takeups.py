@@ -29,6 +29,7 @@ from ralph.fleet.rows import (
     columns_of_cancel,
     columns_of_end,
     columns_of_next,
+    job_row,
     kept_row,
     limits_from,
     of_job,
@@ -293,11 +294,13 @@ class WorkerStore(FleetStore):
         """The work that the state directory `place` keeps, its job, and whether that job's time has come."""
         with reading(self._engine) as c:
             now = self._now(c)
-            kept = [
-                kept_row(row) for row in c.execute(sa.select(undelivered).where(undelivered.c.place == place))
-            ]
-        found = [(one, self.job_row(one.set_name, one.job)) for one in kept]
-        return [(one, row, row.not_before <= now) for one, row in found if row is not None]
+            here = undelivered.c.place == place
+            kept = [kept_row(row) for row in c.execute(sa.select(undelivered).where(here))]
+            ids = sa.select(undelivered.c.set_name, undelivered.c.job).where(here)
+            rows = c.execute(sa.select(jobs).where(sa.tuple_(jobs.c.set_name, jobs.c.id).in_(ids)))
+            found = {(row.set_name, row.id): job_row(row) for row in rows}
+        known = [(one, found.get((one.set_name, one.job))) for one in kept]
+        return [(one, row, row.not_before <= now) for one, row in known if row is not None]
 
     def keep(self, taken: TakeUp, kept: Kept) -> bool:
         """Records what this machine keeps of a job, so that no other one takes it up. Returns False if the job is not this

@@ -76,7 +76,11 @@ class Undelivered:
                     new.unlink()
 
     def is_full(self) -> bool:
-        return sum(path.stat().st_size for path in self.folder.glob(f"*/*/*/{BUNDLE}")) >= MOST_BYTES
+        size = 0
+        for path in self.folder.glob(f"*/*/*/{BUNDLE}"):
+            with suppress(FileNotFoundError):  # delivered meanwhile
+                size += path.stat().st_size
+        return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int) -> Path:
         """The folder of the work that a takeup left."""

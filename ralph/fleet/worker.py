@@ -137,42 +137,37 @@ class _Supervisor:
         codes: Iterable[int] = ()
         with suppress(WaitStoppedError):
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
-            patiently(self._created, waiting=waiting)
+            self._from_store(WorkerStore.create, waiting)
             patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
             self._tell(f"working on {self._database.safe_text} with {_counted(self._options.slots, 'slot')}")
             codes = self._supervise(waiting)
         return self._ended(codes)
 
-    def _created(self) -> None:
-        store = WorkerStore(self._database)
-        try:
-            store.create()
-        finally:
-            store.close()
+    def _from_store(self, call: Callable[[WorkerStore], T], waiting: Waiting) -> T:
+        """Asks the store. The connection is closed afterwards: a fork must not inherit one."""
 
-    def _rows(self) -> list[OpenSet]:
-        """The sets with open jobs. The connection is closed afterwards: a fork must not inherit one."""
-        store = WorkerStore(self._database)
-        try:
-            rows = store.open_sets()
-        finally:
-            store.close()
-        return [
-            row
-            for row in rows
-            if row.open_jobs and (not self._options.sets or row.name in self._options.sets)
-        ]
+        def asked() -> T:
+            store = WorkerStore(self._database)
+            try:
+                return call(store)
+            finally:
+                store.close()
+
+        return patiently(asked, waiting=waiting)
+
+    def _rows(self, store: WorkerStore) -> list[OpenSet]:
+        """The sets with open jobs."""
+        wanted = self._options.sets
+        return [row for row in store.open_sets() if row.open_jobs and (not wanted or row.name in wanted)]
 
     def _supervise(self, waiting: Waiting) -> Iterable[int]:
         """Returns the exit codes of the jobs, if all have ended and the worker was to end then."""
         while not self._signals:
             self._reap()
-            rows = patiently(self._rows, waiting=waiting)
-            delivers = time.monotonic() >= self._may_deliver_at and patiently(
-                self._has_to_deliver, waiting=waiting
-            )
+            rows = self._from_store(self._rows, waiting)
+            delivers = self._from_store(self._has_to_deliver, waiting)
             if not rows and not self._slots and not delivers and self._options.until_done:
-                return patiently(self._codes, waiting=waiting)
+                return self._from_store(lambda store: store.exit_codes(self._options.sets), waiting)
             slots = [name for name in self._slots.values() if name is not None]
             names = [] if self._is_at_the_bound() else _wanted(rows, slots, self._options.slots)
             for name in [*([None] if delivers else []), *names]:
@@ -181,24 +176,13 @@ class _Supervisor:
             waiting.stop.wait(_SUPERVISE_S)
         return ()
 
-    def _codes(self) -> set[int]:
-        store = WorkerStore(self._database)
-        try:
-            return store.exit_codes(self._options.sets)
-        finally:
-            store.close()
-
-    def _has_to_deliver(self) -> bool:
+    def _has_to_deliver(self, store: WorkerStore) -> bool:
         """Whether this machine keeps something that is to be delivered or removed now."""
-        if None in self._slots.values():
+        if None in self._slots.values() or time.monotonic() < self._may_deliver_at:
             return False
         self._may_deliver_at = time.monotonic() + _LOOK_AFTER_OTHERS_S
         looks, self._looks_at_all_kept = self._looks_at_all_kept and any(self._undelivered.all()), False
-        store = WorkerStore(self._database)
-        try:
-            kept = store.kept_at(self._undelivered.identity())
-        finally:
-            store.close()
+        kept = store.kept_at(self._undelivered.identity())
         return looks or any(
             one.is_over or (is_due and _is_ours(row, self._options)) for one, row, is_due in kept
         )

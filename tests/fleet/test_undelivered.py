@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -107,12 +108,14 @@ def test_work_that_the_host_refuses_is_kept_and_a_retry_delivers_it_without_aski
         if how == "gone":
             (tmp_path / "elsewhere").rename(place.repository)
         assert BRANCH not in place.refs()
+        shutil.rmtree(place.state("a") / "fleet/repositories")
         assert place.store.retry(SET, ["paid"]) == 1
         assert place.worst("a") == 0, place.log("a")
         row = refused.row
         assert (row.state.value, row.exit_code, row.kept) == ("done", 0, None)
         assert place.refs()[BRANCH] == row.commit
         assert place.git("show", f"{BRANCH}:kept.txt") == "kept\npaid"
+        assert set(place.refs()) == {"refs/heads/main", BRANCH}, "no checkpoint is left"
         assert refused.requests == asked, "the model was asked again"
         assert refused.bundles() == []
 

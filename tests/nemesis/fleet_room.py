@@ -301,11 +301,14 @@ class FleetRoom:
         return lambda: self.unfinished() < jobs
 
     def wait_for_workers(self) -> list[str]:
-        """Waits until all workers have ended by themselves. Returns a sentence for each that did not end with 0."""
+        """Waits until all workers have ended by themselves. Returns a sentence for each that ended with a code that no job
+        has.
+        """
         found = []
         for worker in self.workers:
             self.wait(worker.has_ended, f"{worker.name} has not ended")
-            if worker.exit_code:
+            codes = {code for (code,) in self.rows("SELECT DISTINCT exit_code FROM ralph_fleet.jobs")}
+            if worker.exit_code not in codes | {0}:
                 found.append(f"{worker.name} ended with {worker.exit_code}: {worker.told[-500:]}")
         return found
 
