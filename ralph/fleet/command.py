@@ -145,7 +145,7 @@ class Fleet:
             return 0
         lines = [line for row in sets for line in listing.set_lines(row, workers.get(row.name, _NOBODY))]
         table = listing.job_lines(jobs, now=time.time(), width=self._console.width) if jobs else ()
-        self._console.write([*lines, *table])
+        self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 
     def show(self, chosen: Chosen, *, is_json: bool) -> int:

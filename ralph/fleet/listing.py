@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.rows import AttemptRow, JobRow, SetRow
+    from ralph.fleet.rows import AttemptRow, JobRow, Kept, SetRow
 
 _WIDEST_ID = 40
 _FEWEST_REASON_COLUMNS = 12
@@ -137,6 +137,17 @@ def job_lines(rows: Sequence[JobRow], *, now: float, width: int | None) -> Itera
         yield text if width is None else cut_to_columns(text, width)
 
 
+def kept_lines(rows: Sequence[JobRow]) -> Iterator[str]:
+    """The work that was not delivered, whole lines also on a narrow terminal."""
+    for row in rows:
+        if row.kept is not None:
+            yield f"not delivered: {row.set_name}/{row.id}: {in_one_line(_place(row.kept))}"
+
+
+def _place(kept: Kept) -> str:
+    return f"{kept.path} on {kept.machine}"
+
+
 def _cells(row: JobRow, now: float) -> tuple[str, ...]:
     return (
         row.id,
@@ -205,7 +216,7 @@ def _facts(row: JobRow, job: Job | None, now: float) -> Iterator[tuple[str, str]
     if row.holder is not None:
         yield "worker", row.holder
     if row.kept is not None:
-        yield "kept", f"{row.kept.path} on {row.kept.machine}, not delivered"
+        yield "kept", f"{_place(row.kept)}, not delivered"
 
 
 def progress_line(sets: Sequence[SetRow]) -> str:

@@ -200,8 +200,10 @@ def test_only_the_machine_that_keeps_the_work_takes_up_its_job_until_a_user_disc
         (told,) = listed["jobs"]
         assert (told["state"], told["undelivered"]["path"]) == ("undelivered", str(bundle))
         assert listed["sets"][0]["states"]["undelivered"] == 1
-        assert re.search(rf"paid +undelivered .*{re.escape(str(bundle))}", fleet(place, "a", "ls"))
         machine = told["undelivered"]["machine"]
+        line = f"not delivered: {SET}/paid: {bundle} on {machine}"
+        assert re.search(rf"paid +undelivered .*{re.escape(str(bundle))}", fleet(place, "a", "ls"))
+        assert line in fleet(place, "a", "ls").splitlines()
         assert f"kept        {bundle} on {machine}, not delivered\n" in fleet(place, "a", "show", "paid")
 
         host.status = 200
