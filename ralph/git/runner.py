@@ -12,16 +12,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
+from ralph.git.blocking_files import blocking_file
 from ralph.git.settings import ALWAYS, GitSettings, settings_from
 from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import git_directory
-from ralph.machine.running_command import CommandEnding, Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import BlockSearch, CommandEnding, Ended, MemoryCapture, RunningCommand
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -35,7 +36,13 @@ if TYPE_CHECKING:
 LOCAL_LIMIT_S = 300.0
 """Seconds for a call that contacts no remote. So long because a slow disk with a cold cache must not end a loop."""
 
-_GRACE_S = 2.0
+_HURRIED_LIMIT_S = 3.0
+"""Seconds for a call after a signal or a time limit has stopped ralph, and for a local call in the minute after one that
+did not end in time. A file system that does not answer must not keep ralph from ending."""
+_HURRIED_FOR_S = 60.0
+_GRACE_S = 1.0
+# Git answers sooner, unless the repository is large or something blocks it.
+_SEARCHES_AFTER_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 _MOST_ERROR_BYTES = 64 * 1024
 
@@ -67,6 +74,14 @@ class GitSeams(Struct, frozen=True):
     clock: Clock
     token: GitToken | None = None
     """The token that git gets if a server asks for a password."""
+    late: list[float] = field(default_factory=list)
+    """When local calls did not end in time, by the clock."""
+
+    def limit_s(self, wanted_s: float, *, is_remote: bool) -> float:
+        """The time limit of the next call, in seconds: `wanted_s`, or less if ralph must end soon."""
+        was_late = bool(self.late) and self.clock.now_s() - self.late[-1] < _HURRIED_FOR_S
+        is_hurried = self.waiter.was_stopped or (was_late and not is_remote)
+        return min(wanted_s, _HURRIED_LIMIT_S) if is_hurried else wanted_s
 
 
 class Git:
@@ -146,6 +161,7 @@ class Git:
         ShortageError if this machine lacks a resource that the command needs, such as memory.
         """
         name, seams = arguments[0], self.seams
+        limit_s = seams.limit_s(limit_s, is_remote=is_remote)
         environment = {**self.environment, **(variables or {})}
         token = seams.token
         options = self.options if token is None else (*self.options, *token.options)
@@ -174,7 +190,7 @@ class Git:
                     running = RunningCommand(
                         process, capture, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
                     )
-                    ending = running.run(limit_s, f"git {name}")
+                    ending = running.run(limit_s, f"git {name}", self._search(environment))
                     if ending.how is not Ended.NEVER_STARTED:
                         break
                 errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
@@ -187,9 +203,15 @@ class Git:
         output = bytes(capture.data)
         if most_bytes is not None and ending.how is Ended.TOO_MUCH_OUTPUT and ending.is_all_gone:
             return GitAnswer(0, output, said)
+        if ending.how is Ended.TIMED_OUT and not (is_remote or ending.blocked_by):
+            seams.late.append(seams.clock.now_s())
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_remote else said)
         return GitAnswer(ending.status, output, output + said if is_remote else said)
+
+    def _search(self, environment: Mapping[str, str]) -> BlockSearch:
+        top = str(self.directory)
+        return BlockSearch(_SEARCHES_AFTER_S, lambda is_over: blocking_file(top, environment, is_over))
 
 
 class CheckoutGit(Git):
@@ -256,6 +278,10 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
     if not ending.is_all_gone:
         raise CheckoutError(f"git {command} started something that cannot be stopped")
     match ending.how:
+        case Ended.TIMED_OUT if ending.blocked_by:
+            raise CheckoutError(
+                f"git {command} waits for {ending.blocked_by}, which is no file but a pipe, a device or a socket: remove it"
+            )
         case Ended.TIMED_OUT:
             problem = f"git {command} took longer than {limit_s:g} s and was stopped"
             raise CheckoutError(problem, Outcome.API_UNAVAILABLE)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.command_box import CommandBox
     from ralph.values.ports import Clock, Waiter
 
-_GRACE_S = 5.0
+_GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
 _WAITING_FOR = "the check"
 _STILL_RUNS = "\n[something it started could not be stopped and still runs]"
 

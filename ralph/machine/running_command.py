@@ -8,6 +8,7 @@ writes to a file, a thread takes over the reading, because a file system may not
 from __future__ import annotations
 
 import enum
+import math
 import os
 import select
 from contextlib import suppress
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from ralph.machine.starting import start_thread
+from ralph.machine.starting import start_job, start_thread
 from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
@@ -133,6 +136,24 @@ class CommandEnding(Struct, frozen=True):
     """False if a process that the command started could not be killed. Such a process belongs to another user or is
     stuck in the kernel.
     """
+    blocked_by: str = ""
+    """The path of the file for which the command would have waited for ever, so that it was stopped before its time limit."""
+
+
+class BlockSearch(Struct, frozen=True):
+    """A search for the file that a command waits for. It is made on a thread, if the command takes long."""
+
+    after_s: float
+    """The seconds after which the search begins."""
+    find: Callable[[Callable[[], bool]], str | None]
+    """Returns the path of the file, or None if there is no such file. Its argument returns True as soon as the command has
+    ended."""
+
+
+class _Blocked(Struct, frozen=True):
+    """An item in the mailbox: the command waits for this file."""
+
+    by: str
 
 
 class _News(enum.Enum):
@@ -164,21 +185,26 @@ class RunningCommand:
         self._mailbox = waiter.mailbox()
         self._status: int | None = None
         self._has_output_ended = False
+        self._has_ended = False
+        """Whether nothing is awaited any more. A thread looks at it."""
+        self._blocked_by = ""
         self._interrupted: Interrupted | None = None
         self._reading_thread: _ReadingThread | None = None
 
-    def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
-        """Waits up to `limit_s` seconds for the end of the command, and then stops it. Kills every remaining process
-        of the command before it returns or raises. Raises Interrupted if a signal arrived.
+    def run(self, limit_s: float, waiting_for: str, search: BlockSearch | None = None) -> CommandEnding:
+        """Waits up to `limit_s` seconds for the end of the command, and then stops it. Also stops it if `search` finds a file
+        that the command waits for. Kills every remaining process of the command before it returns or raises. Raises
+        Interrupted if a signal arrived.
         """
         try:
             os.set_blocking(self._process.output_descriptor, False)
             self._mailbox.watch(self._process.output_descriptor, _News.OUTPUT)
             self._mailbox.watch(self._process.report_descriptor, _News.REPORT)
-            how = self._wait_for_end(limit_s, waiting_for)
+            how = self._wait_for_end(limit_s, waiting_for, search)
             if self._status is None:
                 self._stop()
         finally:
+            self._has_ended = True
             is_all_gone = self._kill_what_is_left()
             self._end_output()
         if self._interrupted is not None:
@@ -187,12 +213,21 @@ class RunningCommand:
             how = _WITHOUT_STATUS.get(self._status, Ended.WITHOUT_SUPERVISOR)
         if how is Ended.BY_ITSELF and self._process.exceeded is not None:
             how = self._process.exceeded
-        return CommandEnding(how, self._status or 0, is_all_gone)
+        return CommandEnding(how, self._status or 0, is_all_gone, self._blocked_by)
 
-    def _wait_for_end(self, limit_s: float, waiting_for: str) -> Ended:
-        deadline_s = self._clock.now_s() + limit_s
+    def _wait_for_end(self, limit_s: float, waiting_for: str, search: BlockSearch | None) -> Ended:
+        began_s = self._clock.now_s()
+        deadline_s, search_s = began_s + limit_s, began_s + (math.inf if search is None else search.after_s)
         while self._status is None:
-            news = self._next(deadline_s, waiting_for)
+            news = self._next(min(deadline_s, search_s), waiting_for)
+            if news is TIMED_OUT and search is not None and search_s < deadline_s:
+                search_s = math.inf
+                with suppress(ShortageError):  # the limit is still there
+                    start_job(self._search, search, name="search for a block")
+                continue
+            if isinstance(news, _Blocked):
+                self._blocked_by = news.by
+                return Ended.TIMED_OUT
             if news is TIMED_OUT:
                 return Ended.TIMED_OUT
             if news is _News.TOO_MUCH_OUTPUT:
@@ -200,6 +235,11 @@ class RunningCommand:
             if news is _News.INTERRUPTED:
                 break
         return Ended.BY_ITSELF
+
+    def _search(self, search: BlockSearch) -> None:
+        found = search.find(lambda: self._has_ended)
+        if found is not None:
+            self._mailbox.put(_Blocked(found))
 
     def _stop(self) -> None:
         """Asks the command's processes to end. Waits until the command has ended, but hardly longer than `grace_s`.

@@ -51,6 +51,8 @@ class SystemClock:
 # The interpreter's timed wait uses a clock that stops in suspend, and it misses a signal that arrives
 # just before the wait begins. So no wait is longer than this.
 _LONGEST_SLICE_S = 0.2
+# A stop takes six seconds at most. The rest is for the end of the process.
+_STOPS_WITHIN_S = 5.5
 _OF_RETRIES = (RetryScheduled, RetryRecovered, RetryExhausted)
 
 
@@ -134,6 +136,7 @@ class InboxWaiter:
         self.inbox = inbox or Inbox(clock)
         self.was_stopped = False
         """Whether a signal or the time limit has stopped the run."""
+        self._stops_by_s = math.inf
         self._clock = clock
         self._events = events
         self._heartbeats = heartbeats
@@ -193,6 +196,9 @@ class InboxWaiter:
     def time_left_s(self) -> float:
         return self._run_ends_s - self._clock.now_s()
 
+    def stop_left_s(self) -> float:
+        return self._stops_by_s - self._clock.now_s()
+
     def _give_signs(self, waiting_for: str, now_s: float) -> None:
         """Emits a heartbeat if one is due, and calls `on_look`. This also happens when an item has arrived, because
         the user does not see every item, such as a ping or hidden thinking.
@@ -215,6 +221,8 @@ class InboxWaiter:
         """Turns off the time limit, because only cleaning up follows, and then raises `stop`."""
         self._run_ends_s = math.inf
         is_first, self.was_stopped = not self.was_stopped, True
+        if is_first:
+            self._stops_by_s = self._clock.now_s() + _STOPS_WITHIN_S
         if is_first and self._on_first_stop is not None:
             self._on_first_stop(stop)
         raise stop

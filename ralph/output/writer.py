@@ -179,8 +179,8 @@ class Writer:
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
-        """Waits until everything is written to standard output, but at most `last_chance_s` seconds. A signal
-        shortens the wait. After this call, `emit` writes nothing more.
+        """Waits until everything is written to standard output, but at most `last_chance_s` seconds. A signal, also an
+        earlier one, shortens the wait. After this call, `emit` writes nothing more.
 
         If an error such as a full disk kept the result from being written, returns the error. Otherwise returns None,
         even if the reader has closed its end or does not read.
@@ -234,7 +234,8 @@ class Writer:
         signal shortens the time limit.
         """
         if self._last_chance_ends_s is None:
-            self._last_chance_ends_s = clock.now_s() + self._last_chance_s
+            chance_s = min(self._last_chance_s, max(waiter.stop_left_s(), LAST_CHANCE_AFTER_SIGNAL_S))
+            self._last_chance_ends_s = clock.now_s() + chance_s
         while True:
             try:
                 spool.drain(waiter, clock, self._last_chance_ends_s)

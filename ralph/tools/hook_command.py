@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MOST_OUTPUT_BYTES = 1_000_000
 """The maximum number of bytes that a hook may print. Real answers are much shorter."""
 _MOST_ERROR_BYTES = 16_384
+_GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
 # The variable by which hooks that were written for Claude Code find the project.
 _DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
 
@@ -59,7 +60,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
             try:
                 process = _started(command, room, environment, stdin.fileno(), errors.fileno())
                 running = RunningCommand(
-                    process, capture, waiter=room.waiter, clock=room.clock, grace_s=room.settings.kill_grace_s
+                    process, capture, waiter=room.waiter, clock=room.clock, grace_s=_GRACE_S
                 )
                 ending = running.run(limit_s, waiting_for)
                 undone = box.after(waiting_for)
@@ -90,7 +91,7 @@ def _started(
         [room.program("bash") or "/bin/sh", "-c", command],
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | {_DIRECTORY_VARIABLE: os.fspath(settings.cwd)},
-        grace_s=settings.kill_grace_s,
+        grace_s=_GRACE_S,
         input_from=stdin,
         errors_to=errors,
     )

@@ -45,8 +45,8 @@ class ToolSettings(Struct, frozen=True):
     max_output_bytes: int = 30_000
     """The maximum number of bytes in one result of Bash, Glob or Grep. A note replaces all further bytes."""
     enabled: frozenset[str] = ALL_TOOLS
-    kill_grace_s: float = 5.0
-    """Seconds from SIGTERM to SIGKILL when a command is stopped."""
+    kill_grace_s: float = 3.0
+    """Seconds from SIGTERM to SIGKILL when a command is stopped. A stop of the run takes six seconds at most."""
     search_timeout_s: float = 20.0
     spill_bytes: int = 100_000_000
     """A command that prints more bytes than this is stopped."""

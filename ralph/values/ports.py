@@ -163,6 +163,11 @@ class Mailbox(Protocol):
 class Waiter(Protocol):
     """Waits on behalf of the main thread. The main thread waits only through this interface."""
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal or the time limit has stopped ralph, so that it must end soon."""
+        ...
+
     def mailbox(self) -> Mailbox: ...
 
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
@@ -183,6 +188,12 @@ class Waiter(Protocol):
     def time_left_s(self) -> float:
         """The seconds that are left until the run's time limit. The number is infinite if there is no limit, and 0 or
         less if the limit has passed.
+        """
+        ...
+
+    def stop_left_s(self) -> float:
+        """The seconds that are left to end after a signal or the time limit has stopped ralph. The number is infinite if
+        nothing has stopped it.
         """
         ...
 

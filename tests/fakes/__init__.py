@@ -82,6 +82,10 @@ class FakeWaiter:
         self.interrupt_at_s = interrupt_at_s
         self.run_ends_s = run_ends_s
         self.sleeps: list[float] = []
+        self.was_stopped = False
+
+    def stop_left_s(self) -> float:
+        return math.inf
 
     def mailbox(self) -> FakeMailbox:
         return FakeMailbox()

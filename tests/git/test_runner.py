@@ -65,6 +65,15 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
         assert CheckoutGit(repository.top, seams).settings.values["user.name"] == "Tester"
 
 
+def test_after_a_call_that_did_not_end_local_calls_have_three_seconds_for_a_minute(
+    repository: Repository,
+) -> None:
+    seams = repository.seams()
+    for ago_s, is_remote, seconds in ((59.0, False, 3.0), (59.0, True, 300.0), (61.0, False, 300.0)):
+        seams.late[:] = [CLOCK.now_s() - ago_s]
+        assert seams.limit_s(300.0, is_remote=is_remote) == seconds
+
+
 def of_loop(repository: Repository) -> Git:
     return CheckoutGit(repository.top, repository.seams())
 

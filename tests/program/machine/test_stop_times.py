@@ -1,0 +1,52 @@
+"""How long a stop takes, and by how much time limits are exceeded, when commands ignore every signal that they can."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import pytest
+
+from tests.patience import wait_until, within_s
+from tests.program.conftest import loop_lines, processes_of
+from tests.program.model_answers import DONE, bash
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+
+STUBBORN = "trap '' TERM INT HUP; touch started; while :; do date +%s.%N >> ticks.$$; sleep 0.05; done"
+
+
+def ticked_s(ralph) -> float:
+    """The seconds for which the command ran, at most if it ran several times."""
+    runs = [[*map(float, file.read_text().split())] for file in ralph.cwd.glob("ticks.*")]
+    return max(ticks[-1] - ticks[0] for ticks in runs)
+
+
+@pytest.mark.parametrize("command", [("run",), ("loop", "--max-iterations", "1")], ids=lambda words: words[0])
+def test_a_stop_takes_six_seconds_at_most_whatever_a_command_ignores(ralph, serve, command) -> None:
+    """Nobody reads standard output either, and it is full."""
+    serve(bash(f"{STUBBORN} & yes | head -c 300000; wait"))
+    process = ralph.start(*command, "go", "--output-format", "stream-json")
+    wait_until((ralph.cwd / "started").exists)
+    process.send_signal(signal.SIGTERM)
+    process.wait(within_s(6))
+    assert process.communicate()[0] is not None
+    assert process.returncode == 143
+    assert processes_of(ralph) == []
+
+
+def test_a_hook_has_two_seconds_more_than_its_timeout_at_most(ralph, serve) -> None:
+    serve(bash("echo hi"), DONE)
+    hook = {"type": "command", "command": STUBBORN, "timeout": 1}
+    settings = json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}})
+    assert ralph("go", "--settings", settings).code == 0
+    assert ticked_s(ralph) < within_s(3)
+
+
+def test_a_check_has_two_seconds_more_than_its_timeout_at_most(ralph, checkout, iterations) -> None:
+    iterations()
+    ran = ralph("loop", "go", "--until", STUBBORN, "--until-timeout", "1s", "--max-iterations", "1")
+    assert ran.code == 3
+    assert any("timed out after 1 s" in line for line in loop_lines(ran))
+    assert ticked_s(ralph) < within_s(3)
