@@ -32,6 +32,8 @@ _MOST_MEMORY_BYTES = 1024**3
 _VERSION_WITHIN_S = 10
 _CHUNK_BYTES = 65_536
 _LOOK_UP_EVERY_MS = 100
+# What ripgrep has written before its time is up fits into the pipes.
+_MOST_LATE_LOOKS = 20
 _MAX_RECORD_BYTES = 65_536
 _MAX_ERROR_BYTES = 65_536
 # Ripgrep's exit status for a bad pattern or an unreadable file.
@@ -199,11 +201,15 @@ class Ripgrep:
         for descriptor in (output, errors):
             poller.register(descriptor, select.POLLIN | select.POLLHUP)
         open_descriptors = {output, errors}
+        late_looks = _MOST_LATE_LOOKS
         while open_descriptors:
-            if self._is_over():
+            is_over = self._is_over()
+            ready = poller.poll(0 if is_over else _LOOK_UP_EVERY_MS)
+            late_looks -= is_over
+            if is_over and not (ready and late_looks):
                 self.is_cut_short = True
                 return
-            for descriptor, _events in poller.poll(_LOOK_UP_EVERY_MS):
+            for descriptor, _events in ready:
                 chunk = os.read(descriptor, _CHUNK_BYTES)
                 if not chunk:
                     poller.unregister(descriptor)

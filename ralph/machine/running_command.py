@@ -289,16 +289,23 @@ class RunningCommand:
             return _News.INTERRUPTED
         if news is _News.OUTPUT:
             news = self._read_output()
-            # Otherwise a command that prints without end would have no time limit.
+            # Otherwise a command that prints without end would have no time limit. But its end may be reported already.
             if news is _News.OUTPUT and self._clock.now_s() >= until_s:
-                return TIMED_OUT
+                return news if self._hear() else TIMED_OUT
         elif news is _News.REPORT:
-            self._status = self._process.hear()
-            if self._status is not None:
-                self._mailbox.unwatch(self._process.report_descriptor)
+            self._hear()
         elif news is _News.OUTPUT_ENDED:
             self._has_output_ended = True
         return news
+
+    def _hear(self) -> bool:
+        """Takes the command's status, and returns whether the command has ended. Returns False if that was known."""
+        if self._status is None:
+            self._status = self._process.hear()
+            if self._status is not None:
+                self._mailbox.unwatch(self._process.report_descriptor)
+                return True
+        return False
 
     def _read_output(self) -> _News:
         """Reads a chunk of the output, and returns what that tells."""

@@ -51,6 +51,9 @@ class SystemClock:
 # The interpreter's timed wait uses a clock that stops in suspend, and it misses a signal that arrives
 # just before the wait begins. So no wait is longer than this.
 _LONGEST_SLICE_S = 0.2
+# No machine is so busy. A process that was stopped wakes later.
+_WOKE_LATE_S = 0.5
+_CATCH_UP_S = 1.0
 # A stop takes six seconds at most. The rest is for the end of the process.
 _STOPS_WITHIN_S = 5.5
 _OF_RETRIES = (RetryScheduled, RetryRecovered, RetryExhausted)
@@ -142,6 +145,8 @@ class InboxWaiter:
         self._heartbeats = heartbeats
         self._driver = driver
         self._run_ends_s = math.inf if run_ends_s is None else run_ends_s
+        self._found_over_s: float | None = None
+        """When it was noticed that the time of the run is over."""
         self._on_first_stop = on_first_stop
         self._on_tick = on_tick
         self._on_look = on_look
@@ -155,7 +160,8 @@ class InboxWaiter:
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
         nobody = self.mailbox()
         try:
-            self._wait(nobody, self._clock.now_s() + seconds, waiting_for, on_tick=self._on_tick)
+            until_s = self._clock.now_s() + seconds
+            self._wait(nobody, until_s, waiting_for, on_tick=self._on_tick, is_sleep=True)
         finally:
             if self._on_tick is not None:
                 self._on_tick(waiting_for, 0.0)
@@ -167,12 +173,17 @@ class InboxWaiter:
         waiting_for: str,
         *,
         on_tick: Callable[[str, float], None] | None,
+        is_sleep: bool = False,
     ) -> Any:
+        """As `wait`. If this process was stopped during the wait, other threads and processes have a second to hand over
+        what arrived in time. A sleep awaits nothing.
+        """
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
         lines = self._control_lines_beside(mailbox)
+        catches_up = not is_sleep and until_s is not None and self._clock.now_s() < until_s
         while True:
             now_s = self._clock.now_s()
-            self._stop_if_asked(now_s)
+            self._stop_if_asked(now_s, None if is_sleep else mailbox)
             self._give_signs(waiting_for, now_s)
             if on_tick is not None and until_s is not None:
                 on_tick(waiting_for, max(until_s - now_s, 0.0))
@@ -187,11 +198,13 @@ class InboxWaiter:
                 self.inbox.sort()  # what is there beats a deadline that has passed
             if mailbox.items:
                 return mailbox.items.popleft()
-            if left_s <= 0:
+            if left_s <= 0 and not (catches_up and -left_s >= _WOKE_LATE_S):
                 return TIMED_OUT
-            if not has_line:
-                slice_s = min(left_s, self._run_ends_s - now_s, _LONGEST_SLICE_S)
-                self.inbox.sort_next(timeout_s=max(slice_s, 0.0))
+            if left_s <= 0:
+                catches_up, until_s = False, now_s + _CATCH_UP_S
+            elif not has_line:
+                ends_s = self._run_ends_s if now_s < self._run_ends_s else math.inf
+                self.inbox.sort_next(timeout_s=min(left_s, ends_s - now_s, _LONGEST_SLICE_S))
 
     def time_left_s(self) -> float:
         return self._run_ends_s - self._clock.now_s()
@@ -210,12 +223,22 @@ class InboxWaiter:
         if self._on_look is not None:
             self._on_look()
 
-    def _stop_if_asked(self, now_s: float) -> None:
+    def _stop_if_asked(self, now_s: float, awaited: InboxMailbox | None) -> None:
         signal_number = self.inbox.take_signal()
         if signal_number is not None:
             self._stop(SignalReceived(signal_number))
-        if now_s >= self._run_ends_s:
+        if now_s >= self._run_ends_s and (awaited is None or not self._may_catch_up(now_s, awaited)):
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
+
+    def _may_catch_up(self, now_s: float, awaited: InboxMailbox) -> bool:
+        """Whether the wait may continue although the time of the run is over: for a second, as long as something is
+        there. If this process was stopped meanwhile, it also waits for what others hand over.
+        """
+        if self._found_over_s is None:
+            self._found_over_s = now_s
+        self.inbox.sort()
+        woke_late = self._found_over_s - self._run_ends_s >= _WOKE_LATE_S
+        return now_s < self._found_over_s + _CATCH_UP_S and (woke_late or bool(awaited.items))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
         """Turns off the time limit, because only cleaning up follows, and then raises `stop`."""

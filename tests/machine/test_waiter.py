@@ -27,7 +27,7 @@ from ralph.values.events import (
     StreamReceived,
 )
 from ralph.values.ports import TIMED_OUT, Interrupted, TimeIsUp
-from tests.fakes import FakeClock, RecordingEvents
+from tests.fakes import FakeClock
 from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
@@ -349,57 +349,49 @@ def test_an_interval_of_zero_is_silent() -> None:
     assert Silence(0).beat_at(1e6) == []
 
 
-def test_items_that_keep_coming_do_not_keep_a_wait_silent() -> None:
-    """Pings arrive every few milliseconds. So each wait is short, but the user sees nothing for a long time."""
-    events = RecordingEvents()
-    began_s = CLOCK.now_s()
-    waiter = InboxWaiter(CLOCK, events=events, heartbeats=Heartbeats(CLOCK, 0.05))
-    mailbox = waiter.mailbox()
-    while len(events.of(Heartbeat)) < 3:
-        mailbox.put("ping")
-        assert take(waiter, mailbox) == "ping"
-    assert CLOCK.now_s() - began_s >= 3 * 0.05
-    told = [event.since_s for event in events.of(Heartbeat)]
-    assert told == sorted(told)
-
-
-def test_a_long_wait_beats_within_a_second_of_its_interval() -> None:
-    events = RecordingEvents()
-    waiter = InboxWaiter(CLOCK, events=events, heartbeats=Heartbeats(CLOCK, 0.05))
-    threading.Timer(0.1, waiter.mailbox().put, ["for somebody else"]).start()
-    assert take(waiter, waiter.mailbox(), within_s=0.2) is TIMED_OUT
-    assert len(events.of(Heartbeat)) >= 1
-
-
-def test_the_first_stop_is_told_once_before_it_is_raised() -> None:
-    told: list[Interrupted] = []
-    waiter = InboxWaiter(CLOCK, on_first_stop=told.append)
-    for number in (2, 15):
-        waiter.inbox.note_signal(number)
-        with pytest.raises(Interrupted):
-            waiter.sleep(1, waiting_for="nothing")
-    assert [stop.signal_number for stop in told] == [2]
-
-
-def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does() -> None:
-    started_s = time.monotonic()
-    waiter = InboxWaiter(CLOCK, run_ends_s=CLOCK.now_s() + 0.1)
-    with pytest.raises(TimeIsUp, match="--max-time"):
-        waiter.wait(waiter.mailbox(), until_s=None, waiting_for="a test")
-    assert time.monotonic() - started_s >= 0.1
-    assert take(waiter, waiter.mailbox()) is TIMED_OUT, "what cleans up may wait"
-
-
-def test_items_that_keep_coming_do_not_put_the_end_of_the_run_off() -> None:
+def test_what_is_there_is_taken_after_the_end_of_the_time_but_for_a_second_at_most() -> None:
+    """So items that keep coming do not put the end of the run off."""
     clock = FakeClock()
     waiter = InboxWaiter(clock, run_ends_s=10)
     mailbox = waiter.mailbox()
-    for item in range(3):
+    for item in range(4):
         mailbox.put(item)
     assert take(waiter, mailbox) == 0
-    clock.seconds = 10
+    for at_s in (10.0, 10.9):
+        clock.seconds = at_s
+        assert take(waiter, mailbox) in (1, 2)
+    clock.seconds = 11.0
     with pytest.raises(TimeIsUp):
         take(waiter, mailbox)
+
+
+def test_the_time_of_the_run_ends_at_once_if_nothing_is_there() -> None:
+    clock = FakeClock()
+    waiter = InboxWaiter(clock, run_ends_s=10)
+    clock.seconds = 10.1
+    with pytest.raises(TimeIsUp):
+        take(waiter, waiter.mailbox())
+
+
+@pytest.mark.parametrize("run_ends_s", [None, 9.0], ids=["a limit of the wait", "the time of the run"])
+def test_a_process_that_was_stopped_waits_a_moment_for_what_came_in_time(run_ends_s: float | None) -> None:
+    """The clock leaps while the waiter waits, and another thread hands over what came meanwhile only then."""
+    clock, looks = FakeClock(), []
+
+    def leap() -> None:
+        looks.append(clock.seconds)
+        clock.seconds += 0.1
+        if len(looks) == 2:
+            clock.seconds = 100.0
+        if len(looks) == 5:
+            mailbox.put("came in time")
+
+    waiter = InboxWaiter(clock, run_ends_s=run_ends_s, on_look=leap)
+    mailbox = waiter.mailbox()
+    assert waiter.wait(mailbox, until_s=5.0, waiting_for="a test") == "came in time"
+    assert (
+        waiter.wait(mailbox, until_s=5.0, waiting_for="a test") is TIMED_OUT if run_ends_s is None else True
+    )
 
 
 def test_a_run_that_a_signal_stops_has_no_time_limit_any_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ import pytest
 from ralph.machine import ripgrep
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
+from tests.patience import PATIENCE_S
 from tests.processes.children import children
 from tests.rows import every_row
 
@@ -231,6 +233,20 @@ def test_t16_a_search_that_comes_to_no_end_ends_at_the_time_limit(
     tools = make_tools(search_timeout_s=0.3)
     assert "[stopped after 0.3 s" in tools.error("Grep", pattern="x")
     assert "[stopped after 0.3 s" in tools.error("Glob", pattern="*")
+
+
+def test_what_a_search_has_found_when_its_time_is_up_is_taken() -> None:
+    """As after a suspended machine. A search that still prints is cut short all the same."""
+    for command, is_cut_short in (("echo found", False), ("yes found", True)):
+        search = ripgrep.Ripgrep("/bin/sh", ["-c", command], cwd=None, environment={}, is_over=lambda: True)
+        with search:
+            assert search._process.stdout is not None
+            assert select.select([search._process.stdout], [], [], PATIENCE_S)[0]
+            if not is_cut_short:
+                search._process.wait()
+            found = {record for record, _size in search.records(b"\n")}
+        assert b"found" in found
+        assert search.is_cut_short is is_cut_short
 
 
 def test_t16_rules_without_end_cost_no_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Fault, Turn
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until, within_s
+from tests.program.model_answers import bash, calls
 from tests.program.slow_servers import BROKEN, HEAD, WHOLE, set_clocks, until_the_client_leaves
 
 if TYPE_CHECKING:
@@ -149,3 +151,66 @@ def test_a11_a_ralph_that_slept_through_its_backoff_asks_at_once_exits_0(
     sleep_for_days()
     assert driver.finish().code == 0
     assert server.request_count == 2
+
+
+WORKING = "touch started; until [ -e go ]; do sleep 0.02; done; echo in time; touch ended"
+SERVER = """
+import json, os, sys, time
+for line in sys.stdin:
+    message = json.loads(line)
+    answers = {
+        "initialize": {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}},
+        "tools/list": {"tools": [{"name": "work", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "in time"}]},
+    }
+    if message["method"] == "tools/call":
+        open("started", "w").close()
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+    if message["method"] in answers:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answers[message["method"]]}), flush=True)
+    if message["method"] == "tools/call":
+        open("ended", "w").close()
+"""
+SERVERS = json.dumps({"mcpServers": {"own": {"command": "python3", "args": ["-c", SERVER]}}})
+HOOK = {"hooks": [{"type": "command", "command": f"{{ {WORKING}; }} >&2; exit 2", "timeout": 1}]}
+HOOKS = json.dumps({"hooks": {"PreToolUse": [HOOK]}})
+LIMITED = {
+    "the timeout of a command": (1.0, calls(("Bash", {"command": WORKING, "timeout": 1000})), ()),
+    "the timeout of a hook": (1.0, bash("echo hi"), ("--settings", HOOKS)),
+    "the time of an MCP call": (1.0, calls(("mcp__own__work", {})), ("--mcp-config", SERVERS)),
+    "the time of the run": (within_s(5), bash(WORKING), ("--max-time", f"{within_s(5):.0f}s")),
+}
+
+
+def stop_until_it_is_over(process: subprocess.Popen[bytes], directory: Path, limit_s: float) -> None:
+    """Stops ralph, lets the work end, and waits until the time limit has passed."""
+    wait_until((directory / "started").exists)
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    (directory / "go").touch()
+    wait_until((directory / "ended").exists)
+    time.sleep(limit_s + 0.7)
+    process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("what", LIMITED)
+def test_a_result_that_came_while_ralph_was_stopped_is_taken_before_a_limit(ralph, serve, what) -> None:
+    limit_s, turn, options = LIMITED[what]
+    ralph.environment["MCP_TOOL_TIMEOUT"] = "1000"
+    serve(turn, Turn("Done."))
+    process = ralph.start("go", "--output-format", "stream-json", *options)
+    stop_until_it_is_over(process, ralph.cwd, limit_s)
+    ran = ralph.finish(process)
+    results = [line for line in ran.stdout.splitlines() if '"tool_result"' in line]
+    assert "in time" in results[0], ran.stdout
+    assert ran.code == (124 if what == "the time of the run" else 0)
+
+
+def test_a_check_that_passed_while_the_loop_was_stopped_has_passed_exits_0(ralph, iterations) -> None:
+    iterations()
+    process = ralph.start("loop", "go", "--until", WORKING, "--until-timeout", "1s")
+    stop_until_it_is_over(process, ralph.cwd, 1.0)
+    ran = ralph.finish(process)
+    assert ran.code == 0
+    assert "timed out" not in ran.stderr
