@@ -20,6 +20,7 @@ from ralph.demo.loop_play import play_loop
 from ralph.demo.stages import STAGES
 from ralph.demo.summary import Summary
 from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
+from ralph.machine.inbox import STOP_SIGNALS
 from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 from ralph.run.session import SessionOptions
@@ -43,8 +44,6 @@ ralph demo: an agent fixes a failing test in {directory}
 {about}
 Task: {task}
 """
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # The time limit of the demo's run, in seconds. The run takes 10 s at most, unless something hangs.
 LONGEST_S = 300

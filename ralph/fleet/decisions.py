@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.inbox import STOP_SIGNALS
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ costs at most, which is about half a dollar for an answer of 32,000 tokens."""
 NOTHING_USD = 0.0001
 """No request costs less. Such a rest is left by the rounding of sums."""
 
-_STOPPED = {128 + number for number in (1, 2, 15)}
-"""A process that somebody stopped by SIGHUP, SIGINT or SIGTERM, as a service manager does with all processes of a worker.
+_STOPPED = {128 + number for number in STOP_SIGNALS}
+"""A process that somebody stopped by a signal, as a service manager does with all processes of a worker.
 It can be resumed."""
 _WORST_FIRST = (70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75)
 

@@ -22,6 +22,7 @@ from ralph.fleet.job_rules import branch_of
 from ralph.fleet.undelivered import BUNDLE, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.processes import environment_for_commands
 from ralph.sessions.looking import look_at
@@ -43,7 +44,6 @@ HOST = "RALPH_GIT_HOST"
 _DEFAULT_HOST = "github.com"
 _KEPT = "job.json"
 _MOST_BYTES = 65_536
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _EVERY_S = 0.5
 _AGAIN = Outcome.API_UNAVAILABLE.exit_code()
 
@@ -204,7 +204,7 @@ class ExportedJob:
             self._calls.stop()
             self._process.stop()
 
-        before = {number: signal.signal(number, stop) for number in _STOPS}
+        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
         try:
             yield
         finally:

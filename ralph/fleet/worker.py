@@ -308,8 +308,8 @@ class _Slot:
 
     def run(self, supervisor: int) -> int:
         """Works until the slot must end, and returns the exit code of its process."""
-        for number in (signal.SIGINT, signal.SIGHUP):
-            # A terminal sends them to all; the supervisor passes them on. The handler here is still the supervisor's.
+        for number in STOP_SIGNALS:
+            # A terminal sends some to all; the supervisor passes them on. The handler here is still the supervisor's.
             signal.signal(number, signal.SIG_IGN)
         end_with_parent(supervisor, signal.SIGKILL)
         signal.signal(signal.SIGTERM, self._heard)

@@ -15,6 +15,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ralph.machine import launcher
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -33,7 +35,7 @@ _LONGEST_POLL_S = 0.2
 ONE_SIGNAL_S = 1.0
 """The seconds for which a loop ignores repetitions of a signal. A signal to a process group may arrive several times."""
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = tuple(map(signal.Signals, sorted(launcher.STOP_SIGNALS)))
 
 
 class InboxMailbox:
@@ -238,7 +240,7 @@ class Inbox:
 
 
 def catch_stop_signals(inbox: Inbox) -> Callable[[], None]:
-    """Installs handlers that record SIGINT, SIGTERM and SIGHUP in the inbox. Returns a function that restores the old
+    """Installs handlers that record the STOP_SIGNALS in the inbox. Returns a function that restores the old
     handlers. If the parent ignores a signal (`nohup`), it stays ignored.
 
     If the main thread is stuck when a signal arrives, the signal ends the process as if it had no handler. So a

@@ -74,6 +74,22 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
+# All signals that end a process and can be caught, but for those of faults and of a closed pipe. Batch systems send some of
+# them before a limit. SIGPWR is one of Linux.
+STOP_SIGNALS = frozenset(
+    {
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGALRM,
+        signal.SIGTERM,
+    }
+    | {signal.SIGVTALRM, signal.SIGXCPU, getattr(signal, "SIGPWR", signal.SIGTERM)}
+)
+"""The signals that ask ralph to stop."""
+
 _FOR_EVER_S = float("inf")
 # Seconds between two polls if signals do not report everything.
 _LOOK_EVERY_S = 0.005
@@ -541,8 +557,7 @@ def _has_process_tree() -> bool:
 
 def _stop_signals() -> set[int]:
     """The signals that request a stop, except those that were ignored when ralph was started."""
-    asked = {number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)}
-    return {signal.SIGTERM, *asked}
+    return {signal.SIGTERM, *(number for number in STOP_SIGNALS if not _is_ignored(number))}
 
 
 def _is_ignored(number: int) -> bool:

@@ -199,12 +199,11 @@ def main(arguments: list[str]) -> int:
     """
     directory, count, *rest = arguments
     bwrap, restricted = rest[: int(count)], rest[int(count) :]
-    stops = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    signal.pthread_sigmask(signal.SIG_BLOCK, launcher.STOP_SIGNALS)
 
     def inside() -> None:
         os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, launcher.STOP_SIGNALS)
         os._exit(restriction.main(restricted))
 
     restriction.prepare()

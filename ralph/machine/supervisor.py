@@ -79,7 +79,6 @@ _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 _KILLED_FIRST = b"500"
 
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
-_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 # The first and only byte that it sends over the socket.
 IN_GROUP = b"g"
@@ -353,9 +352,9 @@ def _next_request(control: socket, parent_pid: int) -> _Request | None:
     command is ignored.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
-    for late in signal.sigpending() & _STOPS:
+    for late in signal.sigpending() & launcher.STOP_SIGNALS:
         signal.sigwait({late})
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, launcher.STOP_SIGNALS)
     return _receive(control) if os.getppid() == parent_pid else None
 
 

@@ -16,6 +16,7 @@ from ralph.loop.process.running_iteration import OVERTIME_S, STOPS_WITHIN_S, Run
 from ralph.loop.record import write_private
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, Setback
+from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.processes import OwnedProcess
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 PROMPT_FILE = "prompt.md"
-# Signals by which people and services ask a run to stop.
-_STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 # The lowest limit that `ralph run` accepts; a lower one would mean no limit.
 _LEAST_USD = 0.000001
 _LEAST_S = 0.001
@@ -211,7 +210,7 @@ class RalphIterations:
 def _was_killed(ending: IterationEnding) -> bool:
     """Whether a signal that is not a request to stop killed the process, and the loop did not send it."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
-    return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
+    return not is_by_us and ending.killed_by is not None and ending.killed_by not in STOP_SIGNALS
 
 
 def _this_ralph() -> tuple[str, ...]:

@@ -21,6 +21,10 @@ from tests.patience import PATIENCE_S, wait_until
 from tests.program.slow_servers import set_clocks
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+OF_BATCH_SYSTEMS = {
+    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM, signal.SIGVTALRM),
+    *([signal.SIGPWR] if hasattr(signal, "SIGPWR") else []),
+}
 
 
 def is_alive(marker: str) -> bool:
@@ -36,13 +40,13 @@ def is_alive(marker: str) -> bool:
 
 
 def assert_stopped(ran, number) -> None:
-    assert ran.code == CODES[number]
+    assert ran.code == CODES.get(number, 128 + number)
     assert ran.result["terminal_reason"] == "interrupted"
-    assert ran.last_line.startswith(f"[ralph] interrupted (exit {CODES[number]})")
+    assert ran.last_line.startswith(f"[ralph] interrupted (exit {ran.code})")
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [*CODES, *OF_BATCH_SYSTEMS], ids=lambda number: number.name)
 def test_p7_a_signal_ends_a_backoff(ralph, serve, number) -> None:
     server = serve(Fault(status=529, headers={"retry-after": "20000"}))
     process = ralph.start("hi", "--retry", "patient", "--output-format", "stream-json")
@@ -53,11 +57,12 @@ def test_p7_a_signal_ends_a_backoff(ralph, serve, number) -> None:
     assert kinds.count("api_retry") == kinds.count("retry_exhausted")
 
 
-def test_p7_a_signal_ends_the_wait_for_the_first_byte(ralph, serve) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, *OF_BATCH_SYSTEMS], ids=lambda number: number.name)
+def test_p7_a_signal_ends_the_wait_for_the_first_byte(ralph, serve, number) -> None:
     server = serve(Step(Turn(content="late"), Fault(stall_before_headers_s=math.inf)))
     process = ralph.start("hi", "--output-format", "json")
     wait_until(lambda: len(server.requests) == 1)
-    assert_stopped(ralph.stopped_by(process, signal.SIGINT), signal.SIGINT)
+    assert_stopped(ralph.stopped_by(process, number), number)
 
 
 def test_p7_a_signal_ends_a_stream(ralph, serve) -> None:
@@ -89,14 +94,15 @@ def test_p7_a_signal_ends_a_connect(ralph) -> None:
     assert_stopped(ran, signal.SIGTERM)
 
 
-def test_p7_a_signal_ends_a_tool_and_its_children(ralph, serve) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, *OF_BATCH_SYSTEMS], ids=lambda number: number.name)
+def test_p7_a_signal_ends_a_tool_and_its_children(ralph, serve, number) -> None:
     marker = f"ralphtest{id(ralph)}"
     command = f"bash -c 'sleep 1000000 # {marker}' & sleep 1000000 # {marker}"
     serve(Turn(content=[ToolUse("Bash", {"command": f"touch started; {command}"})]))
     process = ralph.start("hi", "--output-format", "json")
     wait_until((ralph.cwd / "started").exists)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert_stopped(ran, signal.SIGTERM)
+    ran = ralph.stopped_by(process, number)
+    assert_stopped(ran, number)
     assert not is_alive(marker)
 
 
