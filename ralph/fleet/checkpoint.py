@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import tarfile
 import zlib
 from typing import TYPE_CHECKING
+
+from ralph.machine.opened_file import open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 _LEVEL = 6  # zlib's own choice; journals are text and become a fifth
 _MOST_ENTRIES = 10_000
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
-# A file is read with these, so that a link or a named pipe that an agent put there is not followed.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -113,14 +112,11 @@ def _entries(directory: Path, above: str) -> Iterator[tuple[str, str | None]]:
 def _content(path: str, most_bytes: int) -> bytes | None:
     """The content of a file, or one byte more than `most_bytes` of it. None if it is gone or no regular file now."""
     try:
-        descriptor = os.open(path, _READ)
+        descriptor = open_regular_file(path, os.O_NOFOLLOW)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return file.read(min(status.st_size, most_bytes + 1))
+        return file.read(min(os.fstat(descriptor).st_size, most_bytes + 1))
 
 
 def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, directory: Path) -> None:

@@ -16,6 +16,7 @@ from ralph.loop.record import RecordError
 from ralph.loop.status import LoopLook, look_at_record, safe_lines
 from ralph.loop.store import LoopStore
 from ralph.loop.words import local
+from ralph.machine.opened_file import open_regular_file
 from ralph.output.iteration_log import LOG_TEXT, OLDER
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
 from ralph.values.credentials import known_secrets
@@ -159,7 +160,7 @@ def _print_log(folder: Path, redact: Callable[[str], str]) -> int:
     found = False
     with suppress(ReaderLeftError):
         for name in (f"{LOG_TEXT}{OLDER}", LOG_TEXT):
-            with suppress(FileNotFoundError), (folder / name).open("rb") as file:
+            with suppress(FileNotFoundError), os.fdopen(open_regular_file(folder / name), "rb") as file:
                 found = True
                 while lines := file.readlines(_PIECE_BYTES):
                     text = b"".join(lines).decode("utf-8", "surrogateescape")

@@ -87,14 +87,24 @@ def _reported_by_kernel(descriptor: int) -> str | None:
     return path
 
 
-def read_regular_file(path: Path | str, most_bytes: int) -> bytes:
-    """The content of a regular file. Never blocks on a named pipe. Raises OSError if the file cannot be read, is not
-    a regular file (EINVAL) or is larger than `most_bytes` (EFBIG).
+def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """Opens a regular file and returns its descriptor. Never waits for a named pipe or a device: what was opened is
+    judged. Raises OSError if the file cannot be opened or is not a regular file (EINVAL).
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    # Merely opening a device can have an effect. What was looked at may be another file by now.
+    if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a str or a Path
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def read_regular_file(path: Path | str, most_bytes: int, flags: int = os.O_NOFOLLOW) -> bytes:
+    """The content of a regular file that is opened with `flags` by `open_regular_file`. Raises OSError if the file cannot be
+    read, is not a regular file (EINVAL) or is larger than `most_bytes` (EFBIG).
+    """
+    with os.fdopen(open_regular_file(path, flags), "rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.loop.values import REPORT_PAGE
+from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import own_program
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
@@ -20,6 +21,7 @@ from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes
 from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
 from ralph.places.gather import why_protected
+from ralph.sessions.store import SessionStore
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
@@ -59,6 +61,8 @@ def write_report(request: ReportRequest) -> int:
     redact = Redactor(known_secrets(environment)).redact_all
     path = place_of_page(request.output, _repository_directories(request))
     sessions = None if request.session_directory is None else Path(request.session_directory)
+    for line in SessionStore.to_read(environment, sessions).skipped(request.directory):
+        complain(line)
     subject = find_subject(request.what, request.directory, environment, sessions)
     gathered = gather(subject, environment, sessions, page=path)
     night = gathered.night
@@ -134,7 +138,7 @@ def place_of_page(output: str | None, directories: Sequence[Path]) -> Path | Non
 def _is_page(path: Path) -> bool:
     """Whether the file is a page that ralph made. A link is none."""
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular_file(path, os.O_NOFOLLOW)
         with os.fdopen(descriptor, "rb") as file:
             return MARK_OF_PAGE in file.read(_BEGINNING_BYTES)
     return False

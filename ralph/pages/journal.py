@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ralph.conversation.journal_lines import CheckedLines, JournalDamage, record_of, written_at
 from ralph.conversation.records import NewerFormatError
+from ralph.machine.opened_file import open_regular_file
 from ralph.pages.story import Incidents, PassedAttempt, SessionStory, StoryOptions
 from ralph.sessions.history import KILLED, RUNNING
 from ralph.sessions.looking import is_locked
@@ -226,7 +227,7 @@ _PASSED: dict[str, Callable[[SessionStory, bytes], bool]] = {
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular_file(path)
     try:
         while chunk := os.read(descriptor, _CHUNK_BYTES):
             yield chunk

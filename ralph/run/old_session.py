@@ -63,7 +63,8 @@ def open_old_session(
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
         old = OldSession(options, store, cwd, now, redactor).open(new_id, settings)
-        return replace(old, notices=(*((store.notice,) if store.notice else ()), *old.notices))
+        skipped = store.skipped(cwd if options.resume is None else None)
+        return replace(old, notices=(*((store.notice,) if store.notice else ()), *skipped, *old.notices))
 
 
 class NoSessionError(UsageError):

@@ -58,6 +58,7 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
     newest_first = [
         path for _, path in sorted(((written_at(path), path) for path in paths), key=itemgetter(0))[::-1]
     ]
+    _tell_skipped(store, None if of_all else _cwd())
     if not newest_first:
         where = store.root if of_all else _cwd()
         complain(f"there is no session {'in' if of_all else 'of'} {where} yet")
@@ -165,7 +166,13 @@ def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     return problem
 
 
+def _tell_skipped(store: SessionStore, cwd: Path | None) -> None:
+    for line in store.skipped(cwd):
+        complain(line)
+
+
 def _found(store: SessionStore, prefix: str | None) -> Path:
+    _tell_skipped(store, _here() if prefix is None else None)
     if prefix is not None:
         if not prefix.strip():
             raise UsageError("the beginning of a session's id is needed, or none for the last session")

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from ralph.conversation.journal_lines import JournalReading, line_of, read_lines
 from ralph.conversation.records import EndedRecord, RunRecord
 from ralph.conversation.secret_spans import marked_lines
+from ralph.machine.opened_file import open_regular_file
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -235,11 +236,11 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
     network file systems lock only files that are open for writing.
     """
     try:
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        return open_regular_file(path, os.O_RDWR | os.O_APPEND)
     except OSError as error:
         if not is_for_reading or error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
             raise
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return open_regular_file(path)
 
 
 def _lock_patiently(descriptor: int) -> None:

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from ralph.conversation.journal_lines import readable_part
 from ralph.conversation.records import NewerFormatError
+from ralph.machine.opened_file import open_regular_file
 from ralph.sessions import history as history_names
 from ralph.sessions.history import SessionHistory, history_of
 from ralph.sessions.skimming import skim
@@ -93,7 +94,7 @@ def _look(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> Sessio
 
 
 def _read(path: Path, view: View | None) -> tuple[int, SessionLook]:
-    with path.open("rb") as file:
+    with os.fdopen(open_regular_file(path), "rb") as file:
         data = file.read()
         written_at_s = os.fstat(file.fileno()).st_mtime
     try:
@@ -107,7 +108,7 @@ def _read(path: Path, view: View | None) -> tuple[int, SessionLook]:
 
 
 def _skimmed(path: Path, view: View | None) -> tuple[int, SessionLook]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular_file(path)
     try:
         status = os.fstat(descriptor)
         seen = skim(partial(os.pread, descriptor), status.st_size, view=view)
@@ -133,7 +134,8 @@ def holder_of(path: Path) -> str:
     last run has ended and its delivery is recorded, or if the recorded process does not exist on this machine.
     """
     with suppress(OSError, NewerFormatError):
-        runs = history_of(readable_part(path.read_bytes())[0]).runs
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            runs = history_of(readable_part(file.read())[0]).runs
         if runs and (runs[-1].ended is None or runs[-1].delivery is None) and _is_there(runs[-1].opening.pid):
             return f"process {runs[-1].opening.pid}, since {runs[-1].opening.started_at}"
     return "another process"
@@ -151,7 +153,7 @@ def _is_there(process_id: int) -> bool:
 
 def is_locked(path: Path) -> bool:
     """Whether a process has the journal open for writing. False if the file system does not support locks."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -37,13 +37,18 @@ def places_to_read(environment: Mapping[str, str], named: Path | None = None) ->
 
 
 def journals_in(directory: Path) -> Iterator[Path]:
-    return (path for path in listed(directory) if path.name.endswith(SUFFIX))
+    """The journals in a directory. Raises OSError as `listed` does. A pipe, device, socket or directory is no journal."""
+    return (path for path in listed(directory, files_only=True) if path.name.endswith(SUFFIX))
 
 
-def listed(directory: Path) -> list[Path]:
+def listed(directory: Path, *, files_only: bool = False) -> list[Path]:
+    """The entries of a directory, or only those that are regular files or links to them. Empty if this user may not read the
+    directory, or if it does not exist.
+    """
     # `Path.glob` would not do: since Python 3.12 it ignores every error, so that a session would seem to be missing.
     try:
-        return list(directory.iterdir())
+        with os.scandir(directory) as entries:
+            return [directory / entry.name for entry in entries if not files_only or entry.is_file()]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 

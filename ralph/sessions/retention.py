@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.opened_file import open_regular_file
 from ralph.sessions.journal import SessionLockedError, lock_file
 from ralph.sessions.places import SUFFIX
 
@@ -106,7 +107,7 @@ def _remove(journal: KeptJournal) -> None:
     missing, and cannot write to a deleted file.
     """
     path = Path(journal.path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = open_regular_file(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         lock_file(descriptor)
         if time.time() - os.fstat(descriptor).st_mtime < journal.age_s:

@@ -7,6 +7,7 @@ change its own history. Only the user can access the directories that ralph make
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -14,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ralph.conversation.journal_lines import begins_kind
+from ralph.machine.opened_file import open_regular_file
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.places import (
     SHORT_ID_CHARS,
@@ -29,7 +31,7 @@ from ralph.sessions.places import (
     temporary_path,
     usual_place,
 )
-from ralph.values.outcome import UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -76,9 +78,12 @@ class SessionStore:
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
         """Finds the store that a run of this user would use. Makes no directory. If the directory is missing, the
-        store is empty.
+        store is empty. Raises CannotError if a file is in the place of a directory.
         """
         root, *others = places_to_read(environment, named)
+        there = next((place for place in (root, *root.parents) if place.exists()), root)
+        if there.exists() and not there.is_dir():
+            raise CannotError(f"sessions would be in {root}, but {there} is no directory", Outcome.IO_ERROR)
         return cls(root, others=tuple(others))
 
     def create(self, session_id: str, cwd: Path, spans_of: SpansOf | None = None) -> FileJournal:
@@ -147,6 +152,17 @@ class SessionStore:
         name = directory_name(cwd)
         return chain.from_iterable(journals_in(root / name) for root in self._roots)
 
+    def skipped(self, cwd: Path | None) -> Iterator[str]:
+        """A line for each entry that is named like a journal but is no regular file, so that it is left out. `cwd` is as in
+        `of`; None means all directories.
+        """
+        places = [root / directory_name(cwd) for root in self._roots] if cwd is not None else None
+        for place in places or chain.from_iterable(map(listed, self._roots)):
+            found = set(journals_in(place))
+            for path in listed(place):
+                if path.name.endswith(SUFFIX) and path not in found:
+                    yield f"skipped {path}: it is no regular file"
+
     def all(self) -> Iterator[Path]:
         """All journals. Skips a directory that this user may not read. Raises OSError if a directory cannot be listed
         for another reason, such as a lack of file descriptors.
@@ -187,7 +203,7 @@ def _has_message(path: Path) -> bool:
     because the record before the first message may be large.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular_file(path), "rb") as file:
             begins_line = True
             while piece := file.readline(_PIECE_BYTES):
                 if b"\0" in piece:  # it is damaged; opening it will report that
@@ -233,11 +249,18 @@ def make_private(directory: Path) -> None:
     try:
         for missing in reversed([directory, *directory.parents]):
             if not missing.is_dir():
-                missing.mkdir(mode=0o700, exist_ok=True)
+                _make_directory(missing)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, os.strerror(13))
     except OSError as error:
         raise JournalError(directory, error) from error
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError as error:  # which would mean that a session exists
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is no directory", str(path)) from error
 
 
 def written_at(path: Path) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ralph.machine.opened_file import open_regular_file
 from ralph.machine.repository import up_to_repository_root
 from ralph.settings.files import leads_through
 from ralph.values.claude_file import ClaudeFile
@@ -103,21 +103,13 @@ def _read(path: Path, *, from_flag: bool = False) -> bytes | None:
     At most one byte more than the limit is read, which is enough to see that the file is too large.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise _unusable(str(path), f"cannot be read ({reason})", from_flag=from_flag) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _unusable(str(path), "is no regular file", from_flag=from_flag)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise _unusable(str(path), f"cannot be read ({error.strerror})", from_flag=from_flag) from error
-    finally:
-        os.close(descriptor)
     if len(data) > _MOST_BYTES:
         raise _unusable(str(path), f"has more than {_MOST_BYTES:,} bytes", from_flag=from_flag)
     return data

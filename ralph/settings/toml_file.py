@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ralph.machine.opened_file import open_regular_file
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
@@ -54,15 +54,8 @@ def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
     Raises SettingsFileError if the file cannot be used.
     """
     try:
-        # `O_NONBLOCK` because an agent could have put a pipe there, and opening it would block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SettingsFileError(f"{path}: not a regular file")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                data = file.read(MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         if not required:
             return None

@@ -114,7 +114,18 @@ class Ralph:
         return self.finish(process)
 
 
-_WITHOUT_RUNS = {"sessions", "fleet", "doctor", "demo", "mock-api", "--version", "-v", "--help", "-h"}
+_WITHOUT_RUNS = {
+    "sessions",
+    "report",
+    "fleet",
+    "doctor",
+    "demo",
+    "mock-api",
+    "--version",
+    "-v",
+    "--help",
+    "-h",
+}
 """First words of command lines that start no run."""
 _ABOUT_SANDBOXES = ("--sandbox", "--net", "--allow-host", "--restricted")
 

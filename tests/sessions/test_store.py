@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.sessions.journal import FileJournal
+from ralph.sessions.looking import look_at, look_to_list
 from ralph.sessions.store import SessionStore
+from ralph.values.ports import JournalError
 from tests.sessions.session_journals import Told, completed
 
 if TYPE_CHECKING:
@@ -49,10 +52,20 @@ def test_the_newest_that_has_a_whole_message_is_gone_on_with(tmp_path, older, da
     assert SessionStore(tmp_path).last_resumable(tmp_path) == (newer if goes_on else older)
 
 
-def test_what_cannot_be_read_is_not_passed_over_in_silence(tmp_path, older) -> None:
-    newer = older.with_name("newer.jsonl")
+def test_what_is_no_file_is_not_passed_over_in_silence(tmp_path, older) -> None:
+    newer, store = older.with_name("newer.jsonl"), SessionStore(tmp_path)
     newer.mkdir()
-    assert SessionStore(tmp_path).last_resumable(tmp_path) == newer
+    assert store.last_resumable(tmp_path) == older
+    for cwd in (tmp_path, None):
+        assert [*store.skipped(cwd)] == [f"skipped {newer}: it is no regular file"]
+
+
+def test_a_file_that_took_the_place_of_a_listed_one_is_not_waited_for(tmp_path, older) -> None:
+    older.unlink()
+    os.mkfifo(older)
+    assert look_at(older).problem == look_to_list(older).problem == "it is no regular file"
+    with pytest.raises(JournalError, match="it is no regular file"):
+        FileJournal.open(older)
 
 
 def test_journals_of_all_its_places_are_found(tmp_path) -> None:

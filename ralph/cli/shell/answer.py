@@ -142,11 +142,12 @@ def _title(path: Path) -> str:
     """The title of the session, else a title from its first prompt. Empty if neither is found."""
     import json  # noqa: PLC0415 - few completions need it
 
+    from ralph.machine.opened_file import open_regular_file  # noqa: PLC0415 - few completions need it
     from ralph.sessions.naming import shortened, title_from  # noqa: PLC0415 - few completions need it
 
     title = ""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular_file(path), "rb") as file:
             lines = file.read(_HEAD_BYTES).split(b"\n")[:-1]
         for line in lines:
             kind = line[:60].partition(b',"kind":"')[2].partition(b'"')[0]

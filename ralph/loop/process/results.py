@@ -5,6 +5,7 @@ another exit code. The journal is used for a run whose end this process did not 
 
 from __future__ import annotations
 
+import os
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, convert
 
 from ralph.loop.values import IterationResult, SessionSeen
-from ralph.machine.opened_file import read_regular_file
+from ralph.machine.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore
@@ -134,7 +135,7 @@ def _refuse_shortage(path: Path) -> None:
     not exist.
     """
     try:
-        path.open("rb").close()
+        os.close(open_regular_file(path))
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.atomic_write import remove_leftovers
+from ralph.machine.opened_file import open_regular_file
 from ralph.values.tool_calls import FileChange, ToolOutput
 
 if TYPE_CHECKING:
@@ -67,13 +67,7 @@ def digest_of(path: Path) -> str | None:
     cannot be read. Does not block on a named pipe.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return None
-        # A FIFO may have taken the file's place since the check.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
+        with os.fdopen(open_regular_file(path), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

@@ -357,8 +357,8 @@ BROKEN = {
     cut_off: "is no valid JSON",
     an_empty_file: "is no valid JSON",
     a_list: "is no JSON object",
-    a_pipe: "is no regular file",
-    a_directory: "is no regular file",
+    a_pipe: "cannot be read (it is no regular file)",
+    a_directory: "cannot be read (it is no regular file)",
     a_huge_file: "has more than 1,000,000 bytes",
     no_text: "is no valid JSON",
 }
@@ -412,4 +412,4 @@ def test_a_loop_does_not_begin_with_a_file_that_cannot_be_read(ralph, iterations
     (ralph.cwd / ".claude" / "settings.json").mkdir(parents=True)
     ran = ralph("loop", "go", "--max-iterations", "1")
     assert (ran.code, server.request_count) == (78, 0)
-    assert "is no regular file: nobody knows which calls its rules forbid" in ran.stderr
+    assert "it is no regular file): nobody knows which calls its rules forbid" in ran.stderr

@@ -1,0 +1,108 @@
+"""Named pipes, sockets, devices and directories with the name of a journal or a record, and files in the place of a
+directory: what is no file is left out with a line, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Turn
+from tests.program.conftest import loop_folder
+from tests.program.kept_sessions import HELLO, only_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ID = "99999999-0000-4000-8000-000000000000"
+
+
+def a_socket(path: Path) -> None:
+    here = Path.cwd()
+    with socket.socket(socket.AF_UNIX) as made:
+        os.chdir(path.parent)  # the whole path may be too long for a socket
+        made.bind(path.name)
+    os.chdir(here)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a socket": a_socket,
+    "a directory": os.mkdir,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to a terminal": lambda path: path.symlink_to("/dev/ptmx"),
+}
+COMMANDS = {
+    "sessions ls": ("sessions", "ls"),
+    "sessions ls --all": ("sessions", "ls", "--all", "--format", "json"),
+    "sessions show": ("sessions", "show"),
+    "sessions export": ("sessions", "export"),
+    "report": ("report", "-o", "-"),
+    "-c": ("-c", "go on"),
+    "-r": ("-r", "{id}", "go on"),
+}
+
+
+@pytest.fixture
+def kept(ralph, serve) -> Path:
+    """The journal of a session."""
+    serve(HELLO, Turn("Done."))
+    assert ralph("hi").code == 0
+    return only_journal(ralph)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_named_like_a_journal_and_is_no_file_is_left_out_with_a_line(ralph, kept, command) -> None:
+    for number, make in enumerate(KINDS.values()):
+        make(kept.with_name(f"{number}{ID[1:]}.jsonl"))
+    ran = ralph(*(word.format(id=kept.stem) for word in COMMANDS[command]))
+    assert ran.code == 0, ran.stderr
+    told = [line for line in ran.stderr.splitlines() if "it is no regular file" in line]
+    assert len(told) == len(KINDS)
+    assert all(f"skipped {kept.parent}/" in line for line in told)
+    assert "Hello there." in ran.stdout or kept.stem[:8] in ran.stdout or "Done." in ran.stdout
+
+
+@pytest.mark.parametrize("command", [("sessions", "show"), ("sessions", "export"), ("report",), ("-r",)])
+def test_a_session_that_is_no_file_is_none(ralph, kept, command) -> None:
+    os.mkfifo(kept.with_name(f"{ID}.jsonl"))
+    ran = ralph(*command, ID[:8], *(["go on"] if command == ("-r",) else []))
+    assert ran.code == 2
+    assert f"there is no session that begins with '{ID[:8]}'" in ran.last_line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["loop.json", "log.txt"])
+def test_a_record_of_a_loop_that_is_no_file_is_an_error_and_not_waited_for(
+    ralph, iterations, name, kind
+) -> None:
+    iterations()
+    assert ralph("loop", "go", "--max-iterations", "1").code == 0
+    place = loop_folder(ralph) / name
+    place.unlink()
+    KINDS[kind](place)
+    for command in (("loop", "show"), ("loop", "show", "--log"), ("loop", "history"), ("loop", "--status")):
+        assert ralph(*command).code in (0, 2, 74)
+
+
+@pytest.mark.parametrize("how", ["RALPH_STATE_DIR", "--session-dir"])
+def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(ralph, serve, how, tmp_path) -> None:
+    server = serve(HELLO)
+    file = tmp_path / "file"
+    file.touch()
+    words = ("--session-dir", str(file)) if how == "--session-dir" else ()
+    if not words:
+        ralph.environment[how] = str(file)
+    ran = ralph("hi", *words)
+    assert ran.code == 74
+    assert f"{file} is no directory" in ran.last_line
+    assert not server.requests
+    for command in (("-c",), ("-r", ID[:8])):
+        assert ralph(*command, "hi", *words).code in (2, 74)
+    assert ralph("sessions", "ls", *words).code == 74
+    if not words:
+        assert ralph("loop", "go").code == 74
