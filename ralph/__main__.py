@@ -31,12 +31,14 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
 
     loading.put_off_garbage_collection()
     own_process.keep_memory_private(core_limit)
+    if parent_pid is None:  # a loop that began has enough for its iterations
+        own_process.count_descriptors()
     _open_standard_streams()
     _die_silently_of_ctrl_c()
     try:
         from ralph.cli.app import run_cli  # noqa: PLC0415 - costs still more time that --version saves
     except (OSError, MemoryError, ImportError) as error:
-        _end_if_too_short(error)
+        _end_if_too_short(error, own_process.why_too_few_descriptors())
         _refuse_to_import(error, left_out)
         raise
     try:
@@ -81,9 +83,10 @@ def _refuse_to_import(error: BaseException, left_out: list[str]) -> None:
     os._exit(78)  # Outcome.CONFIG, which cannot be imported either
 
 
-def _end_if_too_short(error: BaseException) -> None:
+def _end_if_too_short(error: BaseException, too_few: str | None) -> None:
     """Exits with code 75 if memory or file descriptors ran out while modules were loaded. `error` is the exception
-    that was raised. Code 75 says that the failure is temporary. Returns after any other error.
+    that was raised. Code 75 says that the failure is temporary. Returns after any other error. `too_few` is that of
+    `why_too_few_descriptors`. If it is not None, exits with 78, because the limit stays.
     """
     import errno  # noqa: PLC0415 - built into the interpreter, so that no file can take its place
 
@@ -93,12 +96,11 @@ def _end_if_too_short(error: BaseException) -> None:
         or getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
         or any(os.strerror(number) in words for number in (errno.EMFILE, errno.ENOMEM))
     ):
+        short = "this machine has too little memory or too few file descriptors left to start"
         try:
-            os.write(
-                2, b"ralph: this machine has too little memory or too few file descriptors left to start\n"
-            )
+            os.write(2, f"ralph: {too_few or short}\n".encode())
         finally:
-            os._exit(75)
+            os._exit(75 if too_few is None else 78)
 
 
 def _open_standard_streams() -> None:

@@ -186,6 +186,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         usage=RunUsage(by_model={"m": ModelUsage(TokenUsage(), None, None)}),
         api_error_status=529,
         retry_after_s=1,
+        is_short=True,
         hints=("x",),
         notices=("x",),
         report=Report("success", "x", {"a": 1}, "tool_call"),

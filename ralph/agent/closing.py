@@ -220,7 +220,7 @@ def ended_by_exception(error: Exception) -> Ending:
     """
     shortage = shortage_of(error)
     if shortage is not None:
-        return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage))
+        return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage), is_short=True)
     return Ending(Outcome.INTERNAL_ERROR, error=describe_bug(error))
 
 

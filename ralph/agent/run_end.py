@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.classify import FailureKind, failure_kind, is_low_credit
+from ralph.values.classify import FailureKind, failure_kind, is_low_credit, is_shortage
 from ralph.values.endpoint import messages_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
@@ -74,6 +74,8 @@ class Ending(Struct, frozen=True):
     run."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
+    is_short: bool = False
+    """Whether a shortage of this machine, outside of a request, ended the work."""
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
         """Whether a report must be added to this end. True if there is no report, and a report is required or an
@@ -141,6 +143,7 @@ class Ending(Struct, frozen=True):
             api_failure=self._api_failure,
             api_error_status=self.cause.status if isinstance(self.cause, HttpError) else None,
             retry_after_s=self.retry_after_s,
+            is_short=self.is_short or (self.cause is not None and is_shortage(self.cause)),
             hints=hints,
             limit=self.limit,
             report=report,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from ralph.cli.commands import ROOT_HELP, LineError
 from ralph.cli.words import with_command
 from ralph.machine.loading import load_typer, load_without
+from ralph.machine.own_process import why_too_few_descriptors
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
@@ -76,6 +77,7 @@ def _complain_of(shortage: ShortageError) -> int:
     """Writes one line about the shortage to standard error, and returns the exit code. It imports no module, because
     an import may fail if the machine lacks memory or file descriptors.
     """
+    too_few = why_too_few_descriptors()
     with suppress(OSError):
-        os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())
-    return Outcome.API_UNAVAILABLE.exit_code()
+        os.write(2, f"ralph: {too_few or line_with_advice(shortage)}\n".encode())
+    return (Outcome.API_UNAVAILABLE if too_few is None else Outcome.CONFIG).exit_code()

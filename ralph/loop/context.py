@@ -18,6 +18,7 @@ from ralph.loop.state import LoopState, moved_state
 from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.processes import environment_for_commands, protect_this_process
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
@@ -141,6 +142,9 @@ def open_context(
     If the command line gives a prompt, `with_prompt` adds it to the state later. `early` receives the events that are
     emitted before all credentials are known. `log` gets a folder later. Raises CannotError and RecordError.
     """
+    too_few = why_too_few_descriptors()
+    if too_few is not None:
+        raise CannotError(too_few)
     protect_this_process()
     directory = Path(options.plan.directory)
     _enter(directory)

@@ -84,7 +84,7 @@ class OuterLoop:
         except Interrupted as stop:
             end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
         except OutageLastsError as outage:
-            end = LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), str(outage))
+            end = LoopEnd(outage.outcome, outage.outcome.exit_code(), str(outage))
         except (CheckoutError, OSError) as error:
             end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
         self._book.patience.end()

@@ -5,6 +5,7 @@ are three kinds of setbacks: the API is down, this machine lacks a resource such
 
 from __future__ import annotations
 
+import math
 import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,19 +14,19 @@ from msgspec.structs import replace
 
 from ralph.git.snapshot import Snapshot
 from ralph.loop.events import IterationBegan, IterationResumed
-from ralph.loop.patience import LACKING
+from ralph.loop.patience import LACKING, lasting_words
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
 from ralph.loop.state import Phase, begun, snapshot_before
 from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback
-from ralph.retry.backoff import GiveUp
+from ralph.retry.backoff import GiveUp, Wait, met_again
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from ralph.loop.book import LoopBook
     from ralph.loop.ports import LoopWorld
     from ralph.loop.state import CurrentIteration
-    from ralph.retry.backoff import Wait
+    from ralph.retry.backoff import ShortTime
 
 
 class Iteration:
@@ -40,6 +41,8 @@ class Iteration:
         """The state of the checkout when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
         """The limits that the iteration's last process got."""
+        self._short_time: ShortTime | None = None
+        """For how long only one shortage of this machine has ended the iteration's processes."""
 
     def begin(self) -> None:
         """Begins an iteration and records that. Does not start a process; `run` does. Raises CheckoutError, OSError,
@@ -109,11 +112,25 @@ class Iteration:
             if setback is Setback.KILL and (ended := unseen_end(self._book, self._world)) is not None:
                 return self._with_earlier(ended)
             wait, number = self._counted(result, setback)
+            left_s = self._short_left_s(result, setback)
+            if left_s <= 0:
+                return LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), lasting_words(result.reason))
+            if isinstance(wait, Wait):
+                wait = replace(wait, seconds=min(wait.seconds, left_s))
             if isinstance(wait, GiveUp):
                 away = Outcome.API_UNAVAILABLE
                 return LoopEnd(away, away.exit_code(), wait.reason, result.retry_after_s)
             self._book.patience.wait(wait, setback, number)
             self._resume_after(wait)
+
+    def _short_left_s(self, result: IterationResult, setback: Setback) -> float:
+        """The seconds until a shortage that was met again and again is one that does not pass."""
+        now_s = self._world.clock.now_s()
+        short = setback is Setback.SHORTAGE
+        self._short_time = (
+            met_again(self._short_time, f"{result.turns} {result.reason}", now_s) if short else None
+        )
+        return math.inf if self._short_time is None else self._short_time.left_s(now_s)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
         """Counts one more setback. Returns the next wait, or the decision to give up. Also returns the number of

@@ -14,7 +14,9 @@ from ralph.loop.events import LoopWaits
 from ralph.loop.rules import outage_wait
 from ralph.loop.state import MOST_WAITS_KEPT, LoopWait, Phase
 from ralph.loop.values import Setback
-from ralph.retry.backoff import PATIENT_SCHEDULE_S, GiveUp
+from ralph.retry.backoff import LASTS_S, PATIENT_SCHEDULE_S, GiveUp, ShortTime, met_again
+from ralph.values.outcome import Outcome
+from ralph.values.screen_text import time_limit
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -41,6 +43,16 @@ class OutageLastsError(Exception):
     """A resource is still missing, although ralph has waited as long as the settings and the loop's time limit allow.
     The message is a sentence that names the resource.
     """
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.API_UNAVAILABLE) -> None:
+        """`outcome` is the outcome of the loop."""
+        super().__init__(message)
+        self.outcome = outcome
+
+
+def lasting_words(reason: str) -> str:
+    """The reason of a loop's end after a shortage that does not pass. `reason` says what was missing."""
+    return f"the same shortage has lasted for {time_limit(LASTS_S)}: {reason}"
 
 
 class Patience:
@@ -102,16 +114,23 @@ class Patience:
         OutageLastsError if the resource is still missing after all waits.
         """
         number, slept_s = 0, 0.0
+        short: ShortTime | None = None
         while True:
             try:
                 return act()
             except (OSError, MemoryError) as error:
-                if self._is_over or shortage_of(error) is None:
+                shortage = shortage_of(error)
+                if self._is_over or shortage is None:
                     raise
+            short = met_again(short, str(shortage), self._world.clock.now_s())
+            left_s = short.left_s(self._world.clock.now_s())
+            if left_s <= 0:
+                raise OutageLastsError(lasting_words(str(shortage)), Outcome.IO_ERROR)
             number += 1
             wait = outage_wait(number, slept_s, None, self._world.schedule, self.left_s(), away=LACKING)
             if isinstance(wait, GiveUp):
                 raise OutageLastsError(wait.reason)
+            wait = replace(wait, seconds=min(wait.seconds, left_s))
             self.wait(wait, Setback.SHORTAGE, number, is_recorded=is_recorded)
             slept_s += wait.seconds
 

@@ -16,8 +16,14 @@ import sys
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 
+DESCRIPTORS = 32
+"""The number of file descriptors that a run or a loop may have open at the same time, with its standard streams."""
+# With this limit, the open ones are not counted.
+_MANY_DESCRIPTORS = 256
+
 _core_limit_at_start = 0
 _is_memory_private = False
+_why_too_few: str | None = None
 
 
 def core_limit_at_start() -> int:
@@ -32,6 +38,32 @@ def is_memory_private() -> bool:
     environment of this process.
     """
     return _is_memory_private
+
+
+def why_too_few_descriptors() -> str | None:
+    """Says how many file descriptors ralph needs, if their limit left it fewer when this process began. Otherwise None."""
+    return _why_too_few
+
+
+def count_descriptors() -> None:
+    """Finds what `why_too_few_descriptors` returns. Called at the start: what is open then was opened by the parent."""
+    global _why_too_few  # noqa: PLW0603 - it is the process's state, not an object's
+    import resource  # noqa: PLC0415 - not before the import path is clean
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit >= _MANY_DESCRIPTORS:
+        return
+    needed = DESCRIPTORS + sum(map(_is_open, range(3, limit)))
+    if limit < needed:
+        _why_too_few = f"the limit on open files is {limit}, and ralph needs {needed}: ulimit -n {needed}"
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:

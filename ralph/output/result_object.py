@@ -66,6 +66,8 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         result["api_error_status"] = ended.api_error_status
     if ended.retry_after_s is not None:
         result["retry_after_s"] = ended.retry_after_s
+    if ended.is_short:
+        result["is_short"] = True
     return result
 
 

@@ -61,6 +61,27 @@ class GiveUp(Struct, frozen=True):
     """True if the wait would end after the run's time limit."""
 
 
+LASTS_S = 600.0
+"""If for this many seconds nothing but one and the same shortage was met, it does not pass. The outcome is then io_error."""
+
+
+class ShortTime(Struct, frozen=True):
+    """For how long one and the same shortage has been met, and nothing else."""
+
+    words: str
+    """The text that names the shortage."""
+    since_s: float
+
+    def left_s(self, now_s: float) -> float:
+        """The seconds until the shortage is one that does not pass. 0 or less if it is one."""
+        return self.since_s + LASTS_S - now_s
+
+
+def met_again(before: ShortTime | None, words: str, now_s: float) -> ShortTime:
+    """The time of a shortage that was met at `now_s`. `before` is the time before, or None if something else came last."""
+    return before if before is not None and before.words == words else ShortTime(words, now_s)
+
+
 class RetryPolicy(Struct, frozen=True):
     """Decides how many retries there are, and how long ralph waits before each of them."""
 

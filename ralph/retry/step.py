@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.retry.backoff import GiveUp, Wait
+from ralph.retry.backoff import LASTS_S, GiveUp, ShortTime, Wait, met_again
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
-from ralph.values.classify import failure_kind, is_damaged, outcome_of
-from ralph.values.errors import AgentError, HttpError, StreamTransient
+from ralph.values.classify import failure_kind, is_damaged, is_shortage, outcome_of
+from ralph.values.errors import AgentError, Api, HttpError, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
     ModelFallback,
@@ -73,6 +73,8 @@ class RetryState(Struct, frozen=True):
     damaged: FailedAttempt | None = None
     """The last attempt whose answer arrived in an unreadable form, or None. If no target can succeed any more, the
     chain ends with the error of this attempt. `agent/task.py` asks again after such an error."""
+    short_time: ShortTime | None = None
+    """For how long only one shortage of this machine was met. None if the last error was another one."""
     last_error: AgentError | None = None
     """The last error, or None if there was none. If ralph gives up, it is the error that ends the chain."""
 
@@ -125,9 +127,13 @@ def step(
     """Decides what to do after an error. Returns the next state, the decision, and the events in order. The decision
     is to wait and then ask again, or to ask another target or key at once, or to give up.
     """
+    short_time = met_again(state.short_time, str(error), moment.now_s) if is_shortage(error) else None
+    if short_time is not None and short_time.left_s(moment.now_s) <= 0 and isinstance(error, Api):
+        error = _lasting(error)
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
     state = replace(
         state,
+        short_time=short_time,
         last_error=error,
         round_failures=(*state.round_failures, failed),
         damaged=failed if is_damaged(error) else state.damaged,
@@ -146,12 +152,24 @@ def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decisi
     decision, choice = after_failure(
         state.choice, failure, rules=state.rules, policy=moment.policy, now_s=moment.now_s
     )
+    if isinstance(decision, Wait) and state.short_time is not None:
+        left_s = state.short_time.left_s(moment.now_s)
+        if left_s <= 0:
+            return GiveUp(f"the same shortage has lasted for {time_limit(LASTS_S)}", is_early=True), choice
+        decision = replace(decision, seconds=min(decision.seconds, left_s))
     if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {time_limit(decision.seconds)}"
         # No other target is asked. The route stays, so that the message names the target that failed last.
         choice = replace(choice, route=state.choice.route)
         return GiveUp(reason, is_early=True, outlasts_run=True), choice
     return decision, choice
+
+
+def _lasting(error: Api) -> Api:
+    """The error for a shortage that does not pass."""
+    lasted = Api(error.cause, error.detail, error.host)
+    lasted.has_lasted = True
+    return lasted
 
 
 def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> RetryState:

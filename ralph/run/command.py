@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
+from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import complain
 from ralph.prompt.prompt_input import InputWait, PromptFound, read_prompt
@@ -65,9 +66,11 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
 def _tell_failure(error: Exception, redactor: Redactor) -> int:
     """Writes one line to standard error that says why ralph could not write a result. Returns the exit code."""
     shortage = shortage_of(error)
-    why = describe_bug(error) if shortage is None else line_with_advice(shortage)
+    too_few = None if shortage is None else why_too_few_descriptors()
+    why = too_few or (describe_bug(error) if shortage is None else line_with_advice(shortage))
     complain(redactor.redact_all(in_one_line(why)))
     outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
+    outcome = outcome if too_few is None else Outcome.CONFIG
     return outcome.exit_code()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from ralph.machine.loading import begin_garbage_collection
+from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import PromptError
 from ralph.run.prepared_run import PreparedRun
@@ -52,6 +53,9 @@ class RunProcess:
         """Opens the traces and returns the objects that all parts of the run share. Raises CannotError or
         `Interrupted`. If the context's `place` is an exception, raises that exception.
         """
+        too_few = why_too_few_descriptors()
+        if too_few is not None:
+            raise CannotError(too_few)
         context = self.context
         around = context.surroundings()
         if context.options.exports_traces:
@@ -206,8 +210,12 @@ class RunProcess:
     def _ended_by_error(self, error: Exception) -> RunEnded:
         # This comes first, because a shortage of descriptors makes other errors look like something else.
         shortage = shortage_of(error)
+        too_few = why_too_few_descriptors()
+        if shortage is not None and too_few is not None:
+            return self.ended_early(Outcome.CONFIG, too_few)
         if shortage is not None:
-            return self.ended_early(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
+            ended = self.ended_early(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
+            return replace(ended, is_short=True)
         match error:
             case SettingsError(from_flag=False):
                 # The wrong value of a setting may be an API key that was put in the wrong place. The message must

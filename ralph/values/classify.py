@@ -191,6 +191,8 @@ def kind_of(status: int | None, error_type: str | None, error_code: str | None, 
 
 def outcome_of(error: AgentError) -> Outcome:
     """The outcome of a run that ends with `error`."""
+    if isinstance(error, Api) and error.has_lasted:
+        return Outcome.IO_ERROR
     if classify_error(error) is ErrorClass.TRANSIENT or is_for_later(error):
         return Outcome.API_UNAVAILABLE
     kind = failure_kind(error)

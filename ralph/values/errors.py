@@ -125,6 +125,9 @@ class Api(AgentError):  # noqa: N818 - the specification's name
     no answer came. Both may be empty.
     """
 
+    has_lasted = False
+    """True for a shortage of this machine that does not pass (`values/shortage.py`)."""
+
     def __init__(self, cause: NetworkCause, detail: str = "", host: str = "") -> None:
         super().__init__(cause, detail, host)
         self.cause = cause

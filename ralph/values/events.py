@@ -455,6 +455,8 @@ class RunEnded(Struct, frozen=True):
     """The value of the `FailureKind` that ended the run, or None if no failure of the API ended it."""
     api_error_status: int | None = None
     retry_after_s: float | None = None
+    is_short: bool = False
+    """Whether a shortage of this machine ended the run."""
     hints: tuple[str, ...] = ()
     """Advice for the reader, one text per cause."""
     notices: tuple[str, ...] = ()

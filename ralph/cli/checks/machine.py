@@ -15,7 +15,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, short, warn
-from ralph.machine.own_process import is_memory_private
+from ralph.machine.own_process import DESCRIPTORS, is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
 from ralph.machine.repository import HELD_DIRECTORY, repository_top
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from ralph.machine.trusted_programs import ProgramSearch
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.values.ports import Clock, Waiter
-
-_DESCRIPTORS = 16
-"""The approximate number of file descriptors that a run has open at the same time."""
 
 # Each row has a program, the consequence of its absence, and advice.
 _PROGRAMS = (
@@ -99,7 +96,7 @@ def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
     held: list[int] = []
     try:
         patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)
-        held += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS)]
+        held += [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(DESCRIPTORS)]
     except OSError as error:
         yield short("machine", shortage_of(error) or ShortageError("file descriptor"))
     finally:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, convert
 
-from ralph.loop.values import IterationResult, SessionSeen
+from ralph.loop.values import IterationResult, SessionSeen, Setback
 from ralph.machine.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_at
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # A long answer has about 100 KB, so no real result comes near this limit.
 _MOST_BYTES = 64 * 1024 * 1024
+_AWAY = Outcome.API_UNAVAILABLE.exit_code()
 _BY_EXIT_CODE = {each.exit_code(): each for each in Outcome if each is not Outcome.INTERRUPTED}
 
 
@@ -52,6 +53,7 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
     session_num_turns: Annotated[int, Meta(ge=0)] = 0
     session_cost_usd: Amount | None = None
     retry_after_s: Amount | None = None
+    is_short: bool = False
 
 
 class NoResultError(Exception):
@@ -84,6 +86,7 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
         reason="; ".join(filter(None, written.errors)),
         limit=limit_named(written.subtype),
         retry_after_s=written.retry_after_s,
+        setback=Setback.SHORTAGE if written.is_short and exit_code == _AWAY else None,
     )
 
 

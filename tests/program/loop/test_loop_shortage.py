@@ -120,3 +120,17 @@ def test_a_loop_that_begins_without_a_process_left_says_so_in_a_line_exits_75(
     assert line.startswith("api_unavailable (exit 75): this machine has no ")
     assert "ulimit -u" in line
     assert "Traceback" not in ran.stderr
+
+
+def test_a_loop_that_met_one_shortage_for_ten_minutes_ends_and_can_be_resumed_exits_74(
+    ralph, iterations, scarcity
+) -> None:
+    ralph.run_first("from ralph.retry import backoff\nbackoff.LASTS_S = 1.0\n")
+    ralph.user_file.write_text(QUICK)
+    iterations([write("done")])
+    ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
+    assert ran.code == 74, ran.stderr
+    assert loop_lines(ran)[-1].startswith("io_error (exit 74): the same shortage has lasted for ")
+    assert "go on with: ralph loop --continue" in loop_lines(ran)
+    scarcity.end()
+    assert ralph("loop", "--continue").code == 0

@@ -138,6 +138,61 @@ def test_p18_a_shortage_that_outlasts_the_retries_ends_with_a_hint_and_can_be_re
     assert len(server.requests) == 2
 
 
+LASTS = "from ralph.retry import backoff\nbackoff.LASTS_S = 1.0\n"
+"""Ten minutes, in a second."""
+
+
+def test_p18_a_patient_run_that_met_one_shortage_for_ten_minutes_ends_exits_74(
+    ralph, serve, scarcity
+) -> None:
+    ralph.run_first(LASTS)
+    ralph.user_file.write_text("[retry]\npolicy = 'patient'\n")
+    server = serve(WRITES, DONE)
+    ran = short_from_the_first_request(ralph, scarcity)
+    assert (ran.code, ran.result["terminal_reason"]) == (74, "io_error"), ran.stderr
+    assert ran.result["errors"] == [f"shortage: {NO_THREAD}"]
+    assert "giving up: the same shortage has lasted for " in ran.stderr
+    scarcity.end()
+    assert ralph("-c").code == 0
+    assert len(server.requests) == 2
+
+
+def limited(ralph: Ralph, most: int, *arguments: str) -> Finished:
+    """A ralph that may have this number of descriptors from its start. With fewer than 5, the interpreter does not start."""
+    command = ["bash", "-c", f'ulimit -n {most}; exec "$@"', "sh", sys.executable, "-P", "-m", "ralph"]
+    ran = subprocess.run(
+        [*command, *arguments],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Finished(ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.mark.parametrize("command", [("hi",), ("loop", "hi")], ids=["run", "loop"])
+def test_p18_too_few_descriptors_at_the_start_are_told_with_the_number_exits_78(
+    ralph, serve, command
+) -> None:
+    server = serve(DONE)
+    for most in (5, 12, 31):
+        ran = limited(ralph, most, *command, "--output-format", "json", "--sandbox", "off")
+        assert ran.code == 78, ran.stderr
+        assert f"the limit on open files is {most}, and ralph needs 32: ulimit -n 32" in ran.last_line
+        assert command[0] == "loop" or ran.result["exit_code"] == 78
+        assert "Traceback" not in ran.stderr
+    assert not server.requests
+
+
+def test_p18_the_number_of_descriptors_that_is_told_is_enough_exits_0(ralph, checkout, serve) -> None:
+    serve(Turn([ToolUse("Bash", {"command": "echo x > f"}, id="b")]), Turn("All done."))
+    ran = limited(ralph, 32, "loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
+    assert ran.code == 0, ran.stderr
+    assert checkout.git("log", "--format=%s").count("\n") == 1
+
+
 def test_p18_a_request_needs_no_thread_that_the_last_one_has_left_exits_0(ralph, serve, scarcity) -> None:
     server = serve(script=play(WRITES, DONE, on_first=scarcity.begin))
     ran = ralph.finish(scarcity.start(ralph, "go"))
@@ -283,31 +338,6 @@ def test_p18_traces_that_find_no_thread_never_end_the_run_exits_0(ralph, serve, 
 
 
 # --- File descriptors, and memory
-
-
-@pytest.mark.parametrize("descriptors", [5, 9])
-def test_p18_however_few_descriptors_there_are_the_run_has_one_result_exits_0_or_75(
-    ralph, serve, descriptors
-) -> None:
-    """With fewer descriptors, the interpreter itself does not start."""
-    ralph.retry_quickly()
-    calls = [ToolUse("Bash", {"command": "true"}), ToolUse("Grep", {"pattern": "x"})]
-    serve(Turn([*calls]), DONE)
-    command = [sys.executable, "-m", "ralph", "go", "--output-format", "json"]
-    limited = ["bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash", *command]
-    process = subprocess.Popen(
-        limited,
-        cwd=ralph.cwd,
-        env=ralph.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    ran = ralph.finish(process)
-    assert ran.code in {0, 75}, ran.stderr
-    assert ran.result["exit_code"] == ran.code
-    assert "Traceback" not in ran.stderr
-    assert ran.code == 0 or "this machine has no file descriptor left" in ran.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
