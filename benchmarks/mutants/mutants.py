@@ -332,6 +332,13 @@ MUTANTS = (
         ("test_gate.py", "test_driver_hooks.py", "test_command_hooks.py"),
     ),
     Mutant(
+        "unclear-answer-permits",
+        "output with a brace and no single answer denies where a hook can refuse",
+        "    if not brace or (before and event not in GUARDED):\n",
+        "    if not brace or before:\n",
+        ("test_command_hooks.py",),
+    ),
+    Mutant(
         "command-runs-twice",
         "an interrupted command is not run again: its effects are unknown",
         "            return ToolOutput(INTERRUPTED, is_error=True)\n        change = ",

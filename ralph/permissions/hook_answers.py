@@ -23,6 +23,18 @@ PRE, POST, POST_FAILURE = "PreToolUse", "PostToolUse", "PostToolUseFailure"
 PROMPT, STOP = "UserPromptSubmit", "Stop"
 EVENTS = (PRE, POST, POST_FAILURE, PROMPT, STOP)
 """The events for which ralph calls hooks."""
+GUARDED = (PRE, PROMPT, STOP)
+"""The events at which a hook can refuse something, so that an unclear answer refuses it."""
+
+_DECIDING = (
+    "continue",
+    "decision",
+    "hookSpecificOutput",
+    "permissionDecision",
+    "updatedInput",
+    "updatedPermissions",
+)
+"""The keys of an answer without which something else happens than the hook wanted."""
 
 _PLAIN = re.compile(r"[\w\s|,-]*")
 
@@ -94,12 +106,27 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
 
 
 def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
-    """Decodes an answer. Raises ValueError if a field has the wrong type; the hook then counts as failed."""
+    """Decodes an answer. Raises ValueError if a field has the wrong type, or if a key that decides is misspelt or in the
+    wrong object; the hook then counts as failed. Other unknown keys have no effect.
+    """
     try:
         answer = convert(fields, HookAnswer)
     except ValidationError as error:
         raise ValueError(str(error)) from error
+    check_keys(fields, HookAnswer)
+    check_keys(fields.get("hookSpecificOutput", {}), _Specific)
     return HookAnswer() if answer.is_async else answer
+
+
+def check_keys(fields: Mapping[str, Any], known: type[Struct]) -> None:
+    """Raises ValueError for a key that decides and is misspelt, or belongs to another object than `known`."""
+    from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - few runs have hooks
+
+    unknown = fields.keys() - known.__struct_encode_fields__
+    misplaced = ((key, key) for key in _DECIDING if key in unknown)
+    found = next(misplaced, None) or misspelt(sorted(unknown), _DECIDING)
+    if found is not None:
+        raise ValueError(f"the key {found[0]!r} is not known there, and is perhaps meant as {found[1]}")
 
 
 def context_answer(text: str) -> HookAnswer:

@@ -8,9 +8,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.permissions.gate import HookFailedError
-from ralph.permissions.hook_answers import PROMPT, HookAnswer, context_answer, hook_answer, matches
+from ralph.permissions.hook_answers import (
+    GUARDED,
+    PROMPT,
+    HookAnswer,
+    context_answer,
+    hook_answer,
+    matches,
+)
 from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import Interrupted
+from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
 
 _BLOCKED = 2
 """The exit code of a hook's command that refuses the call, the task or the end. Claude Code uses the same code."""
+
+_BLANK = " \t\r\n\ufeff"
+"""White space, and the byte order mark that some programs print, may surround an answer."""
 
 
 class CommandHooks:
@@ -43,6 +54,8 @@ class CommandHooks:
         self._is_told = is_told
         self._called = 0
         """The number of hook commands that were started. The id of a command in events contains this number."""
+        self._named: set[str] = set()
+        """The commands whose text without an answer was told to people."""
 
     def answers(self, event: str, fields: Mapping[str, Any], tool: str) -> Sequence[HookAnswer]:
         """Runs the commands of all hooks for an event, one after another, and returns the answers. Raises
@@ -57,8 +70,18 @@ class CommandHooks:
                 found[hook.command] = max(known, hook, key=lambda one: one.timeout_s)
         waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
         name = f"{event}:{tool}" if tool else event
-        endings = [self._ending(hook, name, given, waiting_for) for hook in found.values()]
-        return [answer_of(ending, is_text_context=event == PROMPT) for ending in endings]
+        endings = [(hook, self._ending(hook, name, given, waiting_for)) for hook in found.values()]
+        return [self._answer(hook, ending, event) for hook, ending in endings]
+
+    def _answer(self, hook: HookCommand, ending: HookEnding, event: str) -> HookAnswer:
+        answer = answer_of(ending, event)
+        if answer is None and event in GUARDED and hook.command not in self._named:
+            self._named.add(hook.command)
+            program = next(iter(hook.command.split()), "")
+            self._events.emit(
+                Notice(f"the {event} hook ({program}) printed text, and no answer: that is no opinion")
+            )
+        return answer or HookAnswer()
 
     def _ending(self, hook: HookCommand, name: str, given: bytes, waiting_for: str) -> HookEnding:
         self._called += 1
@@ -81,9 +104,12 @@ class CommandHooks:
             self._events.emit(Notice(f"the {hook.event} hook: {undone}", is_vital=True))
 
 
-def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> HookAnswer:
-    """Converts the exit code and the output of a hook's command to the hook's answer. If `is_text_context` is True,
-    output that is not a JSON object is passed to the model as text. Raises HookFailedError if the hook failed.
+def answer_of(ending: HookEnding, event: str) -> HookAnswer | None:
+    """Converts the exit code and the output of a hook's command to the hook's answer. Returns None for text that contains
+    no answer. Raises HookFailedError if the hook failed.
+
+    Where the hook can refuse something, output with a `{` must hold exactly one answer: an object that begins a line
+    and ends the output. So a refusal behind a line of a log is not lost.
     """
     if ending.status is None:
         raise HookFailedError(ending.problem)
@@ -92,11 +118,15 @@ def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> HookAnswe
     if ending.status != 0:
         said = f": {ending.errors.splitlines()[-1]}" if ending.errors else ""
         raise HookFailedError(f"it ended with exit {ending.status}{said}")
-    text = ending.output.strip()
-    if not text.startswith("{"):
-        return context_answer(text) if is_text_context and text else HookAnswer()
+    text = ending.output.strip(_BLANK)
+    if not text:
+        return HookAnswer()
+    before, brace, _ = text.partition("{")
+    if not brace or (before and event not in GUARDED):
+        return context_answer(text) if event == PROMPT else None
+    if before.rpartition("\n")[2].strip(_BLANK):
+        raise HookFailedError("its answer is not valid: something stands before it in its line")
     try:
-        fields = json.loads(text)
-        return hook_answer(fields)
+        return hook_answer(strict_json(text.removeprefix(before)))
     except (ValueError, RecursionError) as error:
         raise HookFailedError(f"its answer is not valid: {error}") from error

@@ -97,11 +97,23 @@ def test_an_asynchronous_hook_has_no_opinion() -> None:
         {"hookSpecificOutput": {"permissionDecision": "maybe"}},
         {"hookSpecificOutput": {"updatedInput": "ls"}},
         {"hookSpecificOutput": ["deny"]},
+        {"Decision": "block"},
+        {"contine": False},
+        {"hook_specific_output": {"permissionDecision": "deny"}},
+        {"updatedInput": {"command": "ls"}},
+        {"hookSpecificOutput": {"decision": "block"}},
+        {"hookSpecificOutput": {"permissionDecisions": "deny"}},
     ],
 )
 def test_an_answer_of_the_wrong_kind_is_a_failure_and_not_a_permission(fields) -> None:
     with pytest.raises(ValueError, match=r"."):
         hook_answer(fields)
+
+
+def test_keys_of_claude_code_without_effect_are_left_alone() -> None:
+    more = {"updatedMCPToolOutput": "x", "watchPaths": [], "retry": True}
+    assert specific(**more) == HookAnswer()
+    assert answer(suppressOutput=True, asyncTimeout=5, terminalSequence="", decisionReason="") == HookAnswer()
 
 
 def test_an_answer_can_be_decoded() -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from ralph.permissions.gate import Decision
+from ralph.permissions.hook_answers import check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +65,7 @@ def decision_of(fields: Mapping[str, Any]) -> Decision:
         raise ValueError(str(error)) from error
     if isinstance(answer, Deny):
         return Decision(answer.message, answer.interrupt)
+    check_keys(fields, Allow)
     return _with_updates(Decision(arguments=answer.updated_input), answer.updated_permissions or ())
 
 

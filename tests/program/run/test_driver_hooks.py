@@ -63,7 +63,7 @@ def test_a_hook_denies_a_call_which_never_runs_and_is_told_to_the_model(drive, s
     assert [denied["tool_input"] for denied in result["permission_denials"]] == [{"command": "touch ran"}]
 
 
-@pytest.mark.parametrize("failing", ["error", "nonsense", "late", "gone"])
+@pytest.mark.parametrize("failing", ["error", "nonsense", "misspelt", "late", "gone"])
 def test_a_hook_that_fails_denies(drive, serve, ralph, failing) -> None:
     server = serve(bash("touch ran"), DONE)
     driver = drive()
@@ -76,6 +76,8 @@ def test_a_hook_that_fails_denies(drive, serve, ralph, failing) -> None:
             reply(driver, request, error="the hook crashed")
         case "nonsense":
             reply(driver, request, decision("perhaps"))
+        case "misspelt":
+            reply(driver, request, {"hookSpecificOutput": {"permission_decision": "deny"}})
         case "late":
             cancel = driver.wait_for(lambda line: line["type"] == "control_cancel_request")
             assert cancel["request_id"] == request["request_id"]

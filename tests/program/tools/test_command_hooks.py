@@ -64,6 +64,39 @@ DENIED = {
     "a missing program": ("no-such-program-here", "it ended with exit 127"),
     "no JSON": ("echo '{'", "its answer is not valid"),
     "a wrong field": ("""echo '{"decision":"perhaps"}'""", "its answer is not valid"),
+    "a word before": ("""echo 'OK: {"decision":"block"}'""", "something stands before it"),
+    "a line of a log": (
+        """echo checked; echo '{"decision":"block","reason":"behind it"}'""",
+        "error: behind it",
+    ),
+    "a byte order mark": (
+        """printf '\\xef\\xbb\\xbf{"decision":"block","reason":"marked"}'""",
+        "error: marked",
+    ),
+    "a mark and lines": (
+        """echo ' one'; echo; printf '\\xef\\xbb\\xbf {\n"decision":"block","reason":"far down"}\n\n'""",
+        "error: far down",
+    ),
+    "UTF-16": ("""printf '{"decision":"block"}' | iconv -t utf-16""", "its answer is not valid"),
+    "words behind": ("""echo '{"decision":"approve"}'; echo done""", "its answer is not valid"),
+    "two answers": ("""echo '{}'; echo '{"decision":"block"}'""", "its answer is not valid"),
+    "a brace in a log": (
+        """echo 'is {a} well?'; echo '{"decision":"block"}'""",
+        "something stands before it",
+    ),
+    "a list": ("""echo '[{"decision":"block"}]'""", "something stands before it"),
+    "a misspelt key": (
+        """echo '{"decison":"block"}'""",
+        "'decison' is not known there, and is perhaps meant as",
+    ),
+    "a key of another object": (
+        """echo '{"permissionDecision":"deny"}'""",
+        "'permissionDecision' is not known",
+    ),
+    "a key of the outer object": (
+        """echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permission_decision":"deny"}}'""",
+        "'permission_decision' is not known there, and is perhaps meant as permissionDecision",
+    ),
     "a signal": ("kill -9 $$", "it ended with exit 137"),
     "too much": ("yes", "it printed more than 1,000,000 bytes"),
 }
@@ -84,6 +117,24 @@ def test_a_hook_that_refuses_or_fails_keeps_the_call_from_running(ralph, serve) 
         assert is_error, name
         assert says in text, name
     assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["Bash"] * len(DENIED)
+
+
+def test_text_at_the_end_of_a_hook_that_succeeds_is_no_opinion_and_is_named_once(ralph, serve) -> None:
+    server = serve(bash("echo one"), bash("echo two"), DONE)
+    settings = hooks("PreToolUse", "echo 'looks good, [no] problem'")
+    settings["hooks"] |= hooks("PostToolUse", "echo 'formatted {x}'")["hooks"]
+    ran = start(ralph, settings)
+    assert ran.code == 0
+    assert [results(server, nth) for nth in (1, 2)] == [[("one", False)], [("two", False)]]
+    notice = "[notice] the PreToolUse hook (echo) printed text, and no answer: that is no opinion"
+    assert [line for line in ran.stderr.splitlines() if line.startswith("[notice] the")] == [notice]
+
+
+def test_an_answer_behind_lines_of_a_log_changes_the_call(ralph, serve) -> None:
+    server = serve(bash("echo old"), DONE)
+    answer = {"suppressOutput": True, "hookSpecificOutput": {"updatedInput": {"command": "echo new"}}}
+    assert start(ralph, hooks("PreToolUse", f"echo checked; echo '{json.dumps(answer)}'")).code == 0
+    assert results(server, 1) == [("new", False)]
 
 
 def test_a_hook_that_does_not_end_in_its_time_refuses_and_is_stopped(ralph, serve) -> None:
@@ -165,6 +216,12 @@ def test_a_prompt_hook_is_told_the_task_and_what_it_prints_is_for_the_model(ralp
             "a UserPromptSubmit hook refused the task: not on Mondays",
         ),
         ("exit 1", 78, "the UserPromptSubmit hook failed: it ended with exit 1"),
+        (
+            """echo 'No: {"decision":"block"}'""",
+            78,
+            "the UserPromptSubmit hook failed: its answer is not valid",
+        ),
+        ("""echo seen; echo '{"decision":"block","reason":"late"}'""", 130, "hook refused the task: late"),
     ],
 )
 def test_a_prompt_hook_that_refuses_or_fails_lets_nothing_be_sent(ralph, serve, command, code, says) -> None:
@@ -174,11 +231,15 @@ def test_a_prompt_hook_that_refuses_or_fails_lets_nothing_be_sent(ralph, serve, 
     assert says in ran.result["errors"][-1]
 
 
-def test_a_stop_hook_that_fails_is_no_success(ralph, serve) -> None:
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("exit 1", "it ended with exit 1"), ("""echo 'No: {"decision":"block"}'""", "its answer is not valid")],
+)
+def test_a_stop_hook_that_fails_is_no_success(ralph, serve, command, says) -> None:
     serve(DONE)
-    ran = start(ralph, hooks("Stop", "exit 1"))
+    ran = start(ralph, hooks("Stop", command))
     assert ran.code == 78
-    assert "the Stop hook failed: it ended with exit 1" in ran.result["errors"][-1]
+    assert f"the Stop hook failed: {says}" in ran.result["errors"][-1]
 
 
 def test_a_hook_ends_the_run_and_the_call_does_not_run(ralph, serve) -> None:

@@ -24,7 +24,13 @@ def test_answers_allow_or_deny_and_anything_else_is_an_error() -> None:
     assert changed == Decision(arguments={"a": 1})
     denied = decision_of({"behavior": "deny", "message": "no", "interrupt": True})
     assert denied == Decision("no", ends_run=True)
-    for wrong in ({}, {"behavior": "maybe"}, {"behavior": "allow", "updatedInput": "ls"}):
+    for wrong in (
+        {},
+        {"behavior": "maybe"},
+        {"behavior": "allow", "updatedInput": "ls"},
+        {"behavior": "allow", "updated_input": {"a": 1}},
+        {"behavior": "allow", "updatedPermision": []},
+    ):
         with pytest.raises(ValueError, match=r"."):
             decision_of(wrong)
 
