@@ -7,6 +7,7 @@ itself, outside of any sandbox.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from ralph.mcp.wire import Lines
 
@@ -22,8 +24,19 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 65_536
 _MOST_STDERR_BYTES = 4_096
-# A message of the protocol holds images at most. A server that never ends its line would fill the memory.
-_MOST_LINE_BYTES = 64 * 1024 * 1024
+MOST_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The maximum size of a message. Messages hold images at most, and a server that never ends one would fill the memory."""
+
+
+UNUSABLE = "its answer to the call cannot be used, and what the call did is done: "
+
+
+class UnusableMessageError(Exception):
+    """A message of a server cannot be decoded, or is too long. The message says why."""
+
+
+def too_long(size_bytes: int) -> str:
+    return f"it has {size_bytes:,} bytes, and at most {MOST_MESSAGE_BYTES:,} are taken"
 
 
 class StderrTail:
@@ -44,7 +57,8 @@ async def descriptor_transport(
     stdin: int, stdout: int, stderr_descriptor: int, *, stderr: StderrTail, ended: anyio.Event
 ) -> AsyncIterator[tuple[Any, Any]]:
     """A context manager for a transport over a server's standard input, output and error. At the end, it closes all
-    three. It stores the server's standard error in `stderr`, and sets `ended` when the server closes its output.
+    three. It stores the server's standard error in `stderr`, and sets `ended` when the server closes its output or its
+    input. An answer that cannot be used becomes an `UnusableMessageError`.
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -58,7 +72,7 @@ async def descriptor_transport(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, output, to_session, ended)
         tasks.start_soon(_drain, errors, stderr)
-        tasks.start_soon(_write, from_session, writer)
+        tasks.start_soon(_write, from_session, writer, ended)
         try:
             yield from_server, to_server
         finally:
@@ -76,24 +90,53 @@ async def _reader(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.ReadTr
 
 
 async def _read(output: asyncio.StreamReader, to_session: Any, ended: anyio.Event) -> None:
-    lines, size = Lines(), 0
+    lines, left_out = Lines(), 0
     async with to_session:
         while chunk := await output.read(_CHUNK_BYTES):
             complete = lines.feed(chunk)
-            size = len(chunk) if complete else size + len(chunk)
-            if size > _MOST_LINE_BYTES:
-                break
-            for line in complete:
+            messages = [_message(line) for line in complete]
+            if complete and left_out:
+                messages[0] = UnusableMessageError(too_long(left_out + len(complete[0])))
+                left_out = 0
+            if left_out + lines.open_bytes > MOST_MESSAGE_BYTES:
+                left_out += lines.open_bytes
+                lines = Lines()
+            for message in filter(None, messages):
                 with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                    await to_session.send(_message(line))
+                    await to_session.send(message)
         ended.set()
 
 
-def _message(line: bytes) -> SessionMessage | Exception:
+def _message(line: bytes) -> SessionMessage | UnusableMessageError | None:
+    """The message of a line. None if it is no answer to ralph and cannot be decoded, such as words that a server prints
+    there.
+    """
     try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:  # a server that also prints words there; the session passes over them
-        return error
+        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        wrong_form = "it has not the form of an answer"
+        return _unusable(line, first["msg"] if first["type"] == "json_invalid" else wrong_form)
+    if isinstance(message, mcp_types.JSONRPCError) and message.id is None:  # it could not read the request
+        return UnusableMessageError(message.error.message)
+    return SessionMessage(message)
+
+
+def _unusable(line: bytes, why: str) -> SessionMessage | UnusableMessageError | None:
+    try:
+        fields = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        is_answer = line.lstrip().startswith(b"{") and b'"jsonrpc"' in line and b'"method"' not in line
+        return UnusableMessageError(why) if is_answer else None
+    batch = fields if isinstance(fields, list) else [fields]
+    answers = [one for one in batch if isinstance(one, dict) and "jsonrpc" in one and "method" not in one]
+    if not answers:
+        return None
+    answered = answers[0].get("id")
+    if not isinstance(answered, int | str) or isinstance(answered, bool):
+        return UnusableMessageError(why)
+    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message=f"{UNUSABLE}{why}")
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answered, error=error))
 
 
 async def _drain(errors: asyncio.StreamReader, stderr: StderrTail) -> None:
@@ -101,9 +144,11 @@ async def _drain(errors: asyncio.StreamReader, stderr: StderrTail) -> None:
         stderr.feed(chunk)
 
 
-async def _write(from_session: Any, writer: asyncio.StreamWriter) -> None:
+async def _write(from_session: Any, writer: asyncio.StreamWriter, ended: anyio.Event) -> None:
     async with from_session:
         async for message in from_session:
             writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-            with suppress(ConnectionError):  # the server's end is noticed where its output is read
+            try:
                 await writer.drain()
+            except ConnectionError:
+                ended.set()

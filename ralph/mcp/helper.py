@@ -25,7 +25,14 @@ from mcp.shared.exceptions import MCPError
 
 from ralph import __version__
 from ralph.machine.own_process import end_with_parent, keep_memory_private
-from ralph.mcp.descriptor_transport import StderrTail, descriptor_transport
+from ralph.mcp.descriptor_transport import (
+    MOST_MESSAGE_BYTES,
+    UNUSABLE,
+    StderrTail,
+    UnusableMessageError,
+    descriptor_transport,
+    too_long,
+)
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -36,6 +43,8 @@ from ralph.mcp.wire import (
     Disconnect,
     HelperReady,
     Lines,
+    Ping,
+    ServerAlive,
     ServerConnected,
     ServerLost,
     encoded,
@@ -43,6 +52,7 @@ from ralph.mcp.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from contextlib import AsyncExitStack
 
     from ralph.mcp.wire import News, Order
@@ -54,8 +64,12 @@ _STDIO_DESCRIPTORS = 3
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=None)
 # A server with more pages would fill the request.
 _MOST_PAGES = 100
-# The error message of the package if a server has lost its session, for example by a restart.
-_SESSION_ENDED = "Session terminated"
+# The message of the package's error if the connection has ended. A server may send an error with the same code.
+_CLOSED = "Connection closed"
+_PING_S = 10.0
+_LEAST_FAILURE = 400
+_UNKNOWN_SESSION = (400, 404)
+"""The HTTP statuses of servers that do not know a session. The protocol wants 404. 400 is what its examples send."""
 # A server that has ended may have written why just before.
 _STDERR_AFTER_END_S = 0.2
 
@@ -79,9 +93,57 @@ class _Connection:
     def __init__(self) -> None:
         self.session: ClientSession | None = None
         self.task: asyncio.Task[None] | None = None
+        self.ping: asyncio.Task[None] | None = None
         self.ended = anyio.Event()
         """Set when the server has closed the connection, or when the connection cannot be used any more."""
         self.stderr = StderrTail()
+        self.why_lost = ""
+        """The reason why `ended` was set, if something is known beyond the end itself."""
+        self.http_status = 0
+        """The status of the last HTTP request, if it was 400 or more, since the last call or ping began."""
+        self.call = anyio.CancelScope()
+        """The scope of the last call."""
+        self.unusable = ""
+        """The reason why the answer to the last call cannot be used. Empty if it can be used."""
+
+    def lose(self, why: str) -> None:
+        self.why_lost = why
+        self.ended.set()
+
+    async def hear(self, message: object) -> None:
+        """Ends the call if its answer cannot be used. The session passes all messages that answer nothing."""
+        if isinstance(message, Exception):
+            self.unusable = _reason(message)
+            self.call.cancel()
+
+    async def look_at(self, response: httpx2.Response) -> None:
+        """Notes the status of a failed request, and limits the size of an answer."""
+        if response.status_code >= _LEAST_FAILURE and response.request.method == "POST":
+            self.http_status = response.status_code
+        if response.headers.get("content-type", "").startswith("application/json"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - the client is asynchronous
+            response.stream = _BoundedStream(
+                response.stream, int(response.headers.get("content-length", "0"))
+            )
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The content of an HTTP answer. Raises httpx2.StreamError if it is too long."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, size_bytes: int) -> None:
+        self._stream = stream
+        self._size_bytes = size_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = self._size_bytes
+        async for chunk in self._stream:
+            if size > MOST_MESSAGE_BYTES:
+                raise httpx2.StreamError(too_long(size))
+            yield chunk
+            size += 0 if self._size_bytes else len(chunk)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _Helper:
@@ -132,6 +194,9 @@ class _Helper:
                 call = self._calls.get(order.id)
                 if call is not None:
                     call.cancel()
+            case Ping():
+                pinged = self._connections[order.connection]
+                pinged.ping = asyncio.create_task(self._ping(order, pinged))
             case Disconnect():
                 gone = self._connections.get(order.connection)
                 if gone is not None and gone.task is not None:
@@ -141,23 +206,27 @@ class _Helper:
         """Connects to the server, lists its tools, and keeps the connection open until the connection ends or the
         task is cancelled.
         """
-        error = "the connection ended"
+        is_unreached = False
         try:
             async with contextlib.AsyncExitStack() as stack:
                 reading, writing = await _opened(order, descriptors, connection, stack)
                 client = mcp_types.Implementation(name="ralph", version=__version__)
-                session = ClientSession(reading, writing, client_info=client)
+                # Over streamable HTTP, the package itself ends a call whose answer it cannot decode.
+                hear = None if order.transport == "http" else connection.hear
+                session = ClientSession(reading, writing, client_info=client, message_handler=hear)
                 connection.session = await stack.enter_async_context(session)
                 await session.initialize()
                 await self._send(ServerConnected(order.connection, await _tools(session)))
                 await connection.ended.wait()
+            error = connection.why_lost or "the connection ended"
         except asyncio.CancelledError:
-            error = "ralph ended the connection"
+            error = connection.why_lost or "ralph ended the connection"
         except BaseException as failure:  # noqa: BLE001 - whatever a server does, the others go on
             error = _reason(failure)
+            is_unreached = isinstance(_cause(failure), httpx2.ConnectError | httpx2.ConnectTimeout)
         connection.session = None
         await asyncio.sleep(_STDERR_AFTER_END_S if descriptors else 0)
-        await self._send(ServerLost(order.connection, error, connection.stderr.text()))
+        await self._send(ServerLost(order.connection, error, connection.stderr.text(), is_unreached))
 
     async def _call(self, order: Call) -> None:
         try:
@@ -171,29 +240,67 @@ class _Helper:
         """Sends a call to the server. Returns the message that answers the call. Returns None if the connection ends
         during the call. The message `ServerLost` then answers the call.
         """
-        connection = self._connections.get(order.connection)
-        if connection is None or connection.session is None or connection.ended.is_set():
+        connection = self._connections[order.connection]
+        if connection.session is None or connection.ended.is_set():
             return CallNotSent(order.id)
+        connection.http_status, connection.unusable, result = 0, "", None
         request = mcp_types.CallToolRequest(
             params=mcp_types.CallToolRequestParams(name=order.tool, arguments=order.arguments)
         )
         try:
             # Not `call_tool`, which would check the result against the server's own schema: a pattern in it could
             # take for ever, and a result that does not fit is still what the tool did.
-            result = await connection.session.send_request(request, mcp_types.CallToolResult)
+            with anyio.CancelScope() as connection.call:
+                result = await connection.session.send_request(request, mcp_types.CallToolResult)
         except MCPError as failure:
-            if failure.error.code == mcp_types.CONNECTION_CLOSED or failure.error.message == _SESSION_ENDED:
-                connection.ended.set()
-                return None
-            return CallRefused(order.id, failure.error.message)
+            return await self._refusal(order, connection, failure)
         except Exception as failure:  # noqa: BLE001 - the model reads it as the result of its call
-            return CallRefused(order.id, _reason(failure))
+            connection.unusable = _reason(failure)
+        if result is None or connection.unusable:
+            return CallRefused(order.id, f"{UNUSABLE}{connection.unusable}")
         return CallReturned(order.id, result.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+    async def _refusal(self, order: Call, connection: _Connection, failure: MCPError) -> News | None:
+        """The message that answers a call to which the server, or the package, has answered with an error."""
+        code, message, status = failure.error.code, failure.error.message, connection.http_status
+        if message == _CLOSED:
+            connection.ended.set()
+            return None
+        if status in _UNKNOWN_SESSION and (why := await _why_dead(connection)):
+            connection.lose(f"{message} (HTTP {status}), and {why}")
+            return CallNotSent(order.id)
+        is_doubtful = bool(status) or code == mcp_types.CONNECTION_CLOSED
+        return CallRefused(order.id, f"{message} (HTTP {status})" if status else message, is_doubtful)
+
+    async def _ping(self, order: Ping, connection: _Connection) -> None:
+        if why := await _why_dead(connection):
+            connection.lose(why)
+        else:
+            await self._send(ServerAlive(order.connection))
 
     async def _send(self, news: News) -> None:
         async with self._sending:
             with contextlib.suppress(ConnectionError):  # ralph is gone, and `serve` ends
                 await asyncio.get_running_loop().sock_sendall(self._ralph, encoded(news))
+
+
+async def _why_dead(connection: _Connection) -> str:
+    """Pings a server. Returns the reason why it is taken for dead, or "" if it answers."""
+    session, connection.http_status = connection.session, 0
+    if session is None:
+        return "it has ended"
+    with anyio.move_on_after(_PING_S):
+        try:
+            await session.send_ping()
+        except MCPError as failure:
+            if connection.http_status:
+                return f"it answered a ping with HTTP {connection.http_status}"
+            if failure.error.code == mcp_types.CONNECTION_CLOSED:
+                return "it closed the connection instead of answering a ping"
+        except ValueError:
+            return ""  # an answer of a wrong form is a sign of life, too
+        return ""
+    return f"it did not answer a ping within {_PING_S:g} s"
 
 
 async def _readable(sock: socket.socket) -> None:
@@ -215,9 +322,18 @@ async def _opened(
         return await stack.enter_async_context(transport)
     if order.transport == "sse":
         return await stack.enter_async_context(sse_client(order.url, headers=order.headers))
-    client = httpx2.AsyncClient(headers=order.headers, timeout=_HTTP_TIMEOUT)
+    client = httpx2.AsyncClient(
+        # Compressed, an answer could be of any size.
+        headers={"Accept-Encoding": "identity", **order.headers},
+        timeout=_HTTP_TIMEOUT,
+        event_hooks={"response": [connection.look_at]},
+    )
     await stack.enter_async_context(client)
-    return await stack.enter_async_context(streamable_http_client(order.url, http_client=client))
+    # A connection is closed because its server is lost, and a request that ends the session could last for ever.
+    transport = streamable_http_client(
+        order.url, http_client=client, terminate_on_close=False, max_sse_event_size=MOST_MESSAGE_BYTES
+    )
+    return await stack.enter_async_context(transport)
 
 
 async def _tools(session: ClientSession) -> list[dict[str, Any]]:
@@ -235,9 +351,16 @@ async def _tools(session: ClientSession) -> list[dict[str, Any]]:
 
 def _reason(failure: BaseException) -> str:
     """A text of one line that says why something failed."""
-    while isinstance(failure, BaseExceptionGroup):
-        failure = failure.exceptions[0]
+    failure = _cause(failure)
     if isinstance(failure, MCPError):
         return failure.error.message
     text = " ".join(str(failure).split())
+    if isinstance(failure, UnusableMessageError):
+        return text
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
+
+
+def _cause(failure: BaseException) -> BaseException:
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure

@@ -1,7 +1,7 @@
 """Manages the MCP servers that have a process or an address of their own. The code runs on the main thread.
 
 A helper process speaks with the servers. This module starts the servers, waits for them within time limits, and ends
-them. If a server is lost, this module restarts it once.
+them. If a server is lost, the next call connects to it again, after waits that grow.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from ralph.mcp.wire import (
     Connect,
     Disconnect,
     HelperReady,
+    Ping,
+    ServerAlive,
     ServerConnected,
     ServerLost,
 )
+from ralph.values.events import Notice
 from ralph.values.ports import TIMED_OUT, Interrupted
 
 if TYPE_CHECKING:
@@ -29,12 +32,18 @@ if TYPE_CHECKING:
 
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.server_process import ServerProcess
-    from ralph.values.ports import Clock, Waiter
+    from ralph.mcp.wire import Order
+    from ralph.values.ports import Clock, Events, Waiter
 
 _MOST_STDERR_CHARS = 400
 _LAST_WORDS_S = 1.0
 # It takes a second. A minute is for a machine on which nothing moves.
 _HELPER_READY_S = 60.0
+# The helper process waits for 10 s.
+_ANSWERS_PING_S = 20.0
+# The first try comes at once. A server that is away for long is a person's work, which five minutes more do not delay.
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 300.0
 _UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
 
 
@@ -52,7 +61,14 @@ class _Link:
         """The reason why the connection was lost. None if it was not lost."""
         self.last_words = ""
         """The last bytes that the server wrote to its standard error before the connection was lost."""
-        self.has_restarted = False
+        self.was_unreached = False
+        """True if the connection was lost because the server could not be connected to."""
+        self.is_doubtful = False
+        """True if the server has to be pinged before the next call."""
+        self.tries = 0
+        """The number of times that the server was connected to again since it last answered a call."""
+        self.next_try_s = 0.0
+        """The time by the monotonic clock before which the server is not connected to again."""
 
     @property
     def epitaph(self) -> str:
@@ -74,18 +90,20 @@ class OwnServers:
         environment: Mapping[str, str],
         waiter: Waiter,
         clock: Clock,
+        events: Events,
         start_s: float,
         call_s: float,
     ) -> None:
         """Starts the helper process at once, because its start takes a second.
 
         `environment` is the environment of the helper process. It contains no credentials. `start_s` is the time
-        limit in seconds for the start of a server. `call_s` is the time limit in seconds for a call. Raises
-        ShortageError or OSError.
+        limit in seconds for the start of a server, and for the wait of a call until a lost server is connected again.
+        `call_s` is the time limit in seconds for a call. Raises ShortageError or OSError.
         """
         self._environment = environment
         self._waiter = waiter
         self._clock = clock
+        self._events = events
         self._start_s = start_s
         self._call_s = call_s
         self._links = {server.name: _Link(server) for server in servers}
@@ -123,10 +141,13 @@ class OwnServers:
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         link = self._links[server]
+        until_s = self._clock.now_s() + self._start_s
         while True:
             self._look()
+            if link.is_doubtful:
+                self._ping(link)
             if link.tools is None:
-                self._restart(link)
+                self._reconnect(link, until_s)
             result = self._asked(link, tool, arguments)
             if result is not None:
                 return result
@@ -148,7 +169,7 @@ class OwnServers:
 
     def _connect(self, link: _Link) -> None:
         """Starts the server and asks the helper process to connect to it. Raises ServerFailedError."""
-        server, link.why_lost = link.server, None
+        server, link.why_lost, link.was_unreached, link.is_doubtful = link.server, None, False, False
         link.connection = len(self._by_connection) + 1
         self._by_connection[link.connection] = link
         transport = server.transport
@@ -179,6 +200,7 @@ class OwnServers:
                 raise ServerFailedError(f"the MCP server {name!r} did not start: {link.epitaph}")
             if self._next(until_s, f"the MCP server {name}") is TIMED_OUT:
                 self._give_up(link)
+                link.why_lost = f"it was not ready within {self._start_s:g} s"
                 raise ServerFailedError(
                     f"the MCP server {name!r} did not start within {self._start_s:g} s{link.said}"
                 )
@@ -194,33 +216,53 @@ class OwnServers:
         while link.why_lost is None and self._next(until_s, "an MCP server's errors") is not TIMED_OUT:
             pass
 
-    def _restart(self, link: _Link) -> None:
-        """Restarts a server whose connection was lost. A server is restarted at most once. Raises CallFailedError and
-        Interrupted.
+    def _reconnect(self, link: _Link, until_s: float) -> None:
+        """Connects again to a server whose connection was lost, and waits between the tries. Begins no try after
+        `until_s`. Raises CallFailedError and Interrupted.
         """
-        name, why = link.server.name, link.epitaph
-        if link.has_restarted:
-            raise CallFailedError(
-                f"The MCP server {name!r} has ended, and was started again once before: {why}. Its tools are gone for "
-                "the rest of this run; do without them."
-            )
-        link.has_restarted = True
+        name = link.server.name
+        while link.tools is None:
+            why = link.epitaph
+            wait_s = link.next_try_s - self._clock.now_s()
+            if link.next_try_s > until_s:
+                raise CallFailedError(
+                    f"The call was not made: the MCP server {name!r} is away ({why}). The first call after {wait_s:.0f} s "
+                    "tries to reach it again. Do without its tools until then."
+                )
+            if wait_s > 0:
+                self._waiter.sleep(wait_s, waiting_for=f"the MCP server {name} to come back")
+            told = f"the MCP server {name!r} was lost ({why})"
+            pause_s = min(_FIRST_WAIT_S * 2 ** min(link.tries, 10), _LONGEST_WAIT_S)
+            link.tries += 1
+            try:
+                self._connect_again(link)
+                self._events.emit(Notice(f"{told}: connected again"))
+            except (ServerFailedError, OSError) as error:
+                link.why_lost = link.why_lost or str(error)
+                again = f"next try after {pause_s:g} s"
+                self._events.emit(Notice(f"{told}: not connected again yet, {again} ({link.epitaph})"))
+            finally:
+                link.next_try_s = self._clock.now_s() + pause_s
+
+    def _connect_again(self, link: _Link) -> None:
+        """Raises ServerFailedError, OSError and Interrupted."""
         process, link.process = link.process, None
         if process is not None:
             process.ask_to_stop()
             process.end()
-        try:
-            if self._helper is None:
-                self._is_ready, self._helper = False, HelperProcess(self._environment, self._waiter)
-                self._await_helper()
-            self._connect(link)
-            self._tools_of(link, self._clock.now_s() + self._start_s)
-        except (ServerFailedError, OSError) as error:
-            link.why_lost = link.why_lost or str(error)
-            raise CallFailedError(
-                f"The MCP server {name!r} has ended ({why}) and could not be started again: {error}. Its tools are "
-                "gone for the rest of this run; do without them."
-            ) from None
+        if self._helper is None:
+            self._is_ready, self._helper = False, HelperProcess(self._environment, self._waiter)
+            self._await_helper()
+        self._connect(link)
+        self._tools_of(link, self._clock.now_s() + self._start_s)
+
+    def _ping(self, link: _Link) -> None:
+        """Pings a server, and waits until it answers or its connection is ended. Raises Interrupted."""
+        self._send(Ping(link.connection))
+        until_s = self._clock.now_s() + _ANSWERS_PING_S
+        while link.is_doubtful and link.tools is not None:
+            if self._next(until_s, f"the MCP server {link.server.name} to answer a ping") is TIMED_OUT:
+                self._give_up(link)
 
     # --- Calls
 
@@ -236,10 +278,13 @@ class OwnServers:
         except Interrupted:
             self._cancel(order)
             raise
+        if not isinstance(answer, CallNotSent):
+            link.tries, link.next_try_s = 0, 0.0
         match answer:
             case CallNotSent():
                 return None
             case CallRefused():
+                link.is_doubtful = answer.is_doubtful
                 raise CallFailedError(
                     f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
                 )
@@ -248,25 +293,27 @@ class OwnServers:
     def _answer(self, link: _Link, order: Call, limit_s: float) -> CallReturned | CallRefused | CallNotSent:
         until_s = self._clock.now_s() + limit_s
         while order.id not in self._answers:
+            if link.was_unreached:
+                return CallNotSent(order.id)
             if link.tools is None:
                 raise CallFailedError(
                     f"The MCP server {link.server.name!r} ended during this call: {link.epitaph}. {_UNKNOWN} The next "
-                    "call starts it again, once."
+                    "call starts it again."
                 )
             if self._next(until_s, f"{link.server.name}: {order.tool}") is TIMED_OUT:
                 self._cancel(order)
+                link.is_doubtful = True
                 raise CallFailedError(
                     f"The call took longer than {limit_s:g} s, and the server was told to stop. {_UNKNOWN}"
                 )
         return self._answers.pop(order.id)
 
     def _cancel(self, order: Call) -> None:
-        if self._helper is not None:
-            self._send(Cancel(order.id))
+        self._send(Cancel(order.id))
 
     # --- The helper process
 
-    def _send(self, order: Call | Cancel | Connect | Disconnect, descriptors: Sequence[int] = ()) -> None:
+    def _send(self, order: Order, descriptors: Sequence[int] = ()) -> None:
         """Sends an order to the helper process. If the helper process has ended, marks all connections as lost."""
         if self._helper is None:
             return
@@ -292,11 +339,15 @@ class OwnServers:
                 link = self._link_of(news.connection)
                 if link is not None:
                     link.tools = news.tools
+            case ServerAlive():
+                link = self._link_of(news.connection)
+                if link is not None:
+                    link.is_doubtful = False
             case ServerLost():
                 link = self._link_of(news.connection)
                 if link is not None:
                     link.tools = None
-                    link.why_lost = news.error
+                    link.why_lost, link.was_unreached = news.error, news.is_unreached
                     link.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
             case HelperReady():
                 self._is_ready = True

@@ -46,6 +46,14 @@ class Cancel(Struct, frozen=True, tag="cancel", tag_field="kind"):
     id: int
 
 
+class Ping(Struct, frozen=True, tag="ping", tag_field="kind"):
+    """Orders the helper process to ping a server. The reply is `ServerAlive`. If the server does not answer, the helper
+    process ends the connection, and the reply is `ServerLost`.
+    """
+
+    connection: int
+
+
 class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
     """Orders the helper process to end a connection. The reply is `ServerLost`, unless the connection has already
     ended.
@@ -74,6 +82,14 @@ class ServerLost(Struct, frozen=True, tag="lost", tag_field="kind"):
     error: str
     stderr: str = ""
     """The last bytes that a stdio server has written to its standard error."""
+    is_unreached: bool = False
+    """True if the server could not be connected to, so that a call did not reach it."""
+
+
+class ServerAlive(Struct, frozen=True, tag="alive", tag_field="kind"):
+    """Says that a server has answered a ping."""
+
+    connection: int
 
 
 class CallReturned(Struct, frozen=True, tag="returned", tag_field="kind"):
@@ -87,16 +103,18 @@ class CallRefused(Struct, frozen=True, tag="refused", tag_field="kind"):
 
     id: int
     error: str
+    is_doubtful: bool = False
+    """True if the server has to be pinged before the next call."""
 
 
 class CallNotSent(Struct, frozen=True, tag="not_sent", tag_field="kind"):
-    """Says that a call was not sent to the server, because the connection had already ended."""
+    """Says that a call did not reach the server, because the connection or the session had already ended."""
 
     id: int
 
 
-Order = Connect | Call | Cancel | Disconnect
-News = HelperReady | ServerConnected | ServerLost | CallReturned | CallRefused | CallNotSent
+Order = Connect | Call | Cancel | Ping | Disconnect
+News = HelperReady | ServerConnected | ServerLost | ServerAlive | CallReturned | CallRefused | CallNotSent
 
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _news: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
@@ -122,12 +140,16 @@ class Lines:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+        self.open_bytes = 0
+        """The size of the line that is not complete yet."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Adds a chunk of bytes. Returns the lines that are complete now, without their line breaks."""
         head, *rest = chunk.split(b"\n")
         self._parts.append(head)
         if not rest:
+            self.open_bytes += len(head)
             return []
         first, self._parts = b"".join(self._parts), [rest.pop()]
+        self.open_bytes = len(self._parts[0])
         return [first, *rest]

@@ -57,6 +57,7 @@ def build_mcp(
             environment=around.tools_environment,
             waiter=around.waiter,
             clock=around.clock,
+            events=around.events,
             start_s=mcp.start_s,
             call_s=mcp.call_s,
         )

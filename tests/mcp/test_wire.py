@@ -15,14 +15,18 @@ MESSAGES = [
     wire.Connect("a", 2, "http", "https://x", {"A": "b"}),
     wire.Call(1, 2, "tool", {"text": "line\nbreak \u2028"}),
     wire.Cancel(1),
+    wire.Ping(2),
     wire.Disconnect(2),
 ]
 NEWS = [
     wire.HelperReady(),
     wire.ServerConnected(1, [{"name": "x"}]),
     wire.ServerLost(1, "why", "words"),
+    wire.ServerLost(1, "why", is_unreached=True),
+    wire.ServerAlive(1),
     wire.CallReturned(1, {"content": []}),
     wire.CallRefused(1, "why"),
+    wire.CallRefused(1, "why", is_doubtful=True),
     wire.CallNotSent(1),
 ]
 
@@ -47,4 +51,5 @@ def test_lines_are_the_same_however_the_stream_is_cut(data: bytes, cuts: list[in
     borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     for start, end in pairwise(borders):
         found += lines.feed(data[start:end])
-    assert found == data.split(b"\n")[:-1]
+    *complete, rest = data.split(b"\n")
+    assert (found, lines.open_bytes) == (complete, len(rest))

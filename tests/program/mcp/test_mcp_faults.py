@@ -1,0 +1,382 @@
+"""Whole runs with MCP servers that answer wrongly, hang, restart, or are away for a while: a program over stdio, and a server
+over streamable HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.patience import wait_until
+from tests.program.mcp.test_mcp_servers import config, result, run
+from tests.program.model_answers import DONE, calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+TOOLS = [{"name": "do", "inputSchema": {"type": "object", "additionalProperties": True}}]
+INFO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "s", "version": "1"},
+}
+MIB = 1024 * 1024
+
+# Does what the argument of its only tool says. Without one, it answers with the number of its process.
+FAULTY = f"""
+import json, os, sys, time
+def put(line):
+    os.write(1, line + b"\\n")
+def text(words):
+    return {{"content": [{{"type": "text", "text": words}}]}}
+def do(how, number):
+    def answer(**fields):
+        put(json.dumps({{"jsonrpc": "2.0", "id": number, **fields}}).encode())
+    match how:
+        case "surrogate": answer(result=text("a \\ud800 b"))
+        case "null": answer(result=None)
+        case "neither": answer()
+        case "utf8": put(json.dumps({{"jsonrpc": "2.0", "id": number, "result": text("a ! b")}}).encode().replace(b"!", b"\\xff"))
+        case "broken": put(b'{{"jsonrpc":"2.0","id":%d,"result":{{"content":[' % number)
+        case "no id": put(b'{{"jsonrpc":"2.0","id":null,"error":{{"code":-32700,"message":"what was that?"}}}}')
+        case "batch": put(b'[{{"jsonrpc":"2.0","id":%d,"result":{{"content":[]}}}}]' % number)
+        case "deep": put(b'{{"jsonrpc":"2.0","id":%d,"result":{{"x":%s}}}}' % (number, b"[" * 900 + b"]" * 900))
+        case "wrong": answer(result={{"content": "words"}})
+        case "long":
+            for part in (b'{{"jsonrpc":"2.0","id":%d,"result":"' % number, *[b"x" * {MIB}] * 65, b'"}}\\n'):
+                while part: part = part[os.write(1, part):]
+        case "noise":
+            put(b"just words"); put(b'{{"level":"info"'); put(b'{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"\\\\ud800"}}}}')
+            put(b'{{"jsonrpc":"2.0","method":"notifications/message","params":'); answer(result=text("heard"))
+        case "hang": time.sleep(3600)
+        case "wait": pass
+        case "close output": os.close(1); time.sleep(3600)
+        case "close input": answer(result=text("closed")); os.close(0); time.sleep(3600)
+        case "die":
+            with open("deaths", "a") as file: file.write("x")
+            os._exit(3)
+        case _: answer(result=text(str(os.getpid())))
+for line in sys.stdin:
+    message = json.loads(line)
+    answers = {{"initialize": {INFO!r}, "tools/list": {{"tools": {TOOLS!r}}}, "ping": {{}}}}
+    if message["method"] in answers:
+        put(json.dumps({{"jsonrpc": "2.0", "id": message["id"], "result": answers[message["method"]]}}).encode())
+    elif message["method"] == "tools/call":
+        do(message["params"].get("arguments", {{}}).get("how"), message["id"])
+"""
+
+UNUSABLE = "its answer to the call cannot be used, and what the call did is done: "
+WRONG_ANSWERS = {
+    "surrogate": f"{UNUSABLE}Invalid JSON: ",
+    "null": f"{UNUSABLE}it has not the form of an answer",
+    "neither": f"{UNUSABLE}it has not the form of an answer",
+    "utf8": f"{UNUSABLE}Invalid JSON: ",
+    "broken": f"{UNUSABLE}Invalid JSON: EOF",
+    "no id": f"{UNUSABLE}what was that?",
+    "batch": f"{UNUSABLE}it has not the form of an answer",
+    "deep": f"{UNUSABLE}Invalid JSON: recursion limit exceeded",
+    "wrong": f"{UNUSABLE}ValidationError: ",
+    "long": f"{UNUSABLE}it has 68,157,4",
+}
+
+
+@pytest.fixture
+def faulty() -> tuple[str, str]:
+    return "--mcp-config", config(f={"command": "python3", "args": ["-c", FAULTY]})
+
+
+def do(how: str = "", **more: Any) -> tuple[str, dict[str, Any]]:
+    return "mcp__f__do", {"how": how, **more}
+
+
+def notices(ran: Any) -> list[str]:
+    return [line for line in ran.stderr.splitlines() if line.startswith("[notice] the MCP server")]
+
+
+def test_an_answer_that_cannot_be_used_is_an_error_at_once_and_the_server_is_kept(
+    ralph, serve, faulty
+) -> None:
+    """The limit of a call is ten minutes, as long as a test may last."""
+    asked = [do(), *map(do, WRONG_ANSWERS), do("noise"), do(end=1)]
+    server = serve(*map(calls, asked), DONE)
+    ran = run(ralph, *faulty)
+    assert ran.code == 0, ran.stderr
+    told = [result(server, nth) for nth in range(1, len(asked) + 1)]
+    for (how, says), (text, is_error) in zip(WRONG_ANSWERS.items(), told[1:-2], strict=True):
+        assert is_error, how
+        assert says in text, how
+    assert told[-2] == ("heard", False)
+    assert told[-1] == told[0], "the same process has answered"
+    assert not notices(ran)
+
+
+@pytest.mark.parametrize(("how", "is_kept"), [("hang", False), ("wait", True)])
+def test_a_server_is_pinged_after_a_call_that_timed_out_and_restarted_if_it_hangs(
+    ralph, serve, faulty, how, is_kept
+) -> None:
+    ralph.environment["MCP_TOOL_TIMEOUT"] = "2000"
+    server = serve(calls(do()), calls(do(how)), calls(do(end=1)), DONE)
+    ran = run(ralph, *faulty)
+    assert ran.code == 0
+    assert "took longer than 2 s" in result(server, 2)[0]
+    (before, _), (after, is_error) = result(server, 1), result(server, 3)
+    assert not is_error, after
+    assert (before == after) is is_kept
+    lost = "[notice] the MCP server 'f' was lost (it did not answer a ping within 10 s): connected again"
+    assert notices(ran) == ([] if is_kept else [lost])
+
+
+@pytest.mark.parametrize("how", ["close output", "close input"])
+def test_a_server_that_closes_its_output_or_input_is_noticed_at_once(ralph, serve, faulty, how) -> None:
+    server = serve(calls(do(how)), *(calls(do(nth=nth)) for nth in range(2)), DONE)
+    ran = run(ralph, *faulty)
+    assert ran.code == 0
+    lost = result(server, 1 if how == "close output" else 2)
+    assert lost[1]
+    assert "ended during this call" in lost[0]
+    assert not result(server, 3)[1]
+    assert [line.rpartition(": ")[2] for line in notices(ran)] == ["connected again"]
+
+
+def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ralph, serve, faulty) -> None:
+    server = serve(
+        *(calls(do("die", nth=nth)) for nth in range(3)), calls(do()), calls(do("die")), calls(do()), DONE
+    )
+    ran = run(ralph, *faulty)
+    assert ran.code == 0
+    for nth in (1, 2, 3, 5):
+        assert "ended during this call" in result(server, nth)[0], nth
+    assert [result(server, nth)[1] for nth in (4, 6)] == [False, False]
+    assert (ralph.cwd / "deaths").read_text() == "xxxx", "no call is repeated by itself"
+    assert len(notices(ran)) == 4
+
+
+def test_a_server_that_cannot_be_started_again_is_tried_again_and_a_call_says_when(
+    ralph, serve, tmp_path
+) -> None:
+    """The program is a file that the first call removes, and that the answer to the last call brings back."""
+    program = tmp_path / "server.py"
+    program.write_text(FAULTY)
+    ralph.environment["MCP_TIMEOUT"] = "4000"
+
+    def play(_request: Any, index: int) -> Any:
+        if index == 1:
+            program.unlink()
+        return calls(do("die")) if index == 0 else calls(do(nth=index)) if index < 3 else DONE
+
+    server = serve(script=play)
+    ran = run(ralph, "--mcp-config", config(f={"command": "python3", "args": [str(program)]}))
+    assert ran.code == 0
+    for nth in (2, 3):
+        text, is_error = result(server, nth)
+        assert is_error
+        assert text.startswith(
+            "The call was not made: the MCP server 'f' is away (Connection closed; its last words: "
+        )
+        assert "tries to reach it again. Do without its tools until then." in text
+    waits = [line.partition("next try after ")[2].partition(" s")[0] for line in notices(ran)]
+    assert waits == ["1", "2", "4", "8"][: len(waits)]
+    assert len(waits) >= 2
+
+
+# --- Streamable HTTP
+
+
+class Server:
+    """A server over streamable HTTP that can forget its sessions, fail, and be away."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.sessions = 0
+        self.calls: list[str] = []
+        self.unknown: tuple[int, str] = (404, "")
+        """The status and the body of the answer to a request of an unknown session."""
+        self.failures: list[int] = []
+        """The statuses of the answers to the next requests."""
+        self._known: set[str] = set()
+        self._http: ThreadingHTTPServer | None = None
+
+    def start(self) -> None:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                outer.answer(self, message)
+
+            def do_GET(self) -> None:
+                self.send_error(405)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_port
+        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
+        self._known.clear()
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def answer(self, to: BaseHTTPRequestHandler, message: dict[str, Any]) -> None:
+        method = message["method"]
+        session = to.headers.get("mcp-session-id")
+        if self.failures:
+            _reply(to, self.failures.pop(0), b"away", "text/plain")
+        elif method == "initialize":
+            self.sessions += 1
+            session = f"session-{self.sessions}"
+            self._known.add(session)
+            _reply(to, 200, _result(message, INFO), **{"mcp-session-id": session})
+        elif session not in self._known:
+            status, body = self.unknown
+            _reply(to, status, body.encode(), "application/json" if body else "text/plain")
+        elif "id" not in message:
+            _reply(to, 202, b"")
+        elif method == "tools/call":
+            self.calls.append(str(message["params"]["arguments"]["how"]))
+            self._call(to, message, self.calls[-1], session)
+        else:
+            _reply(to, 200, _result(message, {"tools": TOOLS} if method == "tools/list" else {}))
+
+    def _call(self, to: BaseHTTPRequestHandler, message: dict[str, Any], how: str, session: str) -> None:
+        told = _result(message, {"content": [{"type": "text", "text": session}]})
+        if how == "long":
+            _reply(to, 200, told.replace(b"session", b"x" * 65 * MIB))
+        elif how == "long event":
+            _reply(to, 200, b"data: " + b"x" * 65 * MIB + b"\n\n", "text/event-stream")
+        elif how == "cut":
+            _reply(to, 200, b"event: other\ndata: x\n\n", "text/event-stream")
+        elif how == "refuse":
+            error = {"code": -32602, "message": "no such thing"}
+            _reply(to, 400, json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}).encode())
+        else:
+            _reply(to, 200, told)
+
+
+def _result(message: dict[str, Any], result: dict[str, Any]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+
+
+def _reply(
+    to: BaseHTTPRequestHandler, status: int, body: bytes, kind: str = "application/json", **headers: str
+) -> None:
+    to.send_response(status)
+    for name, value in {"content-type": kind, "content-length": str(len(body)), **headers}.items():
+        to.send_header(name, value)
+    to.end_headers()
+    to.wfile.write(body)
+
+
+@pytest.fixture
+def remote() -> Iterator[Server]:
+    server = Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+def at(remote: Server) -> tuple[str, str]:
+    return "--mcp-config", config(f={"type": "http", "url": f"http://127.0.0.1:{remote.port}/mcp"})
+
+
+UNKNOWN = '{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}'
+
+
+@pytest.mark.parametrize("unknown", [(404, ""), (404, UNKNOWN), (400, UNKNOWN)])
+def test_a_server_that_does_not_know_the_session_gets_a_new_one_and_the_call(
+    ralph, serve, remote, unknown
+) -> None:
+    remote.unknown = unknown
+
+    def play(_request: Any, index: int) -> Any:
+        if index in {1, 2}:
+            remote.forget()
+        return calls(do(str(index))) if index < 3 else DONE
+
+    server = serve(script=play)
+    ran = run(ralph, *at(remote))
+    assert ran.code == 0
+    assert [result(server, nth) for nth in (1, 2, 3)] == [(f"session-{nth}", False) for nth in (1, 2, 3)]
+    assert remote.calls == ["0", "1", "2"]
+    assert len(notices(ran)) == 2
+    assert f"HTTP {unknown[0]}" in notices(ran)[0]
+
+
+def test_a_call_waits_for_a_server_that_is_away_and_is_sent_once(
+    ralph, serve, remote, tmp_path: Path
+) -> None:
+    def play(_request: Any, index: int) -> Any:
+        if index == 1:
+            remote.stop()
+        return calls(do(str(index))) if index < 2 else DONE
+
+    server, errors = serve(script=play), tmp_path / "stderr"
+    with errors.open("wb") as stderr:
+        process = ralph.start(
+            "go", "--output-format", "stream-json", *at(remote), stdout=subprocess.DEVNULL, stderr=stderr
+        )
+    wait_until(lambda: b"next try after 2 s" in errors.read_bytes())
+    remote.start()
+    ralph.finish(process)
+    assert process.returncode == 0
+    assert result(server, 2) == ("session-2", False)
+    assert remote.calls == ["0", "1"]
+    told = [line for line in errors.read_text().splitlines() if "the MCP server" in line]
+    assert len(told) >= 3
+    assert told[0].endswith("next try after 1 s (ConnectError: All connection attempts failed)")
+    assert told[-1].endswith(": connected again")
+
+
+def test_a_server_that_answers_with_failures_is_pinged_and_comes_back(ralph, serve, remote) -> None:
+    def play(_request: Any, index: int) -> Any:
+        if index == 1:
+            remote.failures = [503, 503, 502]
+        return calls(do(str(index))) if index < 3 else DONE
+
+    server = serve(script=play)
+    ran = run(ralph, *at(remote))
+    assert ran.code == 0
+    assert "(HTTP 503)" in result(server, 2)[0]
+    assert result(server, 3) == ("session-2", False)
+    assert remote.calls == ["0", "2"]
+    assert len(notices(ran)) == 2
+    assert "it answered a ping with HTTP 503" in notices(ran)[0]
+
+
+def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_kept(
+    ralph, serve, remote
+) -> None:
+    asked = ["long", "long event", "cut", "refuse", "echo"]
+    server = serve(*(calls(do(how)) for how in asked), DONE)
+    ran = run(ralph, *at(remote))
+    assert ran.code == 0
+    says = (
+        "it has 68,157,",
+        "SSE stream failed: ",
+        "SSE stream ended without a response",
+        "no such thing (HTTP 400)",
+    )
+    for nth, words in enumerate(says, 1):
+        text, is_error = result(server, nth)
+        assert is_error
+        assert words in text
+    assert result(server, 5) == ("session-1", False)
+    assert remote.calls == asked
+    assert not notices(ran)
