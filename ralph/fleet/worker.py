@@ -308,7 +308,7 @@ class _Slot:
 
     def run(self, supervisor: int) -> int:
         """Works until the slot must end, and returns the exit code of its process."""
-        for number in STOP_SIGNALS:
+        for number in {*STOP_SIGNALS} - {signal.SIGTERM}:
             # A terminal sends some to all; the supervisor passes them on. The handler here is still the supervisor's.
             signal.signal(number, signal.SIG_IGN)
         end_with_parent(supervisor, signal.SIGKILL)

@@ -56,7 +56,7 @@ def test_the_next_attempt_waits_as_long_as_the_server_asked_else_twice_as_long_e
     [
         ({"exit_code": 0}, 1, Final(0, "")),
         ({"exit_code": 74, "reason": "disk"}, 1, Final(74, "disk")),
-        ({"exit_code": 131, "reason": "core"}, 1, Final(131, "core")),
+        ({"exit_code": 134, "reason": "core"}, 1, Final(134, "core")),
         ({"exit_code": 143, "reason": "stopped"}, 1, Again(60.0, "stopped")),
         ({"exit_code": 75, "reason": "overloaded"}, 1, Again(60.0, "overloaded")),
         ({"exit_code": 75, "retry_after_s": 3.0}, 1, Again(3.0, "the API was not available")),

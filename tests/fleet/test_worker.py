@@ -167,4 +167,4 @@ def test_a_slot_ignores_what_a_terminal_sends_to_all_before_any_signal_can_reach
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert ignored == {signal.SIGINT, signal.SIGHUP}
+    assert ignored == {*STOP_SIGNALS} - {signal.SIGTERM}
