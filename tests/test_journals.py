@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from ralph.conversation.journal_lines import line_of, read_lines, readable_part, sealed
+from ralph.conversation.journal_lines import line_of, sealed
 from ralph.conversation.records import (
     FORMAT,
     AssistantRecord,
@@ -19,6 +19,7 @@ from ralph.conversation.records import (
     UserRecord,
 )
 from tests.journals.corpus import EXPECTED, JOURNALS, summary_of
+from tests.journals.reading import read_lines, readable_part
 from tests.recorded.raw_journals import recorded_journals
 from tests.rows import every_row
 

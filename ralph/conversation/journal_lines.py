@@ -22,7 +22,7 @@ from ralph.conversation.records import Record, Recorded, UnknownRecord
 from ralph.conversation.secret_spans import spans_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ralph.values.redaction import SpansOf
 
@@ -41,6 +41,15 @@ _HOLDS_NULS = (
 
 View = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """Takes the kind and the fields of a line."""
+Read = Callable[[int, int], bytes]
+"""`read(most, offset)` returns at most `most` bytes of a journal, beginning at `offset`. It returns fewer bytes only at
+the journal's end."""
+
+FIRST_BYTES = 16 * 1024
+"""The size of the first read at an offset. In most journals, this is enough for the first lines. It is also enough
+for the last lines."""
+CHUNK_BYTES = 256 * 1024
+"""The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
@@ -49,15 +58,6 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
         self.line = line
-
-
-class JournalReading(Struct, frozen=True):
-    records: tuple[Record, ...]
-    """The records in order. The sequence number of a record is its index."""
-    torn: bytes = b""
-    """The bytes of an incomplete last line, which must be removed. Empty if the last line is complete."""
-    lacks_break: bool = False
-    """True if only the line break at the end of the journal is missing. It must be added."""
 
 
 def line_of(
@@ -106,80 +106,113 @@ def begins_kind(beginning: bytes, kind: str) -> bool:
     return beginning.partition(b",")[2].startswith(b'"kind":"%s"' % kind.encode())
 
 
-def read_lines(data: bytes) -> JournalReading:
-    """Reads all records of a journal, in order.
-
-    Raises JournalDamage if a line is damaged, and NewerFormatError if the journal has a newer format.
-    """
-    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
-
-    *lines, tail = data.split(b"\n")
-    lacks_break = _is_whole(tail)
-    if lacks_break:
-        lines, tail = [*lines, tail], b""
-    records = tuple(_read(line, seq, decoded) for seq, line in enumerate(lines))
-    if _NUL in tail:
-        raise JournalDamage(len(lines) + 1, _HOLDS_NULS)
-    if _is_whole(tail[:-1]):  # a complete record and one other byte, which no interrupted write leaves behind
-        raise JournalDamage(len(lines) + 1, "has something else for its line break")
-    return JournalReading(records, tail, lacks_break)
-
-
-def readable_part(data: bytes, view: View | None = None) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records before the first damaged line. The second value is the damage, or None if no line is damaged. `view`
-    makes the fields of each record safe to show. None for the records as they are.
+def readable_part(
+    read: Read, size: int, view: View | None = None
+) -> tuple[tuple[Record, ...], JournalDamage | None]:
+    """The records before the first damaged line of a journal of `size` bytes. The second value is the damage, or None
+    if no line is damaged. `view` makes the fields of each record safe to show. None for the records as they are.
 
     An incomplete last line is not damage, because a run may be writing it now. The result is only for display: a
     damaged session must not be resumed. Raises NewerFormatError if the journal has a newer format.
     """
-    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
-
-    *lines, tail = data.split(b"\n")
-    if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):
-        lines.append(tail)
     records: list[Record] = []
-    for seq, line in enumerate(lines):
-        try:
-            records.append(_read(line, seq, decoded, view))
-        except JournalDamage as damage:
-            return tuple(records), damage
+    try:
+        for number, _, _, line in CheckedLines(read, size):
+            records.append(record_of(line, number, view))
+    except JournalDamage as damage:
+        return tuple(records), damage
     return tuple(records), None
 
 
+def chunks(read: Read, begin: int, end: int, most: int = FIRST_BYTES) -> Iterator[bytes]:
+    """Yields the bytes from `begin` to `end` in chunks, and stops at the end of the file. The first chunk has `most`
+    bytes. Each further chunk is twice as long, up to `CHUNK_BYTES`.
+    """
+    while begin < end and (chunk := read(min(most, end - begin), begin)):
+        yield chunk
+        begin += len(chunk)
+        most = min(2 * most, CHUNK_BYTES)
+
+
+class _Tail(Struct, frozen=True):
+    """What follows the last line break."""
+
+    offset: int
+    is_whole: bool = False
+    """True if it is a complete line without a line break."""
+    fault: str | None = None
+    """The reason why no interrupted write leaves this behind. None if it is no damage."""
+
+
+def _tail(read: Read, begin: int, end: int) -> _Tail:
+    """Looks at the bytes after the last line break between `begin` and `end`, which may be many. Never holds more than
+    a chunk of them.
+    """
+    offset = _after_break(read, begin, end)
+    checksum, held = 0, b""
+    for chunk in chunks(read, offset, end):
+        if _NUL in chunk:
+            return _Tail(offset, fault=_HOLDS_NULS)
+        held += chunk
+        # The seal and one byte are held back: that byte may be something else than a line break.
+        checksum, held = zlib.crc32(held[: -_SEAL_BYTES - 1], checksum), held[-_SEAL_BYTES - 1 :]
+    if _is_sealed(held[:-1], checksum):
+        return _Tail(offset, fault="has something else for its line break")
+    return _Tail(offset, is_whole=_is_sealed(held, checksum))
+
+
+def _after_break(read: Read, begin: int, end: int) -> int:
+    """The offset after the last line break between `begin` and `end`. `begin` if there is none."""
+    most = 1
+    while begin < end:
+        start = max(begin, end - most)
+        at = read(end - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end, most = start, max(FIRST_BYTES, min(2 * most, CHUNK_BYTES))
+    return begin
+
+
 class CheckedLines:
-    """Checks the lines of a journal without decoding them. The journal is given in chunks of bytes.
+    """Checks the lines of a journal without decoding them. Reads the journal in chunks, so that only the longest line
+    has to fit into memory.
 
     Iteration yields the index, the offset, the kind and the bytes of each line. These bytes do not include the line
     break. If a line does not match its checksum, iteration raises JournalDamage. If a line does not begin with its
     number and its kind, it is yielded with the kind "", and `record_of` raises the error for it. An incomplete last
-    line is not damage, and is not yielded.
+    line is not damage, and is not yielded. It is not kept in memory either.
     """
 
     def __init__(
-        self, chunks: Iterable[bytes], *, skipped: Sequence[str] = (), number: int = 0, offset: int = 0
+        self, read: Read, size: int, *, skipped: Sequence[str] = (), number: int = 0, offset: int = 0
     ) -> None:
-        """Lines of the kinds in `skipped` are checked, but not yielded. `number` and `offset` are the index and the
-        offset of the first line.
+        """`size` is the offset after the last byte. Lines of the kinds in `skipped` are checked, but not yielded.
+        `number` and `offset` are the index and the offset of the first line.
         """
-        self._chunks = chunks
+        self._read, self._size = read, size
         self._skipped = tuple(f'{kind}"'.encode() for kind in skipped) or (b"\n",)
         self.number = number
         self.end = offset
         """The offset after the last valid line, when the iteration has ended or has met damage. `number` is then the
         index of the next line."""
+        self.lacks_break = False
+        """True if only the line break of the last line is missing, when the iteration has ended."""
 
     def __iter__(self) -> Iterator[tuple[int, int, str, bytes]]:
+        tail = _tail(self._read, self.end, self._size)
         pieces: list[bytes] = []
-        for chunk in self._chunks:
+        for chunk in chunks(self._read, self.end, self._size if tail.is_whole else tail.offset):
             pieces.append(chunk)
             if b"\n" in chunk:
                 data = b"".join(pieces)
                 yield from self._lines_of(data)
                 pieces = [data[data.rindex(b"\n") + 1 :]]
-        tail = b"".join(pieces)
-        if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):
-            yield from self._lines_of(tail + b"\n")
+        if tail.fault is not None:
+            raise JournalDamage(self.number + 1, tail.fault)
+        if tail.is_whole:
+            yield from self._lines_of(b"".join(pieces) + b"\n")
             self.end -= 1
+            self.lacks_break = True
 
     def _lines_of(self, data: bytes) -> Iterator[tuple[int, int, str, bytes]]:
         """Yields the index, the offset, the kind and the bytes of each complete line in `data`. Lines of skipped
@@ -226,7 +259,7 @@ def record_of(line: bytes, number: int, view: View | None = None) -> Record:
 def _read(
     line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record], view: View | None = None
 ) -> Record:
-    if not _is_whole(line):
+    if not _is_sealed(line):
         raise _unlike_its_checksum(line, seq)
     try:
         fields = _json(line)
@@ -261,6 +294,7 @@ def _json(line: bytes) -> Any:
         return json.loads(line)
 
 
-def _is_whole(line: bytes) -> bool:
-    body, mark, checksum = line.rpartition(_CHECKSUM)
-    return bool(mark) and checksum == b"%08x%s" % (zlib.crc32(body), _CHECKSUM_TAIL)
+def _is_sealed(line: bytes, checksum: int = 0) -> bool:
+    """Whether a line ends with the checksum of what is before it. `checksum` is that of an earlier part of the line."""
+    body, seal = line[:-_SEAL_BYTES], line[-_SEAL_BYTES:]
+    return seal == b"%s%08x%s" % (_CHECKSUM, zlib.crc32(body, checksum), _CHECKSUM_TAIL)

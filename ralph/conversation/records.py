@@ -21,7 +21,7 @@ from ralph.values.redaction import LookedCommit  # noqa: TC001 - records are rea
 from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from ralph.conversation.messages import Message, RequestShape
     from ralph.values.events import ContextCompacted, RunEnded
@@ -282,15 +282,16 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
     )
 
 
-def forked_record(opening: SessionRecord, old: Sequence[Record]) -> SessionRecord:
-    """The first record of a fork's journal. `opening` has the fork's own id and directory, and `old` has all records of
-    the old session. Those behind the first one are copied.
+def forked_record(
+    opening: SessionRecord, first: Record | None, copied: int, *, has_moved: bool
+) -> SessionRecord:
+    """The first record of a fork's journal. `opening` has the fork's own id and directory. `first` is the first record
+    of the old session. The `copied` records behind it are copied. `has_moved` is True if a `moved` record is among
+    them.
     """
-    first, *copied = old
     if not isinstance(first, SessionRecord):
         raise SessionError("it does not begin as a session's journal does")
-    fork = replace(opening, forked_from=first.id, copied=len(copied))
-    has_moved = any(isinstance(record, MovedRecord) for record in copied)
+    fork = replace(opening, forked_from=first.id, copied=copied)
     if not has_moved and first.first_directory == opening.directory:
         return fork
     if has_moved and first.copied is not None and first.copied_cwd is None:

@@ -22,7 +22,7 @@ from ralph.values.redaction import OWN_KEYS, Redactor, cut_at
 from ralph.values.screen_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ralph.values.redaction import SpansOf
 
@@ -78,15 +78,10 @@ def _spans_in(record: Any, spans_of: SpansOf) -> list[list[Any]]:
     return found
 
 
-def marked_lines(data: bytes) -> tuple[bytes, ...]:
-    """The lines of a journal that have places of secrets."""
-    return tuple(line for line in data.splitlines() if _MARKED in line) if _MARKED in data else ()
-
-
-def marked_secrets(lines: Iterable[bytes]) -> set[str]:
-    """The secrets at the recorded places. Lines that cannot be read are left out."""
+def marked_secrets(line: bytes) -> set[str]:
+    """The secrets at the recorded places of a journal's line. Empty if the line cannot be read."""
     view = RecordView(Redactor())
-    for line in lines:
+    if _MARKED in line:
         with suppress(ValueError):
             fields = json.loads(line)
             view(fields.get("kind", ""), fields)

@@ -9,7 +9,7 @@ call has a result, the results become the next user message. No other record is 
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -187,14 +187,16 @@ class Session(Struct, frozen=True):
         return tools
 
 
-def replay(records: Sequence[Record]) -> Session:
-    """The state of a session after all `records`. Raises SessionError if the first record is not a `session` record,
-    if a record is impossible at its position, or if the records contain no message.
+def replay(records: Iterable[Record]) -> Session:
+    """The state of a session after all `records`. Keeps no record that the state does not contain. Raises SessionError
+    if the first record is not a `session` record, if a record is impossible at its position, or if the records contain
+    no message.
     """
-    if not isinstance(records[0] if records else None, kinds.SessionRecord | None):
+    session, rest = Session(), iter(records)
+    first = next(rest, None)
+    if not isinstance(first, kinds.SessionRecord | None):
         raise SessionError("it does not begin as a session's journal does")
-    session = Session()
-    for number, record in counted(enumerate(records)):
+    for number, record in counted(enumerate(chain(() if first is None else (first,), rest))):
         try:
             session = apply(session, record)
         except NonsenseError as error:

@@ -8,12 +8,13 @@ durations, costs and sizes are decoded, because their texts have no room on the 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from ralph.conversation.journal_lines import CheckedLines, JournalDamage, record_of, written_at
+from ralph.conversation.journal_lines import CHUNK_BYTES, CheckedLines, JournalDamage, record_of, written_at
 from ralph.conversation.records import NewerFormatError
 from ralph.machine.opened_file import open_regular_file
 from ralph.pages.story import Incidents, PassedAttempt, SessionStory, StoryOptions
@@ -22,7 +23,7 @@ from ralph.sessions.looking import is_locked
 from ralph.values.outcome import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from ralph.conversation.secret_spans import RecordView
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 
-_CHUNK_BYTES = 256 * 1024
 # The texts of all entries of a page, in bytes of HTML. A page must stay under 10 MB, and the rest takes about 4 MB.
 _BUDGET_BYTES = 5_000_000
 _MOST_CHARS, _LEAST_CHARS = 16_000, 250
@@ -126,7 +126,8 @@ class PageShare(Struct, frozen=True):
 def number_of_lines(path: Path) -> int:
     """The number of lines of a file. 0 if it cannot be read."""
     try:
-        return sum(chunk.count(b"\n") for chunk in _chunks(path))
+        with os.fdopen(open_regular_file(path), "rb", 0) as file:
+            return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, CHUNK_BYTES), b""))
     except OSError:
         return 0
 
@@ -145,14 +146,18 @@ def read_journal(
     shown = most * _LINES_PER_ENTRY
     passed = range(shown // _SHARE_OF_FIRST, lines - shown + shown // _SHARE_OF_FIRST)
     try:
-        for number, _, kind, line in CheckedLines(_chunks(path)):
-            if (
-                number in passed
-                and (passes := _PASSED.get(kind)) is not None
-                and _has_passed(passes, story, line)
+        with os.fdopen(open_regular_file(path), "rb", 0) as file:
+            descriptor = file.fileno()
+            for number, _, kind, line in CheckedLines(
+                partial(os.pread, descriptor), os.fstat(descriptor).st_size
             ):
-                continue
-            story.take(record_of(line, number, view), written_at(line), number)
+                if (
+                    number in passed
+                    and (passes := _PASSED.get(kind)) is not None
+                    and _has_passed(passes, story, line)
+                ):
+                    continue
+                story.take(record_of(line, number, view), written_at(line), number)
         read.is_running = _may_run(story) and is_locked(path)
     except (JournalDamage, NewerFormatError) as found:
         read.is_newer = isinstance(found, NewerFormatError)
@@ -224,12 +229,3 @@ _PASSED: dict[str, Callable[[SessionStory, bytes], bool]] = {
     "tool_intent": _pass_intent,
     "tool_result": _pass_result,
 }
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    descriptor = open_regular_file(path)
-    try:
-        while chunk := os.read(descriptor, _CHUNK_BYTES):
-            yield chunk
-    finally:
-        os.close(descriptor)

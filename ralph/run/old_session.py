@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.conversation.journal_lines import JournalDamage
+from ralph.conversation.journal_lines import JournalDamage, record_of
 from ralph.conversation.records import (
+    MovedRecord,
     NewerFormatError,
     SessionError,
+    SessionRecord,
     forked_record,
     moved_record,
     session_record,
@@ -24,21 +26,20 @@ from ralph.conversation.records import (
 from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.session import OpenSession, SessionOptions, journal_errors_told
-from ralph.sessions.history import history_of
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of
 from ralph.sessions.naming import named_session
+from ralph.sessions.skimming import skim
 from ralph.sessions.store import SessionStore, written_at
 from ralph.values.events import SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.conversation.records import MovedRecord
+    from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
-    from ralph.sessions.history import SessionHistory
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
     from ralph.values.redaction import Redactor
@@ -86,11 +87,13 @@ class OldSession:
     def open(self, new_id: str, settings: Settings) -> OpenSession:
         path = self._found()
         age_s = self._now.timestamp() - written_at(path)
-        journal, old, history = self._read(path)
-        notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
-        total = SessionTotal(history.turns, history.cost_usd)
+        records = _Records()
+        journal, old = self._read(path, records)
         move = moved_record(str(self._cwd)) if old.cwd != str(self._cwd) else None
         try:
+            history = skim(journal.read, journal.size).history
+            notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
+            total = SessionTotal(history.turns, history.cost_usd)
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             _refuse_another_server(old, settings)
             if move is not None:
@@ -99,7 +102,7 @@ class OldSession:
                 notices.append(f"the session's directory {there} {has}; it goes on in {here}")
                 old = apply(old, move)
             if self._options.forks:
-                return OpenSession(new_id, self._copy(journal, new_id, move), old, tuple(notices))
+                return OpenSession(new_id, self._copy(journal, records, new_id, move), old, tuple(notices))
             journal.mend()
             if move is not None:
                 journal.append(move)
@@ -116,13 +119,15 @@ class OldSession:
             raise NoSessionError(f"there is no session of {self._cwd} to go on with")
         return last
 
-    def _read(self, path: Path) -> tuple[FileJournal, Session, SessionHistory]:
+    def _read(self, path: Path, records: _Records) -> tuple[FileJournal, Session]:
+        replayed: list[Session] = []
         try:
             journal = FileJournal.open(
-                path, is_for_reading=self._options.forks, spans_of=self._redactor.spans
+                path,
+                lambda lines: replayed.append(replay(records.of(lines))),
+                is_for_reading=self._options.forks,
+                spans_of=self._redactor.spans,
             )
-            self._redactor.learn(marked_secrets(journal.marked))
-            return journal, replay(journal.records), history_of(journal.records)
         except SessionLockedError:
             raise CannotError(f"session {path.stem} is in use by {holder_of(path)}") from None
         except NewerFormatError as error:
@@ -131,6 +136,9 @@ class OldSession:
             raise UsageError(f"there is nothing to go on with in session {path.stem}: {error}") from error
         except (JournalDamage, SessionError) as error:
             raise CannotError(self._damaged(path, error), Outcome.IO_ERROR) from error
+        finally:
+            self._redactor.learn(records.secrets)
+        return journal, replayed[0]
 
     def _damaged(self, path: Path, error: Exception) -> str:
         words = ["ralph", "sessions", "show", path.stem]
@@ -152,13 +160,38 @@ class OldSession:
         there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)
         raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; go on with it there: {there}")
 
-    def _copy(self, journal: FileJournal, new_id: str, move: MovedRecord | None) -> FileJournal:
-        rest = journal.lines_behind_first()
-        journal.close()
+    def _copy(
+        self, journal: FileJournal, records: _Records, new_id: str, move: MovedRecord | None
+    ) -> FileJournal:
         copy = self._store.create(new_id, self._cwd, self._redactor.spans)
         opening = session_record(new_id, str(self._cwd), self._now.isoformat(), __version__)
-        copy.begin_as_fork(forked_record(opening, journal.records), rest, move)
+        copy.begin_as_fork(records.forked(opening), journal.lines_behind_first(), move)
+        journal.close()
         return copy
+
+
+class _Records:
+    """Decodes the records of a journal. Of the records that have passed, keeps only what a fork and a redactor need."""
+
+    def __init__(self) -> None:
+        self._first: Record | None = None
+        self._number = 0
+        self._has_moved = False
+        self.secrets: set[str] = set()
+        """The secrets at the places that the lines mark."""
+
+    def of(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[Record]:
+        for number, line in lines:
+            self.secrets |= marked_secrets(line)
+            record = record_of(line, number)
+            self._first = self._first or record
+            self._number = number
+            self._has_moved = self._has_moved or isinstance(record, MovedRecord)
+            yield record
+
+    def forked(self, opening: SessionRecord) -> SessionRecord:
+        """The first record of a fork of these records, as `forked_record` makes it."""
+        return forked_record(opening, self._first, self._number, has_moved=self._has_moved)
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:

@@ -12,20 +12,22 @@ import fcntl
 import os
 import threading
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.conversation.journal_lines import JournalReading, line_of, read_lines
+from ralph.conversation.journal_lines import CheckedLines, chunks, line_of
 from ralph.conversation.records import EndedRecord, RunRecord
-from ralph.conversation.secret_spans import marked_lines
 from ralph.machine.opened_file import open_regular_file
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ralph.conversation.records import MovedRecord, Record, SessionRecord
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 # macOS has no fdatasync.
 _sync = getattr(os, "fdatasync", os.fsync)
+
+Take = Callable[[Iterator[tuple[int, bytes]]], object]
+"""Takes the lines of a journal, each with its index."""
 
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.005
 
@@ -48,22 +53,18 @@ class FileJournal:
         self,
         path: Path,
         descriptor: int,
-        found: JournalReading | None = None,
-        size: int = 0,
+        found: CheckedLines | None = None,
         *,
         spans_of: SpansOf | None,
     ) -> None:
-        """`spans_of` finds the secrets in a text. Each line says where they are. None if nobody looks for secrets."""
-        found = found or JournalReading(())
+        """`found` has checked the lines that are in the file. None if the file is empty. `spans_of` finds the secrets
+        in a text. Each line says where they are. None if nobody looks for secrets.
+        """
         self.path = path
-        self.records: Sequence[Record] = found.records
-        """The records that were in the file when it was opened."""
-        self.marked: tuple[bytes, ...] = ()
-        """The lines of that time with places of secrets."""
-        self._torn, self._lacks_break = found.torn, found.lacks_break
+        self._lacks_break = found is not None and found.lacks_break
         self._descriptor = descriptor
-        self._seq = len(found.records)
-        self._size = size
+        self._seq = 0 if found is None else found.number
+        self._size = 0 if found is None else found.end
         self._run_offset: int | None = None
         """The offset of the current run's first line. None if no run is in progress."""
         self._lock = threading.Lock()
@@ -86,10 +87,16 @@ class FileJournal:
 
     @classmethod
     def open(
-        cls, path: Path, *, is_for_reading: bool = False, spans_of: SpansOf | None = None
+        cls,
+        path: Path,
+        take: Take | None = None,
+        *,
+        is_for_reading: bool = False,
+        spans_of: SpansOf | None = None,
     ) -> FileJournal:
-        """Opens and locks an existing journal. Does not change the file. If its last line is incomplete, `mend` can
-        repair it later. Raises SessionLockedError, NewerFormatError, JournalDamage and JournalError.
+        """Opens and locks an existing journal, and checks its lines. Does not change the file. `take` gets the lines.
+        If the last line is incomplete, `take` does not get it, and `mend` can repair it later. Raises
+        SessionLockedError, JournalDamage, JournalError, and what `take` raises.
         """
         try:
             descriptor = _open(path, is_for_reading=is_for_reading)
@@ -97,25 +104,26 @@ class FileJournal:
             raise JournalError(path, error) from error
         try:
             _lock_patiently(descriptor)
-            data = _read_all(descriptor)
-            reading = read_lines(data)
+            checked = CheckedLines(partial(os.pread, descriptor), os.fstat(descriptor).st_size)
+            lines = ((number, line) for number, _, _, line in checked)
+            if take is not None:
+                take(lines)
+            deque(lines, maxlen=0)  # those that are left
         except OSError as error:
             os.close(descriptor)
             raise JournalError(path, error) from error
         except BaseException:
             os.close(descriptor)
             raise
-        journal = cls(path, descriptor, reading, len(data) - len(reading.torn), spans_of=spans_of)
-        journal.marked = marked_lines(data)
-        return journal
+        return cls(path, descriptor, checked, spans_of=spans_of)
 
     def mend(self) -> None:
         """Repairs the end of the journal. If the last line is complete except for its line break, adds the line
         break. Moves an incomplete line to a new `.torn` file beside the journal. Raises JournalError.
         """
         try:
-            if self._torn:
-                _set_aside(self.path, self._torn)
+            if os.fstat(self._descriptor).st_size > self._size:
+                self._set_aside()
                 os.ftruncate(self._descriptor, self._size)
             if self._lacks_break:
                 os.write(self._descriptor, b"\n")
@@ -123,6 +131,20 @@ class FileJournal:
             _sync(self._descriptor)
         except OSError as error:
             raise JournalError(self.path, error) from error
+
+    def _set_aside(self) -> None:
+        """Copies the incomplete line to a new `.torn` file and syncs it to disk. Does not overwrite an earlier file."""
+        names = chain([".torn"], (f".{number}.torn" for number in count(2)))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for name in names:
+            with suppress(FileExistsError):
+                descriptor = os.open(self.path.with_suffix(name), flags, 0o600)
+                break
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - it is open already
+            file.writelines(chunks(self.read, self._size, os.fstat(self._descriptor).st_size))
+            file.flush()
+            _sync(file.fileno())
+        _sync_directory(self.path.parent)
 
     @property
     def is_gone(self) -> bool:
@@ -135,7 +157,7 @@ class FileJournal:
     def append(self, *records: Record, sync: bool = True) -> None:
         """Writes all records or none. Raises JournalError. After a failure, every later call raises the same error."""
         with self._lock:
-            self._write_whole(self._lines_of(records), len(records), sync=sync)
+            self._write_whole([self._lines_of(records)], len(records), sync=sync)
 
     def _lines_of(self, records: Sequence[Record]) -> bytes:
         """Encodes the next records as lines. In the record of a run's end, stores the number of bytes since the run's
@@ -153,44 +175,58 @@ class FileJournal:
             lines += line_of(seq, record, time.time(), self._spans_of)
         return lines
 
-    def lines_behind_first(self) -> bytes:
-        """The bytes of all complete lines except the first one. Raises JournalError."""
+    def read(self, most: int, offset: int) -> bytes:
+        """Reads bytes of the file, as `journal_lines.Read` says. Raises JournalError."""
         try:
-            with open(self._descriptor, "rb", closefd=False) as file:
-                file.seek(0)
-                file.readline()
-                lines = file.read(self._size - file.tell())
+            return os.pread(self._descriptor, most, offset)
         except OSError as error:
             raise JournalError(self.path, error) from error
-        return lines + b"\n" if self._lacks_break else lines
 
-    def begin_as_fork(self, opening: SessionRecord, lines: bytes, move: MovedRecord | None = None) -> None:
-        """Writes the first record of a fork, then the records that are copied from the old session, as bytes in
-        `lines`, and then `move`, if the fork is elsewhere. Writes everything or nothing. Raises JournalError.
+    @property
+    def size(self) -> int:
+        """The size of all complete lines in bytes."""
+        return self._size
+
+    def lines_behind_first(self) -> Iterator[bytes]:
+        """The bytes of all complete lines except the first one, in chunks. Raises JournalError."""
+        is_behind = False
+        for chunk in chunks(self.read, 0, self._size):
+            yield chunk if is_behind else chunk.partition(b"\n")[2]
+            is_behind = is_behind or b"\n" in chunk
+        if self._lacks_break:
+            yield b"\n"
+
+    def begin_as_fork(
+        self, opening: SessionRecord, lines: Iterable[bytes], move: MovedRecord | None = None
+    ) -> None:
+        """Writes the first record of a fork, then the records that are copied from the old session, as the chunks of
+        bytes in `lines`, and then `move`, if the fork is elsewhere. Writes everything or nothing. Raises JournalError.
         """
         now, number = time.time(), 1 + (opening.copied or 0)
-        data = line_of(0, opening, now) + lines
-        if move is not None:
-            data += line_of(number, move, now)
-            number += 1
+        end = b"" if move is None else line_of(number, move, now)
         with self._lock:
-            self._write_whole(data, number, sync=True)
+            self._write_whole(
+                chain([line_of(0, opening, now)], lines, [end]), number + (move is not None), sync=True
+            )
 
-    def _write_whole(self, lines: bytes, number: int, *, sync: bool) -> None:
+    def _write_whole(self, pieces: Iterable[bytes], number: int, *, sync: bool) -> None:
         if self._failure is not None:
             raise self._failure
+        size = self._size
         try:
-            self._write(lines)
+            for piece in pieces:
+                self._write(piece)
+                size += len(piece)
             if sync:
                 _sync(self._descriptor)
-        except OSError as error:
-            self._failure = JournalError(self.path, error)
+        except (OSError, JournalError) as error:
+            self._failure = error if isinstance(error, JournalError) else JournalError(self.path, error)
             # If this fails too, `mend` removes the incomplete line when the journal is opened again.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise self._failure from error
         self._seq += number
-        self._size += len(lines)
+        self._size = size
 
     def close(self) -> None:
         """Closes the file, which releases the lock."""
@@ -226,11 +262,6 @@ def lock_file(descriptor: int) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def _read_all(descriptor: int) -> bytes:
-    with open(descriptor, "rb", closefd=False) as file:
-        return file.read()
-
-
 def _open(path: Path, *, is_for_reading: bool) -> int:
     """Opens the file for writing if permissions allow that. Does so even if `is_for_reading` is True, because some
     network file systems lock only files that are open for writing.
@@ -253,21 +284,6 @@ def _lock_patiently(descriptor: int) -> None:
             return
         time.sleep(_LOCK_PAUSE_S)
     lock_file(descriptor)
-
-
-def _set_aside(path: Path, torn: bytes) -> None:
-    """Writes an incomplete line to a new `.torn` file and syncs it to disk. Does not overwrite an earlier file."""
-    names = chain([".torn"], (f".{number}.torn" for number in count(2)))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    for name in names:
-        with suppress(FileExistsError):
-            descriptor = os.open(path.with_suffix(name), flags, 0o600)
-            break
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - it is open already
-        file.write(torn)
-        file.flush()
-        _sync(file.fileno())
-    _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -94,17 +94,17 @@ def _look(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> Sessio
 
 
 def _read(path: Path, view: View | None) -> tuple[int, SessionLook]:
-    with os.fdopen(open_regular_file(path), "rb") as file:
-        data = file.read()
-        written_at_s = os.fstat(file.fileno()).st_mtime
-    try:
-        records, damage = readable_part(data, view)
-    except NewerFormatError as error:
-        return len(data), SessionLook(path, written_at_s, history_names.NEWER_FORMAT, problem=str(error))
+    with os.fdopen(open_regular_file(path), "rb", 0) as file:
+        status = os.fstat(file.fileno())
+        try:
+            records, damage = readable_part(partial(os.pread, file.fileno()), status.st_size, view)
+        except NewerFormatError as error:
+            look = SessionLook(path, status.st_mtime, history_names.NEWER_FORMAT, problem=str(error))
+            return status.st_size, look
     history = history_of(records)
     outcome = _outcome(history, damage, has_lines=bool(records))
     problem = str(damage) if damage is not None else None
-    return len(data), SessionLook(path, written_at_s, outcome, history, records, problem)
+    return status.st_size, SessionLook(path, status.st_mtime, outcome, history, records, problem)
 
 
 def _skimmed(path: Path, view: View | None) -> tuple[int, SessionLook]:
@@ -133,9 +133,8 @@ def holder_of(path: Path) -> str:
     """Describes the process that has the journal open, as recorded for the last run. Returns "another process" if the
     last run has ended and its delivery is recorded, or if the recorded process does not exist on this machine.
     """
-    with suppress(OSError, NewerFormatError):
-        with os.fdopen(open_regular_file(path), "rb") as file:
-            runs = history_of(readable_part(file.read())[0]).runs
+    with suppress(OSError):
+        runs = _skimmed(path, None)[1].history.runs
         if runs and (runs[-1].ended is None or runs[-1].delivery is None) and _is_there(runs[-1].opening.pid):
             return f"process {runs[-1].opening.pid}, since {runs[-1].opening.started_at}"
     return "another process"

@@ -19,22 +19,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from ralph.conversation.journal_lines import CheckedLines, JournalDamage, record_of
+from ralph.conversation.journal_lines import (
+    CHUNK_BYTES,
+    FIRST_BYTES,
+    CheckedLines,
+    JournalDamage,
+    chunks,
+    record_of,
+)
 from ralph.conversation.records import AssistantRecord, EndedRecord, EventRecord, Record, UserRecord
 from ralph.sessions.history import SessionHistory, history_of_numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ralph.conversation.journal_lines import View
-
-    Read = Callable[[int, int], bytes]
-
-_FIRST_BYTES = 16 * 1024
-"""The size of the first read at an offset. In most journals, this is enough for the first lines. It is also enough
-for the last lines."""
-_CHUNK_BYTES = 256 * 1024
-"""The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
+    from ralph.conversation.journal_lines import Read, View
 
 _CALLS = ("tool_intent", "tool_result")
 _OFTEN = (*_CALLS, "event")
@@ -98,8 +97,7 @@ LONG_BYTES = 64 * 1024
 
 def skim(read: Read, size: int, *, long_bytes: int = LONG_BYTES, view: View | None = None) -> Skimmed:
     """Reads a journal of `size` bytes. In a run of at least `long_bytes` bytes, the lines between its first and its
-    last line are skipped. `read(most, offset)` returns at most `most` bytes of the journal, beginning at `offset`. It returns fewer bytes only at the
-    journal's end. `view` makes the records safe to show. Raises NewerFormatError.
+    last line are skipped. `view` makes the records safe to show. Raises NewerFormatError.
     """
     return _Skim(read, view).done(_runs(read, size, long_bytes), size)
 
@@ -197,23 +195,11 @@ class _Skim:
         """Yields the index, offset, kind and bytes of each line up to the offset `end`. Leaves out the kinds of lines
         in `skipped`. Raises JournalDamage.
         """
-        lines = CheckedLines(
-            _chunks(self._read, self._offset, end), skipped=skipped, number=self._number, offset=self._offset
-        )
+        lines = CheckedLines(self._read, end, skipped=skipped, number=self._number, offset=self._offset)
         try:
             yield from lines
         finally:
             self._number, self._offset = lines.number, lines.end
-
-
-def _chunks(read: Read, begin: int, end: int, most: int = _FIRST_BYTES) -> Iterator[bytes]:
-    """Yields the bytes from `begin` to `end` in chunks, and stops at the end of the file. The first chunk has `most`
-    bytes. Each further chunk is twice as long, up to `_CHUNK_BYTES`.
-    """
-    while begin < end and (chunk := read(min(most, end - begin), begin)):
-        yield chunk
-        begin += len(chunk)
-        most = min(2 * most, _CHUNK_BYTES)
 
 
 def _answer_of(line: bytes, number: int) -> Record:
@@ -273,7 +259,7 @@ def _end_at(read: Read, mark: _Mark, size: int) -> EndedRecord | None:
 def _line_at(read: Read, offset: int, size: int) -> bytes | None:
     """The line that begins at `offset`, without its line break. None if it has no line break."""
     pieces: list[bytes] = []
-    for chunk in _chunks(read, offset, size):
+    for chunk in chunks(read, offset, size):
         piece, found, _ = chunk.partition(b"\n")
         pieces.append(piece)
         if found:
@@ -288,7 +274,7 @@ def _beginning_by(read: Read, mark: _Mark, end: EndedRecord) -> int | None:
     if end.run_bytes is None or not 0 < end.run_bytes < mark.offset:
         return None
     begin = mark.offset - end.run_bytes
-    found = _mark_in(b"".join(_chunks(read, begin - 1, begin + _MARK_BYTES)), begin - 1)
+    found = _mark_in(b"".join(chunks(read, begin - 1, begin + _MARK_BYTES)), begin - 1)
     return begin if found is not None and found.offset == begin and not found.is_end else None
 
 
@@ -296,15 +282,15 @@ def _last_mark(read: Read, limit: int) -> _Mark | None:
     """The last record of kind `run` or `ended` that begins before the offset `limit`. None if there is no such
     record.
     """
-    end, most = limit, _FIRST_BYTES
+    end, most = limit, FIRST_BYTES
     while end > 0:
         begin = max(0, end - most)
         # A mark may begin before `end` and end behind it.
-        data = b"".join(_chunks(read, begin, min(end + _MARK_BYTES, limit), most=_CHUNK_BYTES))
+        data = b"".join(chunks(read, begin, min(end + _MARK_BYTES, limit), most=CHUNK_BYTES))
         mark = _mark_in(b"\n" + data, -1) if begin == 0 else _mark_in(data, begin)
         if mark is not None:
             return mark
-        end, most = begin, min(2 * most, _CHUNK_BYTES)
+        end, most = begin, min(2 * most, CHUNK_BYTES)
     return None
 
 

@@ -11,17 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.agent.compaction import SUMMARIZE
-from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.messages import user_message
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
-from ralph.conversation.records import (
-    FORMAT,
-    Record,
-    compacted_record,
-    forked_record,
-    session_record,
-    user_record,
-)
+from ralph.conversation.records import FORMAT, Record, compacted_record, session_record, user_record
 from ralph.conversation.session import replay
 from ralph.sessions.history import history_of, messages_of
 from ralph.sessions.story import Prompted, story_of
@@ -31,6 +23,7 @@ from tests.agent.small_windows import DONE, SUMMARY, SmallServer, World, target,
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import FakeJournal, answer, as_written, call, text
 from tests.journals.corpus import JOURNALS
+from tests.journals.reading import forked_record, read_lines
 from tests.rows import every_row
 from tests.sessions.session_journals import Told
 

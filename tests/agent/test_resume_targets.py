@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.records import forked_record, run_record, session_record
+from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
@@ -35,6 +35,7 @@ from tests.fakes import (
     call,
     text,
 )
+from tests.journals.reading import forked_record
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from msgspec import ValidationError, convert
 
 from ralph.conversation import decoding
 from ralph.conversation.decoding import TYPES, decoded
-from ralph.conversation.journal_lines import JournalDamage, line_of, read_lines, readable_part, sealed
+from ralph.conversation.journal_lines import JournalDamage, line_of, sealed
 from ralph.conversation.records import EndedRecord, Record, RunRecord, TargetRecord, UnknownRecord, UserRecord
+from tests.journals.reading import read_lines, readable_part
 from tests.rows import every_row
 from tests.sessions.session_journals import completed
 

@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.conversation.journal_lines import (
-    JournalDamage,
-    JournalReading,
-    line_of,
-    read_lines,
-    readable_part,
-    written_at,
-)
+from ralph.conversation.journal_lines import JournalDamage, line_of, written_at
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import UnknownRecord, session_record, user_record
+from tests.journals.reading import JournalReading, read_lines, readable_part
 from tests.rows import every_row
 
 RECORDS = (

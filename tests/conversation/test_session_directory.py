@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ralph.conversation.records import forked_record, moved_record, session_record
+from ralph.conversation.records import moved_record, session_record
 from ralph.conversation.session import Session, apply, counted
 from ralph.sessions.history import history_of
 from tests.fakes import FakeJournal
+from tests.journals.reading import forked_record
 from tests.rows import every_row
 from tests.sessions.session_journals import Told
 

@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.reading import Reading
 from ralph.conversation.session import replay
+from tests.journals.reading import read_lines
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestShape

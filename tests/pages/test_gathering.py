@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.conversation.journal_lines import line_of, readable_part
+from ralph.conversation.journal_lines import line_of
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.store import LoopStore
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
@@ -25,6 +25,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from tests.fakes import call, text
 from tests.git.repositories import committed
+from tests.journals.reading import readable_part
 from tests.rows import every_row
 from tests.sessions.session_journals import SESSION_ID, Told, completed
 

@@ -21,6 +21,7 @@ from ralph.settings.tables import Settings
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.fakes import call
+from tests.journals.reading import read_lines
 from tests.sessions.session_journals import Told
 
 if TYPE_CHECKING:
@@ -65,9 +66,7 @@ def opened(store: SessionStore, cwd: Path, resume: str, fork: str | None = None)
 
 
 def read_again(path: Path) -> Session:
-    journal = FileJournal.open(path, is_for_reading=True)
-    journal.close()
-    return replay(journal.records)
+    return replay(read_lines(path.read_bytes()).records)
 
 
 NOTHING_READ = Reading(NO_SHAPE)

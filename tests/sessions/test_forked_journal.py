@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.conversation.journal_lines import read_lines, sealed
-from ralph.conversation.records import MovedRecord, forked_record, session_record
+from ralph.conversation.journal_lines import sealed
+from ralph.conversation.records import MovedRecord, session_record
 from ralph.sessions.journal import FileJournal
+from tests.journals.reading import forked_record, read_lines
 from tests.sessions.session_journals import killed
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def test_a_fork_copies_lines_with_what_only_a_newer_ralph_knows(
     (tmp_path / "old").write_bytes(whole[:-1] if lacks_break else whole + end)
     old = FileJournal.open(tmp_path / "old", is_for_reading=True)
     fork = FileJournal.create(tmp_path / "new")
-    opening = forked_record(session_record("s2", "/work", "now", "0"), old.records)
+    opening = forked_record(
+        session_record("s2", "/work", "now", "0"), read_lines((tmp_path / "old").read_bytes()).records
+    )
     fork.begin_as_fork(opening, old.lines_behind_first())
     fork.append(MovedRecord(cwd="/there"))
     first, _, rest = (tmp_path / "new").read_bytes().partition(b"\n")

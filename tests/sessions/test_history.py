@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.conversation.messages import user_message
-from ralph.conversation.records import EventRecord, SessionError, UserRecord, forked_record, user_record
+from ralph.conversation.records import EventRecord, SessionError, UserRecord, user_record
 from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
 from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
+from tests.journals.reading import forked_record
 from tests.rows import every_row
 from tests.sessions.session_journals import Told, completed, killed
 

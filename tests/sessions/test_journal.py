@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.conversation.journal_lines import line_of, written_at
+from ralph.conversation.journal_lines import line_of, record_of, written_at
 from ralph.conversation.records import EventRecord
 from ralph.sessions import journal as journal_module
 from ralph.sessions.journal import FileJournal
@@ -80,9 +80,11 @@ def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for
     with pytest.raises(JournalError, match="No space left"):
         journal.append(ONE)
     journal.close()
-    again = FileJournal.open(path)
+    lines: list[tuple[int, bytes]] = []
+    again = FileJournal.open(path, lines.extend)
+    records = [record_of(line, number) for number, line in lines]
     written = map(written_at, whole.splitlines(keepends=True))
-    assert b"".join(map(line_of, count(), again.records, written)) == whole
+    assert b"".join(map(line_of, count(), records, written)) == whole
     again.close()
 
 

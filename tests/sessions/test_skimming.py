@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.conversation.journal_lines import JournalDamage, line_of, read_lines, readable_part, sealed
+from ralph.conversation.journal_lines import JournalDamage, line_of, sealed
 from ralph.conversation.records import (
     AssistantRecord,
     EndedRecord,
@@ -19,7 +19,6 @@ from ralph.conversation.records import (
     RunRecord,
     SessionRecord,
     UserRecord,
-    forked_record,
     moved_record,
     session_record,
 )
@@ -30,6 +29,7 @@ from ralph.sessions.looking import SessionLook, look_at, look_to_list
 from ralph.sessions.skimming import LONG_BYTES, skim
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
+from tests.journals.reading import forked_record, read_lines, readable_part
 from tests.recorded.raw_journals import kinds, recorded_journals
 from tests.rows import every_row
 from tests.sessions.session_journals import ANSWERED, FAILED, SESSION_ID, Told, completed, killed
@@ -370,7 +370,9 @@ def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
     with_run_bytes(night(2, 30).data, tmp_path / "old")
     old = FileJournal.open(tmp_path / "old")
     fork = FileJournal.create(tmp_path / "new")
-    opening = forked_record(session_record("s2", "/work", "now", "0"), old.records)
+    opening = forked_record(
+        session_record("s2", "/work", "now", "0"), read_lines((tmp_path / "old").read_bytes()).records
+    )
     fork.begin_as_fork(opening, old.lines_behind_first())
     for record in Told().run("later").prompt("another way").answers(text("Done.")).ends(turns=1).records[1:]:
         fork.append(record)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.conversation.journal_lines import line_of, read_lines
+from ralph.conversation.journal_lines import line_of
 from ralph.conversation.records import ResultRecord, result_record
 from ralph.tools.files import seen_files
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.tool_calls import FileChange, ToolCall, ToolError, ToolOutput, ToolResult
+from tests.journals.reading import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

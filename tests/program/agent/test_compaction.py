@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
-from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.session import replay
 from ralph.mock_api import Fault, Model, Step, Text, Thinking, ToolUse, Turn
+from tests.journals.reading import read_lines
 from tests.patience import wait_until
 from tests.program.kept_sessions import only_journal
 from tests.program.several import at, settings

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.session import replay
 from ralph.mock_api import Text, ToolUse, Turn
 from tests.conversation.conversation_rules import conversation_problems
+from tests.journals.reading import read_lines
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.slow_servers import set_clocks
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.conversation.journal_lines import read_lines
 from ralph.mock_api import ToolUse, Turn
 from tests.fakes import as_written
+from tests.journals.reading import read_lines
 from tests.patience import wait_until
 from tests.program.faulty import DONE
 from tests.program.kept_sessions import listed, only_journal

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.conversation.journal_lines import read_lines, sealed
+from ralph.conversation.journal_lines import sealed
 from ralph.conversation.records import FORMAT
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
 from ralph.sessions.journal import FileJournal
 from tests.journals.corpus import EXPECTED, JOURNALS
+from tests.journals.reading import read_lines
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import Finished, Ralph, ralph_in
 from tests.rows import every_row

@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 import pytest
 
-from ralph.conversation.journal_lines import read_lines, sealed
+from ralph.conversation.journal_lines import sealed
 from ralph.mock_api import Text, ToolUse, Turn
+from tests.journals.reading import read_lines
 from tests.program.conftest import KEY
 from tests.program.kept_sessions import only_journal
 from tests.program.model_answers import calls
