@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
@@ -317,10 +317,29 @@ class Conversation(Struct, frozen=True):
 
     def amended(self, message: Message) -> Conversation:
         """A conversation in which `message` replaces the last message."""
-        amended = self.emptied()
-        for kept in (*self.messages[:-1], message):
-            amended = amended.plus(kept)
-        return amended
+        return self.up_to(len(self.messages) - 1).plus(message)
+
+    def up_to(self, number: int) -> Conversation:
+        """A conversation of the first `number` messages. It shares the pieces of this one, and copies no message, unless
+        a message that was joined into a piece is left out.
+        """
+        kept = self.messages[:number]
+        if number < self._packed_messages:
+            shorter = self.emptied()
+            for message in kept:
+                shorter = shorter.plus(message)
+            return shorter
+        gone = self.messages[number:]
+        is_same = not any(message.thinks for message in gone)
+        return replace(
+            self,
+            messages=kept,
+            thinkers=self.thinkers
+            if is_same
+            else frozenset(one.author for one in kept if one.thinks and one.author),
+            _loose_bytes=self._loose_bytes - sum(message.length for message in gone),
+            _messages_size=self._messages_size - sum(message.size for message in gone),
+        )
 
     def request_body(self, max_tokens: int | None = None) -> RequestBody:
         """The body of the next request. `max_tokens` limits the answer. If it is None, the limit in the head stays.
@@ -389,10 +408,15 @@ def recover_conversation(
             waiting = ()
     if waiting:
         messages.append(_results_message(waiting, done))
-    recovered = conversation.emptied()
-    for message in messages:
+    same = sum(1 for _ in takewhile(_is_one_message, zip(conversation.messages, messages, strict=False)))
+    recovered = conversation.up_to(same)
+    for message in messages[same:]:
         recovered = recovered.plus(message)
     return recovered
+
+
+def _is_one_message(pair: tuple[Message, Message]) -> bool:
+    return pair[0] is pair[1]
 
 
 def _is_whole(messages: Iterable[Message]) -> bool:
