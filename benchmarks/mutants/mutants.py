@@ -339,6 +339,13 @@ MUTANTS = (
         ("test_command_hooks.py",),
     ),
     Mutant(
+        "mcp-call-runs-twice",
+        "a call of an MCP server is sent again only if it did not reach the server",
+        "            if link.was_unreached:\n",
+        "            if link.tools is None:\n",
+        ("test_mcp_faults.py",),
+    ),
+    Mutant(
         "command-runs-twice",
         "an interrupted command is not run again: its effects are unknown",
         "            return ToolOutput(INTERRUPTED, is_error=True)\n        change = ",

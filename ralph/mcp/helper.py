@@ -269,7 +269,7 @@ class _Helper:
         if status in _UNKNOWN_SESSION and (why := await _why_dead(connection)):
             connection.lose(f"{message} (HTTP {status}), and {why}")
             return CallNotSent(order.id)
-        is_doubtful = bool(status) or code == mcp_types.CONNECTION_CLOSED
+        is_doubtful = status not in (0, *_UNKNOWN_SESSION) or code == mcp_types.CONNECTION_CLOSED
         return CallRefused(order.id, f"{message} (HTTP {status})" if status else message, is_doubtful)
 
     async def _ping(self, order: Ping, connection: _Connection) -> None:

@@ -285,9 +285,8 @@ class OwnServers:
                 return None
             case CallRefused():
                 link.is_doubtful = answer.is_doubtful
-                raise CallFailedError(
-                    f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
-                )
+                said = f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
+                raise CallFailedError(f"{said}. {_UNKNOWN}" if answer.is_doubtful else said)
         return answer.result
 
     def _answer(self, link: _Link, order: Call, limit_s: float) -> CallReturned | CallRefused | CallNotSent:

@@ -104,7 +104,7 @@ class CallRefused(Struct, frozen=True, tag="refused", tag_field="kind"):
     id: int
     error: str
     is_doubtful: bool = False
-    """True if the server has to be pinged before the next call."""
+    """True if the server has to be pinged before the next call, and the effects of this one are unknown."""
 
 
 class CallNotSent(Struct, frozen=True, tag="not_sent", tag_field="kind"):

@@ -5,8 +5,10 @@ over streamable HTTP.
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +202,7 @@ class Server:
         """The status and the body of the answer to a request of an unknown session."""
         self.failures: list[int] = []
         """The statuses of the answers to the next requests."""
+        self.open: list[socket.socket] = []
         self._known: set[str] = set()
         self._http: ThreadingHTTPServer | None = None
 
@@ -208,6 +211,10 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                outer.open.append(self.connection)
 
             def do_POST(self) -> None:
                 message = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -228,6 +235,9 @@ class Server:
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()
+            for connection in self.open:
+                with suppress(OSError):  # it has ended
+                    connection.shutdown(socket.SHUT_RDWR)
             self._http = None
         self._known.clear()
 
@@ -353,7 +363,7 @@ def test_a_server_that_answers_with_failures_is_pinged_and_comes_back(ralph, ser
     server = serve(script=play)
     ran = run(ralph, *at(remote))
     assert ran.code == 0
-    assert "(HTTP 503)" in result(server, 2)[0]
+    assert "(HTTP 503). Its effects are unknown" in result(server, 2)[0]
     assert result(server, 3) == ("session-2", False)
     assert remote.calls == ["0", "2"]
     assert len(notices(ran)) == 2
@@ -377,6 +387,7 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
         text, is_error = result(server, nth)
         assert is_error
         assert words in text
+        assert ("effects are unknown" in text) is (nth in {2, 3})
     assert result(server, 5) == ("session-1", False)
     assert remote.calls == asked
     assert not notices(ran)
