@@ -355,8 +355,8 @@ MUTANTS = (
     Mutant(
         "nul-tail-is-torn",
         "a tail of NUL bytes is damage, never a torn line",
-        "    if _NUL in tail:\n        raise JournalDamage(len(lines) + 1, _HOLDS_NULS)\n    if _is_whole(tail[:-1])",
-        "    if _is_whole(tail[:-1])",
+        "        if _NUL in chunk:\n            return _Tail(offset, fault=_HOLDS_NULS)\n",
+        "",
         JOURNAL,
     ),
     Mutant(
