@@ -135,6 +135,7 @@ TOUCHES_THE_WORLD = (
     "places.last_look",
     "places.git_places",
     "places.home_needs",
+    "places.link_resolver",
     "places.named_by_git",
     "places.nested_repositories",
     "prompt",

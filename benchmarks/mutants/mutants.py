@@ -582,8 +582,15 @@ MUTANTS = (
     Mutant(
         "an-environment-in-a-root-is-believed",
         "what a command may have written shows nothing of the home",
-        "if not is_within_any(os.path.realpath(prefix), roots):",
-        "if prefix:",
+        'return "" if real is None else os.fsdecode(beginning_of(real))',
+        "return os.fsdecode(beginning_of(file))",
+        ("test_home_needs.py",),
+    ),
+    Mutant(
+        "a-link-in-the-work-is-followed",
+        "what a command may have written shows nothing of the home",
+        "if links < _MOST_LINKS and not is_within_any(path, self.unfollowed):",
+        "if links < _MOST_LINKS:",
         ("test_home_needs.py",),
     ),
     Mutant(

@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH114, PTH118, PTH208
+# ruff: noqa: PTH118, PTH208
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -24,10 +24,11 @@ from ralph.places.home_needs import (
     named_by_git,
     program_directories,
 )
+from ralph.places.link_resolver import LinkResolver
 from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
 from ralph.places.places import names_at, places_of, xdg_bases
 from ralph.places.state import named_state_directories
-from ralph.places.table import COMPARED, FILTERED, expanded, git_entries_with, paths_with
+from ralph.places.table import COMPARED, FILTERED, WRITABLE, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ _MOST_NESTED = 10_000
 command starts."""
 _GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
 PACKAGE = str(Path(__file__).parents[1])
+PACKAGE_CACHES = "ralph/packages"
+"""The place of the package caches of all checkouts, below the user's own cache."""
 
 
 def gather_places(
@@ -63,8 +66,9 @@ def gather_places(
     without symbolic links, that the user's settings deny and allow.
     """
     homes, given = home_directories(environment), tuple(given)
-    opened = (*roots, *given)  # commands may write there, or the user has said enough about it
     git = git_places(roots, environment, os.getuid())
+    writable = (*roots, *given, *always_writable(environment), *git.granted, *git.parts)
+    outside = LinkResolver(writable).outside
     bases = {
         "root": tuple(roots),
         "~": homes,
@@ -76,18 +80,27 @@ def gather_places(
         "git": git.claimed,
         "named by git": named_in(roots, git.claimed, environment).configuration,
         "checkout": tuple(checkouts(roots, git)),
-        "path": tuple(program_directories(environment, opened)),
-        "editable": tuple(editable_packages(environment, opened)),
+        "path": tuple(program_directories(environment, outside)),
+        "editable": tuple(editable_packages(environment, outside)),
         "denied": tuple(denied),
         "given": given,
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
     }
     known = {**bases, **xdg_bases(homes, environment)}
     git_files = _git_files(homes, environment)
-    known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, opened))
+    known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, outside))
     mixed = filter(holds_credentials, paths_with(FILTERED, known, environment))
     bases["mixed"] = tuple(path for path in mixed if not is_within_any(os.path.realpath(path), roots))
-    return places_of(bases, environment, _Resolver())
+    return places_of(bases, environment, LinkResolver(), outside)
+
+
+def always_writable(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The directories, besides the roots and git directories, that commands of any run may write, without symbolic links.
+    `PACKAGE_CACHES` outlive the run.
+    """
+    caches = xdg_bases(home_directories(environment), environment)["cache"]
+    packages = [f"{cache}/{PACKAGE_CACHES}" for cache in caches if cache.startswith("/")]
+    return tuple(dict.fromkeys(map(os.path.realpath, paths_with(WRITABLE, {"packages": packages}))))
 
 
 def named_in(
@@ -122,27 +135,6 @@ def why_protected(path: str, directories: Iterable[str | Path], environment: Map
     places = gather_places([os.path.realpath(one) for one in directories], environment)
     place = places.why_not_written(f"{os.path.realpath(above).rstrip('/')}/{name}")
     return None if place is None else f"{path} is protected: {place.path} {place.row.why}"
-
-
-class _Resolver:
-    """Resolves symbolic links like `os.path.realpath`. It is faster if many paths lie in few directories, because it
-    looks each directory up only once.
-    """
-
-    def __init__(self) -> None:
-        self._known = {"/": "/"}
-
-    def __call__(self, path: str) -> str:
-        return self._resolved(
-            os.path.normpath(f"/{path.lstrip('/')}")
-        )  # `normpath` keeps a double slash in front
-
-    def _resolved(self, path: str) -> str:
-        if path not in self._known:
-            above, name = os.path.split(path)
-            plain = f"{self._resolved(above).rstrip('/')}/{name}"
-            self._known[path] = os.path.realpath(plain) if os.path.islink(plain) else plain
-        return self._known[path]
 
 
 def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:

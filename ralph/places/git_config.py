@@ -49,14 +49,14 @@ def programs_named(content: bytes) -> tuple[tuple[str, str], ...]:
     """The settings that make git run a program or look elsewhere, each with its value. Names are as git prints them. A
     text that is no configuration counts as one with the setting `UNREADABLE`.
     """
-    return tuple((name, value) for name, value in _settings(content) if _names_program(name, value))
+    return tuple((name, value) for name, value in settings(content) if _names_program(name, value))
 
 
 def submodules_named(content: bytes) -> tuple[str, ...]:
     """The names of the submodules that a repository's configuration has settings of: `git submodule` makes some for each."""
     parts = (
         name.removeprefix(_SUBMODULE).rpartition(".")
-        for name, _ in _settings(content)
+        for name, _ in settings(content)
         if name.startswith(_SUBMODULE)
     )
     return tuple(dict.fromkeys(part for part, _, _ in parts if part))
@@ -66,7 +66,7 @@ def settings_with_paths(content: bytes) -> tuple[tuple[str, str], ...]:
     """Like `programs_named`, and also the file with attributes, which choose filters."""
     return tuple(
         (name, value)
-        for name, value in _settings(content)
+        for name, value in settings(content)
         if name == ATTRIBUTES or (name != UNREADABLE and _names_program(name, value))
     )
 
@@ -81,7 +81,7 @@ def _names_program(name: str, value: str) -> bool:
     return not (_MAY_BE_SWITCH.fullmatch(name) and value.lower() in _SWITCHES)
 
 
-def _settings(content: bytes) -> Iterator[tuple[str, str]]:
+def settings(content: bytes) -> Iterator[tuple[str, str]]:
     """Yields the settings in the order of the text, and `UNREADABLE` where git would complain."""
     text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     section, at = "", 0

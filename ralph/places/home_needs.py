@@ -1,8 +1,8 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH110, PTH113, PTH117, PTH118, PTH119, PTH120, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH208
 """Finds out what this run needs of a home directory besides the fixed places of the table: directories of PATH, packages
-that are installed as editable, files that git's configuration names, and the checkouts of the roots. Nothing that lies in a
-root is believed, because a command may have written it.
+that are installed as editable, files that git's configuration names, and the checkouts of the roots. What lies where commands
+may write is not believed, and no link there is followed: `outside` resolves a path (`LinkResolver`), and returns None for those.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ralph.machine.repository import MOST_BYTES, beginning_of, is_within, is_within_any, repositories_above
+from ralph.machine.repository import MOST_BYTES, beginning_of, is_within, repositories_above
 from ralph.places.filtered_copy import without_credentials
+from ralph.places.git_config import settings
 from ralph.places.table import GIT_ENTRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ralph.places.git_places import GitPlaces
+
+    Outside = Callable[[str], str | None]
 
 _MOST_PACKAGES = 5000
 _MOST_INCLUDED = 50
@@ -30,69 +33,73 @@ _BINARIES = ("bin", "sbin")
 # What the directory of an installation has beside `bin`, and a checkout with a `bin` need not have.
 _INSTALLED = ("lib", "lib64", "libexec", "share", "pyvenv.cfg", "conda-meta")
 _QUOTED_PATH = re.compile(r"""(?<=['"])/[^'"\n]+(?=['"])""")
-# git-config(1): the keys whose values are files or directories that git reads.
+# git-config(1): the settings whose values are files or directories that git reads.
+_DIRECTORIES_OF_GIT = ("core.hookspath", "init.templatedir")
 _NAMED_BY_GIT = re.compile(
-    r"(?im)^\s*(?:path|excludesfile|attributesfile|hookspath|templatedir|template|mailmap\.file|allowedsignersfile)\s*=\s*"
-    r'"?([^"\n#;]+)'
+    r"include\.path|includeif\..*\.path|core\.(?:excludesfile|attributesfile|hookspath)|init\.templatedir"
+    r"|commit\.template|mailmap\.file|gpg\.ssh\.(?:allowedsigners|revocation)file",
+    re.DOTALL,
 )
 
 
-def program_directories(variables: Mapping[str, str], roots: Sequence[str]) -> Iterator[str]:
+def program_directories(variables: Mapping[str, str], outside: Outside) -> Iterator[str]:
     """Yields the directories of PATH, and those of the installations that they belong to, such as `~/jdk` for `~/jdk/bin`."""
-    for directory in _search_path(variables, roots):
+    for directory in _search_path(variables, outside):
         yield directory
-        real = os.path.realpath(directory)
-        above = os.path.dirname(real)
+        above = os.path.dirname(directory)
         is_installed = any(os.path.exists(f"{above}/{name}") for name in _INSTALLED)
         # ~/.local has a `lib` and a `share`, and holds much else.
         if (
-            os.path.basename(real) in _BINARIES
+            os.path.basename(directory) in _BINARIES
             and is_installed
             and not os.path.lexists(f"{above}/.git")
             and os.path.basename(above) != ".local"
-            and not is_within_any(above, roots)
         ):
             yield above
 
 
-def editable_packages(variables: Mapping[str, str], roots: Sequence[str]) -> Iterator[str]:
+def editable_packages(variables: Mapping[str, str], outside: Outside) -> Iterator[str]:
     """Yields the directories of packages that are installed as editable in the Python environments of PATH, VIRTUAL_ENV and
     CONDA_PREFIX. pip, setuptools and other tools name them in `.pth` files, in finders and in `direct_url.json`.
     """
     named = (variables.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
-    above = (os.path.dirname(os.path.realpath(one)) for one in _search_path(variables, roots))
+    above = map(os.path.dirname, _search_path(variables, outside))
     for prefix in dict.fromkeys((*filter(os.path.isabs, named), *above)):
-        if not is_within_any(os.path.realpath(prefix), roots):
-            for version in _entries(f"{prefix}/lib", "python3"):
+        for version in _entries(f"{prefix}/lib"):
+            if os.path.basename(version).startswith("python3"):
                 for packages in ("site-packages", "dist-packages"):
-                    yield from _named_in(f"{version}/{packages}")
+                    # These files name directories and modules.
+                    found = _named_in(f"{version}/{packages}", outside)
+                    yield from (path for path in found if os.path.isdir(path) or path.endswith(".py"))
 
 
-def _named_in(packages: str) -> Iterator[str]:
+def _named_in(packages: str, outside: Outside) -> Iterator[str]:
     for file in islice(_entries(packages), _MOST_PACKAGES):
         if file.endswith(".pth"):
-            yield from (line.strip() for line in _text(file).splitlines() if line.startswith("/"))
+            yield from (line.strip() for line in _text(file, outside).splitlines() if line.startswith("/"))
         elif file.endswith(".py") and os.path.basename(file).startswith("__editable__"):
-            yield from _QUOTED_PATH.findall(_text(file))
+            yield from _QUOTED_PATH.findall(_text(file, outside))
         elif file.endswith(".dist-info"):
-            with suppress(ValueError, AttributeError):  # it is no such JSON
-                told = json.loads(_text(f"{file}/direct_url.json"))
+            with suppress(ValueError, AttributeError, LookupError):  # it is no such JSON
+                told = json.loads(_text(f"{file}/direct_url.json", outside))
                 if told.get("dir_info", {}).get("editable"):
                     yield unquote(urlsplit(told["url"]).path)
 
 
-def named_by_git(files: Iterable[str], homes: Sequence[str], roots: Sequence[str]) -> Iterator[str]:
+def named_by_git(files: Iterable[str], homes: Sequence[str], outside: Outside) -> Iterator[str]:
     """Yields the files and directories that the user's git configuration names: what it includes, and lists of patterns."""
-    pending = [file for file in files if not is_within_any(os.path.realpath(file), roots)]
+    pending = list(files)
     for file in pending:
-        for value in _NAMED_BY_GIT.findall(_text(file)):
-            path = value.strip()
-            if path.startswith("~/") and homes:
-                path = f"{homes[0]}/{path[2:]}"
-            path = os.path.normpath(os.path.join(os.path.dirname(file), path))
-            if len(pending) < _MOST_INCLUDED and path not in pending:
-                pending.append(path)
+        for name, value in settings(_text(file, outside).encode(errors="surrogateescape")):
+            if _NAMED_BY_GIT.fullmatch(name) is None:
+                continue
+            path = f"{homes[0]}/{value[2:]}" if value.startswith("~/") and homes else value
+            path = os.path.join(os.path.dirname(file), path)
+            is_directory = name in _DIRECTORIES_OF_GIT
+            if os.path.isdir(path) == is_directory and len(pending) < _MOST_INCLUDED and path not in pending:
                 yield path
+                if name.startswith("include"):
+                    pending.append(path)
 
 
 def checkouts(roots: Sequence[str], git: GitPlaces) -> Iterator[str]:
@@ -127,17 +134,16 @@ def filtered(path: str) -> str | None:
         return None
 
 
-def _entries(directory: str, prefix: str = "") -> Iterator[str]:
+def _entries(directory: str) -> Iterator[str]:
     with suppress(OSError):
-        yield from (
-            f"{directory}/{name}" for name in sorted(os.listdir(directory)) if name.startswith(prefix)
-        )
+        yield from (f"{directory}/{name}" for name in sorted(os.listdir(directory)))
 
 
-def _text(file: str) -> str:
-    return os.fsdecode(beginning_of(file))
+def _text(file: str, outside: Outside) -> str:
+    real = outside(file)
+    return "" if real is None else os.fsdecode(beginning_of(real))
 
 
-def _search_path(variables: Mapping[str, str], roots: Sequence[str]) -> list[str]:
-    found = variables.get("PATH", os.defpath).split(os.pathsep)
-    return [one for one in found if os.path.isabs(one) and not is_within_any(os.path.normpath(one), roots)]
+def _search_path(variables: Mapping[str, str], outside: Outside) -> list[str]:
+    found = filter(os.path.isabs, variables.get("PATH", os.defpath).split(os.pathsep))
+    return [real for real in map(outside, found) if real is not None]

@@ -15,7 +15,16 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places import table
-from ralph.places.table import COMPARED, READ_ONLY, SANDBOX_GUARDS, SHOWN, UNREAD, UNWRITTEN, PlaceRow
+from ralph.places.table import (
+    COMPARED,
+    FILTERED,
+    READ_ONLY,
+    SANDBOX_GUARDS,
+    SHOWN,
+    UNREAD,
+    UNWRITTEN,
+    PlaceRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -204,10 +213,16 @@ def _named(place: GuardedPlace) -> GuardedPlace:
     return GuardedPlace(place.path.removeprefix(_NAME), place.row)
 
 
-def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[str], str]) -> GuardedPlaces:
+def places_of(
+    bases: Bases,
+    variables: Mapping[str, str],
+    resolved: Callable[[str], str],
+    outside: Callable[[str], str | None],
+) -> GuardedPlaces:
     """Applies the table. `bases` has the roots without symbolic links, and `given`, the paths that the settings allow to be
     read. `variables` are the environment variables with which ralph was started. `resolved` resolves the symbolic links
-    of a path that need not exist.
+    of a path that need not exist. `outside` does the same, and returns None if the way leads through a place that
+    commands may write.
     """
     roots, homes = tuple(bases.get("root", ())), bases.get("~", ())
     in_roots = [home for home in map(resolved, homes) if is_within_any(home, roots)]
@@ -225,9 +240,12 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
                     found.setdefault(real, GuardedPlace(real, row))
     for_commands = [row for row in table.ROWS if not SANDBOX_GUARDS.isdisjoint(row.guards)]
     secret = {path for path, place in found.items() if UNREAD in place.row.guards and path not in closed}
+    named = table.paths_with(SHOWN, {**bases, "checkout": ()}, variables)
     shown = (
         path
-        for path in _shown(table.paths_with(SHOWN, bases, variables), closed, (*roots, *given), resolved)
+        # The checkouts have no links, and commands may write the git directories among them.
+        for path in (*_real(named, outside), *bases.get("checkout", ()))
+        if is_within_any(path, closed) and not any(is_within(home, path) for home in closed)
         if secret.isdisjoint((path, *directories_above(path)))
     )
     made = GuardedPlaces(tuple(found.values()), roots, given, outermost(shown))
@@ -235,6 +253,7 @@ def places_of(bases: Bases, variables: Mapping[str, str], resolved: Callable[[st
     by_guard = {
         guard: table.paths_with(guard, without_git, variables, for_commands) for guard in SANDBOX_GUARDS
     }
+    by_guard[FILTERED] = tuple(_real(by_guard[FILTERED], outside))
     for guard in (READ_ONLY, COMPARED):  # the directory is resolved, not the entry: a link is guarded itself
         split = (path.rpartition("/") for path in by_guard[guard])
         by_guard[guard] = tuple(f"{resolved(above or '/').rstrip('/')}/{name}" for above, _, name in split)
@@ -252,20 +271,8 @@ def _may_be_closed(home: str, opened: Sequence[str]) -> bool:
     )
 
 
-def _shown(
-    paths: Iterable[str], homes: Sequence[str], opened: Sequence[str], resolved: Callable[[str], str]
-) -> Iterator[str]:
-    """Yields the real paths that are shown: those in a closed home that are not `opened` anyway. A command could have made a
-    link there, so nothing is looked up there. A home is not shown as a whole, whatever leads to it.
-    """
-    for path in paths:
-        real = "" if is_within_any(path, opened) else resolved(path)
-        if (
-            is_within_any(real, homes)
-            and not is_within_any(real, opened)
-            and not any(is_within(home, real) for home in homes)
-        ):
-            yield real
+def _real(paths: Iterable[str], outside: Callable[[str], str | None]) -> dict[str, None]:
+    return dict.fromkeys(real for real in map(outside, paths) if real is not None)
 
 
 def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequence[str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
 from ralph.machine.trusted_programs import ProgramSearch
+from ralph.places.link_resolver import LinkResolver
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
@@ -230,19 +231,14 @@ def plan_box(
     `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write. `work` is the checkout. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
+    real_roots = tuple(os.path.realpath(root) for root in roots)
     try:
-        lent, hidden = (
-            callers_places(name, environment.get(name, "")) for name in (SANDBOX_READ, SANDBOX_HIDE)
-        )
+        hidden = callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, ""))
+        write, read, sockets = opened_by_settings(wanted, environment, real_roots)
     except ValueError as error:
         raise CannotConfineError(str(error)) from None
     _raise_first(_contradictions(wanted, net))
     home = environment.get("HOME", "")
-    real_roots = tuple(os.path.realpath(root) for root in roots)
-    write, read, sockets = (
-        tuple(_given(place, home, real_roots) for place in places)
-        for places in (wanted.write, (*wanted.read, *lent), wanted.sockets)
-    )
     if wanted.mode == "off":
         return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
     read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
@@ -477,15 +473,23 @@ def _may_be_refused(root: str) -> bool:
     return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
 
 
-def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
-    """The path to which a setting gives commands access, with symbolic links resolved. Links inside a root are not
-    resolved, because a command of an earlier run could have made such a link to get access to its target.
+def opened_by_settings(
+    wanted: SandboxSettings, environment: Mapping[str, str], real_roots: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """The paths to which `write`, `read` and `sockets` of the settings give access, with symbolic links resolved. Links where
+    commands may write are not resolved: a command of an earlier run could have made such a link to get access to its target.
+    Raises ValueError if the environment's `SANDBOX_READ` is not valid.
     """
-    path = absolute_place(place, home)
-    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings throughout
-    if any(is_within(one, root) for one in (path, real) for root in real_roots):
-        return path
-    return os.path.realpath(path)
+    from ralph.places.gather import always_writable  # noqa: PLC0415 - most settings name no place
+
+    lent = callers_places(SANDBOX_READ, environment.get(SANDBOX_READ, ""))
+    named = (wanted.write, (*wanted.read, *lent), wanted.sockets)
+    if not any(named):
+        return named
+    home, writable = environment.get("HOME", ""), (*real_roots, *always_writable(environment))
+    absolute = [tuple(absolute_place(place, home) for place in places) for places in named]
+    writable = (*writable, *map(LinkResolver(writable), absolute[0]))
+    return tuple(tuple(map(LinkResolver(writable), places)) for places in absolute)
 
 
 def absolute_place(place: str, home: str) -> str:

@@ -23,7 +23,7 @@ from ralph.machine.loading import short_digest
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
-from ralph.places.gather import GuardedFiles, home_directories, state_directories
+from ralph.places.gather import PACKAGE_CACHES, GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import filtered
 from ralph.places.table import CACHES, FILTERED, READ_ONLY
@@ -173,7 +173,7 @@ class CommandBox:
         """Makes the copies of configuration files that commands must not read as they are. Yields each with its file."""
         hidden = callers_places(SANDBOX_HIDE, self._environment.get(SANDBOX_HIDE, ""))
         denied = (*plan.read_deny, *plan.rules_deny, *hidden)
-        for file in dict.fromkeys(map(os.path.realpath, places.guarded(FILTERED, {}))):
+        for file in places.guarded(FILTERED, {}):
             place = places.why_not_read(file, plan.readable)
             if (
                 place is None  # in a directory of secrets, nothing is copied
@@ -565,7 +565,7 @@ def package_cache(environment: Mapping[str, str], root: str) -> str | None:
             return None
         base = f"{home}/.cache"
     name = short_digest(os.fsencode(root), 16)
-    path = f"{os.path.realpath(base)}/ralph/packages/{name}"
+    path = f"{os.path.realpath(base)}/{PACKAGE_CACHES}/{name}"
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except OSError:

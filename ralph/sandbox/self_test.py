@@ -191,7 +191,7 @@ class SelfTest:
     def _box(self, hosts: tuple[str, ...] = ()) -> CommandBox:
         roots, denied = (str(self.directory / "root"),), (str(self.directory / "secrets"), *self._secrets)
         own = {"prefix": python_prefixes(), "package": (PACKAGE,)}
-        places = places_of({"root": roots, "denied": denied, **own}, {}, os.path.realpath)
+        places = places_of({"root": roots, "denied": denied, **own}, {}, os.path.realpath, os.path.realpath)
         plan = BoxPlan(self._means, self._net, allow_hosts=hosts)
         return CommandBox(plan, roots, {}, lambda: places)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from ralph.places.gather import gather_places
+from ralph.places.table import FILTERED
+from tests.git.repositories import committed
 from tests.rows import every_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -86,14 +86,15 @@ def test_packages_that_are_installed_as_editable_are_shown(home: Path) -> None:
         packages = home / env / "lib/python3.12/site-packages"
         (packages / "b-1.dist-info").mkdir(parents=True)
         (home / env / "bin").mkdir()
-        for name in "abcd":
-            (home / f"lib-{name}").mkdir(exist_ok=True)
-        (packages / "a.pth").write_text(f"import x\n{home}/lib-a\n")
+        for name in ("lib-a", "lib-b", "lib-c/src", "lib-d"):
+            (home / name).mkdir(exist_ok=True, parents=True)
+        (home / ".bashrc").touch()
+        (packages / "a.pth").write_text(f"import x\n{home}/lib-a\n{home}/.bashrc\n")
         (packages / "__editable___c_1_finder.py").write_text(f"MAPPING = {{'c': '{home}/lib-c/src'}}\n")
         editable = '{"dir_info": {"editable": true}, "url": "file://%s/lib-b"}'
         (packages / "b-1.dist-info/direct_url.json").write_text(editable % home)
         (packages / "home.pth").write_text(f"{home}\n/\n")
-    names = ("lib-a/x", "lib-b/x", "lib-c/src/x", "lib-c/x", "lib-d/x", "private")
+    names = ("lib-a/x", "lib-b/x", "lib-c/src/x", "lib-c/x", "lib-d/x", "private", ".bashrc")
     found = [name for name in names if is_shown(home, name, VIRTUAL_ENV=f"{home}/env")]
     assert found == ["lib-a/x", "lib-b/x", "lib-c/src/x"]
     assert [name for name in names if is_shown(home, name, PATH=f"{home}/env/bin")] == found
@@ -118,6 +119,77 @@ def test_no_link_in_the_work_shows_anything(home: Path) -> None:
     (home / ".local/bin").unlink()
     (home / ".nvm").symlink_to(home)
     assert not is_shown(home, "private/a"), "a home is not shown as a whole"
+
+
+@every_row(
+    ("link", "target", "planted", "variables"),
+    [
+        ("spelled", ".", "src/work/.venv/bin", {"PATH": "spelled/src/work/.venv/bin"}),
+        (".claude/commands", "src/work/commands", "src/work/commands", {}),
+        (".nvm", "src/work/a/../nvm", "src/work/nvm", {}),
+        (".gitconfig", "src/work/gitconfig", "src/work/gitconfig", {}),
+        ("tool", "src/work/tool", "src/work/tool", {"VOLTA_HOME": "tool/more"}),
+        ("jdk", ".cache/ralph/packages/x/bin", ".cache/ralph/packages/x/bin", {"JAVA_HOME": "jdk"}),
+        ("bin", "src/given/bin", "src/given/bin", {}),
+        ("bin", "src/main/.git/logs/bin", "src/main/.git/logs/bin", {}),
+        (".pyenv", "one", "src/work/one", {}),
+        ("one", "src/work/one", "src/work/one", {"PYENV_ROOT": "one"}),
+    ],
+)
+def test_a_link_where_commands_may_write_shows_nothing(link, target, planted, variables, tmp_path) -> None:
+    with TemporaryDirectory(dir=tmp_path) as made:
+        home = Path(made) / "home"
+        for name in ("private", "src/work", "src/given"):
+            (home / name).mkdir(parents=True)
+        committed(home / "src/main", home).git("worktree", "add", "../linked")
+        (home / link).parent.mkdir(parents=True, exist_ok=True)
+        (home / planted).parent.mkdir(parents=True, exist_ok=True)
+        (home / link).symlink_to(home / target)
+        (home / planted).symlink_to(home / "private")
+        places = gather_places(
+            [f"{home}/src/work", f"{home}/src/linked"],
+            {"HOME": str(home), **{name: f"{home}/{value}" for name, value in variables.items()}},
+            given=[f"{home}/src/given"],
+        )
+        assert places.why_not_read(f"{home}/private/a")
+        assert places.why_not_read(f"{home}/private")
+
+
+def test_no_file_where_commands_may_write_says_what_is_shown(home: Path) -> None:
+    """Lines of `.pth` files, and of files that git's configuration includes."""
+    for where in ("src/work", ".cache/ralph/packages/x"):
+        packages = home / where / "env/lib/python3.12/site-packages"
+        packages.mkdir(parents=True)
+        (packages / "a.pth").write_text(f"{home}/private\n")
+        (home / where / "config").write_text(f"[include]\n\tpath = {home}/notes\n")
+        (home / "notes").touch()
+        for link in ("", "env", "env/lib", "env/lib/python3.12", "env/lib/python3.12/site-packages/a.pth"):
+            environment = home / where / "env"
+            if link:
+                environment = home / f"env-{len(link)}-{len(where)}"
+                (environment / link).parent.mkdir(parents=True, exist_ok=True)
+                (environment / link).symlink_to(home / where / link)
+                environment /= "env"
+            (home / ".gitconfig").write_text(f"[include]\n\tpath = {home / where}/config\n")
+            for path, variables in (
+                ("private/a", {"VIRTUAL_ENV": str(environment)}),
+                ("private/a", {"PATH": f"{environment}/bin"}),
+                ("notes", {}),
+            ):
+                assert not is_shown(home, path, **variables), (where, link, path)
+    (home / "own").write_text(f"[include]\n\tpath = {home}/notes\n\tpath = {home}/private\n")
+    (home / ".gitconfig").write_text(f"[include]\n\tpath = {home}/own\n")
+    assert is_shown(home, "notes")
+    assert not is_shown(home, "private/a"), "git includes no directory"
+
+
+def test_no_copy_is_made_of_a_file_to_which_a_link_in_the_work_leads(home: Path) -> None:
+    (home / ".npmrc").symlink_to(home / "src/work/npmrc")
+    (home / "src/work/npmrc").symlink_to(home / "private/passwords")
+    (home / "private/passwords").write_text("mail: x\npassword = x\n")
+    places = gather_places([f"{home}/src/work"], {"HOME": str(home)})
+    assert {f"{home}/.npmrc", f"{home}/private/passwords"}.isdisjoint(places.guarded(FILTERED, {}))
+    assert places.why_not_read(f"{home}/private/passwords")
 
 
 def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None:

@@ -36,6 +36,7 @@ from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import committed
+from tests.rows import every_row
 from tests.tools.conftest import Tools
 
 if TYPE_CHECKING:
@@ -96,10 +97,12 @@ def tools_of(repository: Repository, level: str | None) -> Iterator[Tools]:
     yield from tools_in(repository.top, repository.environment, level)
 
 
-def tools_in(work: Path, environment: Mapping[str, str], level: str | None) -> Iterator[Tools]:
+def tools_in(
+    work: Path, environment: Mapping[str, str], level: str | None, wanted: SandboxSettings | None = None
+) -> Iterator[Tools]:
     settings: dict[str, Any] = {"cwd": work, "environment": environment}
     if level is not None:
-        plan = plan_box(SandboxSettings(), environment, (work,), work)
+        plan = plan_box(wanted or SandboxSettings(), environment, (work,), work)
         if level == "landlock":
             plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
         if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
@@ -243,6 +246,57 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
             assert "canary" not in str(found.content)
         copied = str(tools.call("Bash", {"command": "cat ~/.npmrc"}).content)
         assert ("fund=false" in copied) == (level == "namespaces")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@every_row(
+    ("link", "planted", "variables"),
+    [
+        # The home is reached by a link, and an environment of the work is active.
+        ("../spelled", "mkdir -p .venv; ln -s ~/Documents .venv/bin", {"PATH": "/spelled/work/.venv/bin:$PATH"}),
+        (
+            "../spelled",
+            ("mkdir -p $XDG_CACHE_HOME/v/bin $XDG_CACHE_HOME/v/lib/python3.11/site-packages && ln -s $XDG_CACHE_HOME/v .venv && "
+            "printf '%s\\n' ~/.bashrc ~/Documents > .venv/lib/python3.11/site-packages/x.pth"),
+            {"PATH": "/spelled/work/.venv/bin:$PATH", "VIRTUAL_ENV": "/spelled/work/.venv"},
+        ),
+        (".claude/commands work/commands", "ln -s ~/Documents commands", {}),
+        (".config/git/config work/gitconfig", "ln -s ~/.bashrc gitconfig", {}),
+        (".npmrc work/npmrc", "ln -s ~/.bashrc npmrc", {}),
+        ("given work/given", "ln -s ~/Documents given", {}),
+        ("", "printf '[include]\\npath = ~/Documents/a\\npath = ~/.bashrc\\npath = ~/Documents' > shared.gitconfig", {}),
+    ],
+)  # fmt: skip
+def test_what_a_run_leaves_in_the_work_shows_the_next_run_nothing(
+    link, planted, variables, level, tmp_path
+) -> None:
+    with TemporaryDirectory(dir=tmp_path) as made:
+        home = Path(made) / "home"
+        (home / "Documents").mkdir(parents=True)
+        (home / "Documents/a").write_text("canary\n")
+        (home / ".bashrc").write_text("export canary=1\nexport TOKEN=x\n")
+        repository = committed(home / "work", home)
+        (home / ".gitconfig").write_text("[include]\n\tpath = ~/work/shared.gitconfig\n")
+        name, _, target = link.partition(" ")
+        if name:
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).symlink_to(home / target)
+        environment = {
+            **repository.environment,
+            "HOME": f"{made}/spelled" if "spelled" in name else str(home),
+        }
+        for one, value in variables.items():
+            environment[one] = value.replace("$PATH", environment["PATH"]).replace(
+                "/spelled", f"{made}/spelled"
+            )
+        for command in (planted, "cat ~/.bashrc ~/Documents/a"):
+            for tools in tools_in(repository.top, environment, level, SandboxSettings(read=("~/given",))):
+                said = tools.call("Bash", {"command": command})
+                assert "canary" not in str(said.content), planted
+                assert command != planted or not said.is_error, said.content
+        for tools in tools_in(repository.top, environment, level, SandboxSettings(read=("~/given",))):
+            for path in ("~/.bashrc", "~/Documents/a"):
+                assert "canary" not in str(tools.call("Read", {"file_path": path}).content), planted
 
 
 @pytest.mark.parametrize("is_changed", [False, True])

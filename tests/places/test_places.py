@@ -15,7 +15,7 @@ from tests.rows import every_row
 def table(variables: dict[str, str] | None = None, **bases: tuple[str, ...]):
     """The table of places in a run. Each of `bases` is a name in braces; `homes` and `roots` stand for themselves."""
     bases = {"root": bases.pop("roots", ("/work",)), "~": bases.pop("homes", ())} | bases
-    return places_of(bases, variables or {}, str)
+    return places_of(bases, variables or {}, str, str)
 
 
 @every_row(

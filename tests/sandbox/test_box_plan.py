@@ -252,3 +252,21 @@ def test_places_of_the_settings_lose_their_links_and_the_tilde(monkeypatch, tmp_
     wanted = SandboxSettings(write=(f"{tmp_path}/link",), read=("~/.ssh/config",))
     plan = planned(monkeypatch, FULL, wanted)
     assert (plan.write, plan.read) == (("/usr",), ("/home/me/.ssh/config",))
+
+
+def test_a_place_of_the_settings_does_not_follow_links_where_commands_may_write(
+    monkeypatch, tmp_path
+) -> None:
+    for name in ("private", "work", "scratch", "home/.cache/ralph/packages"):
+        (tmp_path / name).mkdir(parents=True)
+    cache = tmp_path / "home/.cache/ralph/packages"
+    for above in (tmp_path / "work", tmp_path / "scratch", cache):
+        (above / "planted").symlink_to(tmp_path / "private")
+        (tmp_path / f"to-{above.name}").symlink_to(above / "planted")
+    named = tuple(f"{tmp_path}/to-{name}" for name in ("work", "scratch", "packages"))
+    wanted = SandboxSettings(read=named, write=(f"{tmp_path}/scratch", *named), sockets=named)
+    monkeypatch.setattr(box_plan, "find_means", lambda *_, **__: FULL)
+    environment = {"HOME": f"{tmp_path}/home"}
+    plan = plan_box(wanted, environment, (tmp_path / "work",), None)
+    planted = tuple(f"{above}/planted" for above in (tmp_path / "work", tmp_path / "scratch", cache))
+    assert (plan.read, plan.write, plan.sockets) == (planted, (f"{tmp_path}/scratch", *planted), planted)

@@ -16,7 +16,7 @@ from tests.rows import every_row
 
 
 def plan_of(work, denied: tuple[str, ...] = ()) -> BoxPlan:
-    places = places_of({"root": (str(work),), "denied": denied}, {}, str)
+    places = places_of({"root": (str(work),), "denied": denied}, {}, str, str)
     return BoxPlan(Means(Support(6)), writable=(str(work),), places=places)
 
 

@@ -38,7 +38,7 @@ def parts(roots: tuple[str, ...] = ("/work",), bases: Any = None, **given: tuple
         "programs": (),
     }
     return plan_with_places(
-        plan, places_of({"root": roots, "denied": SECRETS, **(bases or {})}, {}, str), roots=roots, **own
+        plan, places_of({"root": roots, "denied": SECRETS, **(bases or {})}, {}, str, str), roots=roots, **own
     )
 
 
@@ -168,11 +168,11 @@ def test_what_only_namespaces_can_do_is_no_part_of_a_lower_level() -> None:
     means = Means(Support(6), bwrap="bwrap")
     with_namespaces = replace(PLAN, means=means)
     own: dict[str, Any] = {"temporary": "/t", "cache": "/t", "git": (), "programs": ("/p",)}
-    made = plan_with_places(with_namespaces, places_of({}, {}, str), roots=("/work",), **own)
+    made = plan_with_places(with_namespaces, places_of({}, {}, str, str), roots=("/work",), **own)
     assert "/run/user" in made.empty
     assert made.visible == ("/p",)
     given = replace(with_namespaces, sockets=("/run/docker.sock",))
-    made = plan_with_places(given, places_of({}, {}, str), roots=("/work",), **own)
+    made = plan_with_places(given, places_of({}, {}, str, str), roots=("/work",), **own)
     assert "/run/docker.sock" not in made.empty
     assert made.has_own_temporary
     assert (made.inside("/t/x"), made.outside("/tmp/x", ())) == ("/tmp/x", "/t/x")

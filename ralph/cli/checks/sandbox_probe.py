@@ -17,7 +17,7 @@ from ralph.machine.repository import is_within_any, repository_top
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git, absolute_place, program_search
+from ralph.sandbox.box_plan import about_git, absolute_place, opened_by_settings, program_search
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
@@ -113,8 +113,10 @@ def _what_of_the_home(
     environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings
 ) -> Iterator[str]:
     """Yields lines that list what exists of the home and may be read."""
-    given, denied = (_real(paths, environment) for paths in ((*wanted.read, *wanted.write), wanted.read_deny))
+    denied = _real(wanted.read_deny, environment)
     roots = [] if cwd is None else [os.path.realpath(cwd)]
+    write, read, _ = opened_by_settings(wanted, environment, roots)
+    given = (*read, *write)
     places = gather_places(roots, environment, denied=denied, given=given)
     if not places.closed_homes:
         yield "  of the home, all but secrets may be read: it is the working directory, lies in it, or is needed as a whole"

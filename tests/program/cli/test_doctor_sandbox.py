@@ -31,7 +31,8 @@ def test_every_row_is_shown_and_the_verdict_names_what_is_not_protected(ralph) -
     (ralph.cwd / ".git").write_text(f"gitdir: {secret.parent}")
     shown = ralph("doctor", "--sandbox")
     assert shown.code == 0, shown.stdout + shown.stderr
-    head, _, verdict = shown.stdout.partition("Verdict\n")
+    shown_of_home, _, verdict = shown.stdout.partition("Verdict\n")
+    head = shown_of_home.partition("\n  of ")[0]
     assert head.startswith("Sandbox: ")
     verdicts = {
         line[13:].partition("  (")[0].strip(): line.split()[0]
