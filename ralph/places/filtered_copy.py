@@ -1,15 +1,17 @@
 """Makes the copy of a configuration file that holds no credentials: what looks like one, by its name or its form, is cut. No
 I/O happens here.
 
-What it does not understand, it cuts. XML is read as a tree, everything else line by line: `key = value`, `key: value` and
-`key value`, in sections or without.
+TOML, XML and git's configuration are parsed, and a copy of them has no comments. Other formats are judged line by line. What
+cannot be understood counts as a file of credentials, and its copy is empty.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ralph.places.git_config import UNREADABLE, plain_value, raw_settings
 from ralph.values.credentials import looks_like_credential_name
 from ralph.values.redaction import MARK, Redactor
 
@@ -17,91 +19,194 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from xml.etree.ElementTree import Element
 
-# npm: `//host/:_authToken`. Git: `http.extraHeader`. Many tools: `password`, `npmAuthIdent`, `repository-token`.
-_SECRET_KEY = re.compile(
-    r"auth(?!or)|token|pass(?!ive)|pwd?\b|pw$|secret|credential|cookie|extraheader|(?:api|access|private)[-_.]?key",
+# npm: `//host/:_authToken`. Git: `http.extraHeader`. Poetry: `http-basic`. SonarQube: `sonar.login`, which may be a token. Many
+# tools: `password`, `npmAuthIdent`, `repository-token`.
+_SECRET_NAME = re.compile(
+    r"auth(?!or(?!i[sz]))|token|pass(?!ive)|pwd?\b|pw$|secret|credential|cookie|extraheader|http-basic|sonar\.login|\botp\b"
+    r"|(?:api|access|private)[-_.]?key|personal[-_.]?access",
     re.IGNORECASE,
 )
-_KEY = re.compile(r"""[#;!\s-]*(?:export\s+)?["']?(?P<key>[^=\s"']+?)["']?\s*(?:[=\s]|:\s|:$|$)""")
-_SECTION = re.compile(r"\s*[#;]*\s*\[")
-_QUOTES = re.compile(r'"""|\'\'\'')
+_NAMED = re.compile(r"""([\w$.:/@%+-]{1,200})["']?\s*(?:=|:(?!/))""")
+_COMMENT = re.compile(r"(?m)(?:^|\s)[#;!]\s*([\w-]+)\s+\S+[ \t]*$")
+# A user with a password, in a URL (git allows quotes there) and without a scheme; tokens in the paths of Anaconda and
+# Cloudsmith (their documentation), and in queries; passwords for sshpass(1) and curl(1).
+_FORM = re.compile(
+    r"""://[^\s/:@]+:[^\s/]+@"""
+    r"""|(?<![\w./@+-])[^\s:/@'"=]{1,200}:(?!//)[^\s@'"/]{1,200}@[a-z]"""
+    r"""|://\S{1,200}?/t/[^/\s'"]{4}|://dl\.cloudsmith\.io/(?!public/|basic/)|[?&](?:sig|signature|key|code)=[^&\s'"]"""
+    r"""|\bsshpass\b|(?:^|[\s'"])(?:-u|--user)[=\s]+[^\s:]*:\S""",
+    re.IGNORECASE,
+)
 # Names are free in these files, so only known ones are kept. Gradle, Kotlin and Android documentation; MIRRORS of Maven.
 _KEPT = {
     "gradle.properties": re.compile(
-        r"(?:org\.gradle|kotlin|android|ksp)\.(?!.*(?:pass|token|key|secret))|systemProp\.https?\.(?:proxy(?:Host|Port)|nonProxyHosts)\b"
+        r"(?:org\.gradle|kotlin|android|ksp)\.|systemProp\.https?\.(?:proxy(?:Host|Port)|nonProxyHosts)\b"
     )
 }
+_BY_LINES = re.compile(r".*(?:rc|\.conf|\.properties|\.ya?ml|env)", re.DOTALL)
+_YAML = re.compile(r".*(?:\.ya?ml|condarc)", re.DOTALL)
+_FIRST = re.compile(
+    r"""[#;!\s-]*(?:export\s+)?["']?(?P<key>[^=\s"']+?)["']?(?:\s*=|\s*:(?=\s|$)|\s+(?=\S))\s*(?P<more>\S?)"""
+)
 _SECRET_ELEMENTS = frozenset(("servers", "packagesourcecredentials", "apikeys", "username"))
+_NAMES_OF_ELEMENTS = ("name", "key", "id")
 
 
 def without_credentials(name: str, text: str) -> str:
-    """The text of a file without credentials. Equal to `text` if it holds none. `name` is the file's name, which says its
-    format.
+    """The text of a file without credentials. Equal to `text` if it holds none, and empty if it cannot be understood. `name`
+    is the file's name, which says its format.
     """
-    if name.endswith((".xml", ".Config", ".config")) or text.lstrip("\ufeff \t\r\n").startswith("<"):
+    start = text.lstrip("\ufeff \t\r\n")
+    if not start:
+        return text
+    if name.endswith((".xml", ".Config", ".config")) or start.startswith("<"):
         return _without_secret_elements(text)
+    if _BY_LINES.fullmatch(name):
+        copy = _without_secret_lines(name, text)
+    else:
+        copy = _without_secret_settings(name, text)
+    return "" if _holds_secret(copy) else copy
+
+
+def _holds_secret(text: str) -> bool:
+    """Whether anything in a text has a credential's name or form."""
+    return (
+        any(map(_is_secret_name, _NAMED.findall(text)))
+        or any(map(_SECRET_NAME.match, _COMMENT.findall(text)))
+        or _FORM.search(text) is not None
+        or MARK in text
+        or Redactor().redact_all(text) != text
+    )
+
+
+def _is_secret_name(name: str) -> bool:
+    return (
+        _SECRET_NAME.search(name) is not None
+        or looks_like_credential_name(name)
+        or looks_like_credential_name(name.rpartition(".")[2])
+    )
+
+
+# --- TOML and git's configuration
+
+
+def _without_secret_settings(name: str, text: str) -> str:
+    settings = list(raw_settings(text.encode("utf-8", "surrogateescape")))
+    if name.endswith(".toml") or any(one == UNREADABLE for one, _ in settings):
+        # Git's configuration also names files of other formats, such as lists of patterns.
+        is_toml = name.endswith((".toml", "config"))
+        return _without_secret_tables(text) if is_toml else _without_secret_lines(name, text)
+    copy = "".join(_lines_of_git(settings))
+    return copy if copy.count("\n\t") < len(settings) or _holds_secret(text) else text
+
+
+def _without_secret_tables(text: str) -> str:
+    import tomllib  # noqa: PLC0415 - few homes have such a file
+
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return ""
+    kept = _kept_values(found)
+    copy = "".join(f"{_toml(key)} = {_toml(value)}\n" for key, value in kept.items())
+    return copy if kept != found or _holds_secret(text) else text
+
+
+def _lines_of_git(settings: list[tuple[str, str]]) -> Iterator[str]:
+    for name, raw in settings:
+        section, key = name.rpartition(".")[::2]
+        section, _, part = section.partition(".")
+        if not _is_secret_name(key) and not _holds_secret(part) and not _holds_secret(plain_value(raw)):
+            quoted = part.replace("\\", "\\\\").replace('"', '\\"')
+            value = raw.replace("\\\n", "").strip()
+            yield (
+                f'[{section} "{quoted}"]\n\t{key} = {value}\n'
+                if part
+                else f"[{section}]\n\t{key} = {value}\n"
+            )
+
+
+def _kept_values(value: Any) -> Any:
+    """The tables and arrays of a TOML file without secret ones and without secret strings."""
+    if isinstance(value, dict):
+        kept = {key: _kept_values(one) for key, one in value.items() if not _is_secret_name(key)}
+        return {key: one for key, one in kept.items() if one is not None and not _holds_secret(key)}
+    if isinstance(value, list):
+        return [one for one in map(_kept_values, value) if one is not None]
+    return None if isinstance(value, str) and _holds_secret(value) else value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_toml(key)} = {_toml(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool | float) else str(value)
+
+
+# --- Lines: `key = value`, `key: value` and `key value`, in sections or without
+
+
+def _without_secret_lines(name: str, text: str) -> str:
     # A key in PEM has many lines. Redacted, it is a part of one.
-    return "".join(_kept_lines(Redactor().redact_all(text).splitlines(keepends=True), _KEPT.get(name)))
+    lines = Redactor().redact_all(text).splitlines(keepends=True)
+    copy = "".join(_kept_lines(lines, _KEPT.get(name)))
+    # What a bracket of YAML opens may go on in any line.
+    is_open = _YAML.fullmatch(name) and any(
+        line.count(opening) != line.count(closing) for line in lines for opening, closing in ("{}", "[]")
+    )
+    return "" if is_open and _holds_secret(text) else copy
 
 
 def _kept_lines(lines: list[str], known: re.Pattern[str] | None) -> Iterator[str]:
     cut_indent: int | None = None
     """The indentation of the last line if it was cut: deeper lines belong to it."""
-    quotes, is_continued, is_section_cut = "", False, False
+    is_continued, is_section_cut = False, False
     for line in lines:
         indent = len(line) - len(line.lstrip())
-        belongs = is_continued or quotes or (cut_indent is not None and indent > cut_indent and line.strip())
-        if _SECTION.match(line) and not belongs:
-            # A section with a credential in its name, such as git's `[url "https://TOKEN@host/"]`, goes as a whole.
-            is_section_cut = MARK in line
-        is_cut = bool(belongs) or is_section_cut or _is_secret(line, known)
-        if not is_cut:
+        belongs = is_continued or (cut_indent is not None and indent > cut_indent and line.strip())
+        if line.lstrip("#; \t").startswith("[") and not belongs:
+            is_section_cut = _holds_secret(line)
+        if not (belongs or is_section_cut or _is_secret_line(line, known)):
             cut_indent = None
             yield line
             continue
         if not belongs:
             cut_indent = indent
-        is_continued = line.rstrip("\r\n").endswith("\\")
-        for mark in _QUOTES.findall(line):
-            quotes = "" if quotes == mark else quotes or mark
+        found = _FIRST.match(line)
+        is_continued = not belongs and found is not None and not found["more"]
 
 
-def _is_secret(line: str, known: re.Pattern[str] | None) -> bool:
-    if not line.strip() or _SECTION.match(line):
-        return MARK in line
-    found = _KEY.match(line)
+def _is_secret_line(line: str, known: re.Pattern[str] | None) -> bool:
+    found = _FIRST.match(line)
     key = "" if found is None else found["key"]
-    if known is not None and not line.lstrip().startswith(("#", "!")) and not known.match(key):
-        return True
-    return (
-        _SECRET_KEY.search(key) is not None
-        or looks_like_credential_name(key)
-        or looks_like_credential_name(key.rpartition(".")[2])
-        or MARK in line
-    )
+    is_setting = key and not line.lstrip().startswith(("#", ";", "!"))
+    if known is not None and not line.lstrip().startswith(("#", "!")) and not known.match(line.strip()):
+        return bool(line.strip())
+    return (bool(is_setting) and _is_secret_name(key)) or _holds_secret(line)
 
 
-def _has_secret_value(text: str) -> bool:
-    return Redactor().redact_all(text) != text
+# --- XML
 
 
 def _without_secret_elements(text: str) -> str:
     from xml.etree import ElementTree as ET  # noqa: PLC0415 - few homes have such a file; it is the user's own
 
+    if re.search(r"<!(?:DOCTYPE|ENTITY)|<\?(?!xml\s)", text):
+        return ""
     try:
-        top = ET.fromstring(text)  # noqa: S314 - the user's own file
+        top = ET.fromstring(text)  # noqa: S314 - without a document type, nothing can be expanded
     except (ET.ParseError, ValueError):
         return ""
-    if not _cut_elements(top) and not ("<!--" in text and _has_secret_comment(text)):
+    if not _cut_elements(top) and not any(map(_is_secret_comment, re.findall(r"(?s)<!--(.*?)-->", text))):
         return text
     return ET.tostring(top, encoding="unicode")
 
 
-def _has_secret_comment(text: str) -> bool:
-    return any(
-        _SECRET_KEY.search(comment) or _has_secret_value(comment)
-        for comment in re.findall(r"(?s)<!--(.*?)-->", text)
-    )
+def _is_secret_comment(comment: str) -> bool:
+    return _SECRET_NAME.search(comment) is not None or _holds_secret(comment)
 
 
 def _cut_elements(above: Element) -> bool:
@@ -111,9 +216,7 @@ def _cut_elements(above: Element) -> bool:
     is_cut = False
     above.tag = _plain(above)
     for element in list(above):
-        if _is_secret_element(element) or any(
-            _plain(one) == "url" and _is_secret_element(one) for one in element
-        ):
+        if _is_secret_element(element) or any(map(_is_secret_part, element)):
             above.remove(element)
             is_cut = True
         else:
@@ -122,11 +225,19 @@ def _cut_elements(above: Element) -> bool:
 
 
 def _is_secret_element(element: Element) -> bool:
-    names = (_plain(element), element.get("key", ""))
+    names = (_plain(element), *(element.get(name, "") for name in _NAMES_OF_ELEMENTS))
     return (
         names[0].lower() in _SECRET_ELEMENTS
-        or any(_SECRET_KEY.search(one) or looks_like_credential_name(one) for one in names)
-        or any(map(_has_secret_value, (element.text or "", element.tail or "", *element.attrib.values())))
+        or any(map(_is_secret_name, names))
+        or any(map(_holds_secret, (element.text or "", element.tail or "", *element.attrib.values())))
+    )
+
+
+def _is_secret_part(element: Element) -> bool:
+    """Whether an element makes the one around it a secret, as a URL does, or the name beside a value."""
+    name = _plain(element)
+    return (name == "url" and _is_secret_element(element)) or (
+        name in _NAMES_OF_ELEMENTS and _is_secret_name((element.text or "").strip())
     )
 
 

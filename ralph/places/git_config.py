@@ -83,6 +83,11 @@ def _names_program(name: str, value: str) -> bool:
 
 def settings(content: bytes) -> Iterator[tuple[str, str]]:
     """Yields the settings in the order of the text, and `UNREADABLE` where git would complain."""
+    return ((name, plain_value(raw)) for name, raw in raw_settings(content))
+
+
+def raw_settings(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yields the settings as `settings` does, each with its value as the text has it: with quotes and escapes."""
     text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     section, at = "", 0
     while at < len(text):
@@ -99,7 +104,7 @@ def settings(content: bytes) -> Iterator[tuple[str, str]]:
             while found["equals"] and (value := _VALUE.match(text, at)):
                 parts.append(value[0])
                 at = value.end()
-            yield name, _plain("".join(parts)) if found["equals"] else "true"
+            yield name, "".join(parts) if found["equals"] else "true"
             if at < len(text) and not _SKIPPED.match(text, at):
                 yield UNREADABLE, ""
                 return
@@ -108,7 +113,7 @@ def settings(content: bytes) -> Iterator[tuple[str, str]]:
             return
 
 
-def _plain(value: str) -> str:
+def plain_value(value: str) -> str:
     """A value as git reads it, without quotes. Escapes of white space become spaces."""
     joined = re.sub(r"\\\n", "", value).strip()
     return re.sub(r'\\(.)|"', lambda found: {None: "", "n": " ", "t": " "}.get(found[1], found[1]), joined)

@@ -314,7 +314,12 @@ ROWS: tuple[PlaceRow, ...] = (
         source=_SPEC,
     ),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
-    PlaceRow(("{mixed}",), "holds credentials beside configuration", advice=_ASK_TO_SHOW, source=_SPEC),
+    PlaceRow(
+        ("{mixed}",),
+        "holds credentials beside configuration, or cannot be understood",
+        advice=_ASK_TO_SHOW,
+        source=_SPEC,
+    ),
     PlaceRow(
         tuple(_FILTERED.split()), "may hold credentials beside configuration", (FILTERED,), source=_SPEC
     ),
