@@ -20,6 +20,7 @@ from ralph.places.places import is_named
 from ralph.places.table import PRIVATE, named_with
 from ralph.tools.files.file_type import SNIFFED_BYTES
 from ralph.tools.files.text_encoding import marked_encoding
+from ralph.tools.files.text_lines import MAX_SCANNED_BYTES
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ Identity = tuple[int, int]
 # The most protected files to compare, in order to find hard links to them. People have fewer, except for the files
 # of browsers.
 _MOST_FILES_COMPARED = 2000
-_MOST_BYTES_SEARCHED = 64_000_000
 _CHUNK_BYTES = 1 << 20
 _ASK_WITHOUT = "Whoever starts ralph can make a copy without it in the working directory"
 
@@ -89,7 +89,7 @@ class PathGuard:
         return real
 
     def holds_secret(self, descriptor: int, real: str, status: os.stat_result) -> bool:
-        """Whether the first 64 MB of an open regular file contain a secret that ralph knows. False for a file in a root,
+        """Whether an open regular file contains a secret that ralph knows, as far as Read reads it. False for a file in a root,
         which is shown as it is. `real` is the file's real path. Leaves the position of the descriptor as it is.
         """
         if (
@@ -99,14 +99,15 @@ class PathGuard:
             or self._is_own(real)
         ):
             return False
-        at, kept = 0, ""
+        at, characters, kept = 0, 0, ""
         marked = marked_encoding(os.pread(descriptor, SNIFFED_BYTES, 0))
         decoder = getincrementaldecoder("utf-8" if marked is None else marked[1])("replace")
-        while at < _MOST_BYTES_SEARCHED and (chunk := os.pread(descriptor, _CHUNK_BYTES, at)):
-            text = kept + decoder.decode(chunk)
+        while characters < MAX_SCANNED_BYTES and (chunk := os.pread(descriptor, _CHUNK_BYTES, at)):
+            decoded = decoder.decode(chunk)
+            text = kept + decoded
             if self._redact(text) != text:
                 return True
-            at, kept = at + len(chunk), text[-self._redact_longest :]
+            at, characters, kept = at + len(chunk), characters + len(decoded), text[-self._redact_longest :]
         return False
 
     def _is_own(self, real: str) -> bool:
@@ -231,9 +232,10 @@ class HiddenPlaces:
 
     @property
     def those_there(self) -> list[str]:
-        """The paths that exist, and the files that the search has left out because of a secret in them."""
-        secret = (path for path, is_secret in self._holds_secret.items() if is_secret)
-        return [*(path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")), *secret]
+        """Those of `paths` that exist. The files that the search has left out because of a secret in them are not among
+        them: a name would tell that the pattern matches the secret.
+        """
+        return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
 
     def holds_secret(self, path: str) -> bool:
         """Whether the content of the file `path` must not be shown, as `PathGuard.holds_secret` says. `path` is as in

@@ -19,7 +19,7 @@ _NUMBER_BYTES = 8
 # A character has at most four bytes.
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
 # This takes a third of a second on a slow machine with a cold page cache; `sed` reaches further in.
-_MAX_SCANNED_BYTES = 128 * 1024 * 1024
+MAX_SCANNED_BYTES = 128 * 1024 * 1024
 
 
 class LineRange(Struct, frozen=True):
@@ -69,7 +69,7 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
     if lines[0][0].endswith(b"\r") and not (scan.has_open_end and len(lines) == 1):
         notes.append("[lines end in CRLF]")
     if scan.is_over_limit:
-        notes.append(f"[stopped after {_MAX_SCANNED_BYTES >> 20} MB; use Bash and sed to see more]")
+        notes.append(f"[stopped after {MAX_SCANNED_BYTES >> 20} MB; use Bash and sed to see more]")
     elif has_more:
         cause = "" if len(lines) == wanted.count else f"{_MAX_SHOWN_BYTES >> 10} KB are the most at once; "
         notes.append(f"[{cause}the file goes on: offset={wanted.first + len(lines)}]")
@@ -78,7 +78,7 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
 
 def _nothing_there(wanted: LineRange, scan: _Scan) -> ToolError:
     if scan.is_over_limit:
-        megabytes = _MAX_SCANNED_BYTES >> 20
+        megabytes = MAX_SCANNED_BYTES >> 20
         return ToolError(
             f"line {wanted.first} lies beyond the first {megabytes} MB; use Bash: sed -n {wanted.first},+99p"
         )
@@ -104,7 +104,7 @@ def _as_utf8(chunks: Iterable[bytes], marked: tuple[bytes, str] | None) -> Itera
 def _within_limit(chunks: Iterable[bytes], scan: _Scan) -> Iterator[bytes]:
     for chunk in chunks:
         scan.scanned_bytes += len(chunk)
-        if scan.scanned_bytes > _MAX_SCANNED_BYTES:
+        if scan.scanned_bytes > MAX_SCANNED_BYTES:
             scan.is_over_limit = True
             return
         yield chunk
