@@ -49,7 +49,7 @@ HELP = """
 # with `ast`, `dis` and `tokenize`.
 START = """
     array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
-    functools gc heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
+    functools gc glob heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
     pathlib platform queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
     threading token tokenize traceback types typing urllib uuid warnings weakref zlib
 """

@@ -29,11 +29,12 @@ _SECRET_NAME = re.compile(
 _NAMED = re.compile(r"""([\w$.:/@%+-]{1,200})["']?\s*(?:=|:(?!/))""")
 _COMMENT = re.compile(r"(?m)(?:^|\s)[#;!]\s*([\w-]+)\s+\S+[ \t]*$")
 # A user with a password, in a URL (git allows quotes there) and without a scheme; tokens in the paths of Anaconda and
-# Cloudsmith (their documentation), and in queries; passwords for sshpass(1) and curl(1).
+# Cloudsmith (their documentation), and in queries; words of Gradle's scripts; passwords for sshpass(1) and curl(1).
 _FORM = re.compile(
     r"""://[^\s/:@]+:[^\s/]+@"""
     r"""|(?<![\w./@+-])[^\s:/@'"=]{1,200}:(?!//)[^\s@'"/]{1,200}@[a-z]"""
     r"""|://\S{1,200}?/t/[^/\s'"]{4}|://dl\.cloudsmith\.io/(?!public/|basic/)|[?&](?:sig|signature|key|code)=[^&\s'"]"""
+    r"""|(?:pass(?:word|wd|phrase)|token|secret|apikey)[\s(]\s*['"]\S"""
     r"""|\bsshpass\b|(?:^|[\s'"])(?:-u|--user)[=\s]+[^\s:]*:\S""",
     re.IGNORECASE,
 )

@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH118, PTH208
+# ruff: noqa: PTH118, PTH207, PTH208
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -10,6 +10,8 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from glob import escape, iglob
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,7 +30,7 @@ from ralph.places.link_resolver import LinkResolver
 from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
 from ralph.places.places import names_at, places_of, xdg_bases
 from ralph.places.state import named_state_directories
-from ralph.places.table import COMPARED, FILTERED, WRITABLE, expanded, git_entries_with, paths_with
+from ralph.places.table import COMPARED, FILTERED, PATTERNS, WRITABLE, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from ralph.places.named_by_git import NamedByGit
     from ralph.places.places import GuardedPlaces
+    from ralph.places.table import Bases
 
 Kind = Literal["around", "tree", "file"]
 """The kind of a guarded path: only a directory around guarded ones, a path with everything in it, or a single file."""
@@ -89,9 +92,26 @@ def gather_places(
     known = {**bases, **xdg_bases(homes, environment)}
     git_files = _git_files(homes, environment)
     known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, outside))
+    for name, templates in PATTERNS.items():
+        known[name] = bases[name] = tuple(_matching(templates, known, environment))
+    # Copies beside such files, as editors make them.
+    beside = (f"{escape(path)}?*" for path in paths_with(FILTERED, known, environment))
+    known["mixed files"] = bases["mixed files"] = (
+        *known["mixed files"],
+        *chain.from_iterable(map(iglob, beside)),
+    )
     mixed = filter(holds_credentials, paths_with(FILTERED, known, environment))
     bases["mixed"] = tuple(path for path in mixed if not is_within_any(os.path.realpath(path), roots))
     return places_of(bases, environment, LinkResolver(), outside)
+
+
+def _matching(templates: str, bases: Bases, environment: Mapping[str, str]) -> Iterator[str]:
+    """Yields the existing paths that match the patterns of a text block of the table."""
+    literal = {name: [*map(escape, paths)] for name, paths in bases.items()}
+    variables = {name: escape(value) for name, value in environment.items()}
+    for template in templates.split():
+        for pattern in expanded(template, literal, variables):
+            yield from iglob(pattern)
 
 
 def always_writable(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -48,13 +48,7 @@ def program_directories(variables: Mapping[str, str], outside: Outside) -> Itera
         yield directory
         above = os.path.dirname(directory)
         is_installed = any(os.path.exists(f"{above}/{name}") for name in _INSTALLED)
-        # ~/.local has a `lib` and a `share`, and holds much else.
-        if (
-            os.path.basename(directory) in _BINARIES
-            and is_installed
-            and not os.path.lexists(f"{above}/.git")
-            and os.path.basename(above) != ".local"
-        ):
+        if os.path.basename(directory) in _BINARIES and is_installed and not os.path.lexists(f"{above}/.git"):
             yield above
 
 

@@ -228,7 +228,11 @@ def places_of(
     in_roots = [home for home in map(resolved, homes) if is_within_any(home, roots)]
     given = tuple(bases.get("given", ()))
     closed = [*dict.fromkeys(home for home in map(resolved, homes) if _may_be_closed(home, (*roots, *given)))]
-    bases = {**bases, **xdg_bases(homes, variables), "home in a root": in_roots, "closed home": closed}
+    xdg = xdg_bases(homes, variables)
+    # Whatever names them, these are not shown as a whole.
+    wide = [*closed, *(resolved(f"{home}/.local") for home in homes)]
+    wide += [resolved(one) for name in _XDG for one in xdg[name] if one.startswith("/")]
+    bases = {**bases, **xdg, "home in a root": in_roots, "closed home": closed}
     found: dict[str, GuardedPlace] = {}
     for row in table.ROWS:
         if UNREAD in row.guards or UNWRITTEN in row.guards:
@@ -245,7 +249,7 @@ def places_of(
         path
         # The checkouts have no links, and commands may write the git directories among them.
         for path in (*_real(named, outside), *bases.get("checkout", ()))
-        if is_within_any(path, closed) and not any(is_within(home, path) for home in closed)
+        if is_within_any(path, closed) and not any(is_within(one, path) for one in wide)
         if secret.isdisjoint((path, *directories_above(path)))
     )
     made = GuardedPlaces(tuple(found.values()), roots, given, outermost(shown))

@@ -91,6 +91,8 @@ _BASES = (
     "named by git",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
     *"checkout path editable gitconfig mixed".split(),
+    "mixed files",
+    "secret files",
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 
@@ -173,7 +175,7 @@ _DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev
 _SECRETS = """
 SSH keys [ssh(1), sshd(8)]:  ~/.ssh  /etc/ssh/ssh_host_dsa_key  /etc/ssh/ssh_host_ecdsa_key  /etc/ssh/ssh_host_ed25519_key
   /etc/ssh/ssh_host_rsa_key
-GnuPG and age keys [gpg(1), sops's README]:  ~/.gnupg  $GNUPGHOME  {config}/sops/age  {config}/age
+GnuPG and age keys, certificates [gpg(1), sops's README, mise and .NET documentation]:  ~/.gnupg  $GNUPGHOME  {config}/sops/age  {config}/age  {config}/mise/age.txt  ~/.dotnet/corefx/cryptography
 AWS credentials [AWS CLI user guide, s3cmd(1), boto's documentation]:  ~/.aws  $AWS_SHARED_CREDENTIALS_FILE  $AWS_CONFIG_FILE  ~/.s3cfg  ~/.boto
 Azure credentials [Azure CLI documentation]:  ~/.azure  $AZURE_CONFIG_DIR
 Google Cloud credentials [gcloud topic configurations]:  {config}/gcloud  $CLOUDSDK_CONFIG  $GOOGLE_APPLICATION_CREDENTIALS
@@ -195,7 +197,9 @@ credentials of package registries [each package manager's documentation of its c
   ~/.cargo/credentials.toml  $CARGO_HOME/credentials  $CARGO_HOME/credentials.toml  ~/.gem/credentials  ~/.bundle/config
   {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.pub-cache/credentials.json  ~/.composer/config.json
   {config}/composer/config.json  ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
-  {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config
+  {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config  {data}/gem/credentials
+  ~/.stack/upload  ~/.rye/credentials  ~/.nimble/github_api_token  ~/.gradle/develocity  ~/.gradle/enterprise
+  $GRADLE_USER_HOME/develocity  $GRADLE_USER_HOME/enterprise  ~/.m2/.develocity  ~/.m2/.gradle-enterprise
 credentials of other agents and models [each tool's documentation]:  ~/.claude.json  ~/.claude/.credentials.json  ~/.codex/auth.json  ~/.gemini
   {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
 keyrings and passwords [pass(1), each password manager's documentation]:  {data}/keyrings  {data}/kwalletd  ~/.gnome2/keyrings  ~/.pki  ~/.password-store
@@ -227,7 +231,28 @@ $PIP_CONFIG_FILE  ~/.m2/settings.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGe
 {config}/NuGet/NuGet.Config  {config}/uv/uv.toml  {config}/pypoetry/config.toml  {config}/mise/config.toml
 {config}/go/env  ~/.condarc  ~/.cargo/config.toml  ~/.cargo/config  $CARGO_HOME/config.toml
 ~/.gitconfig  {config}/git/config  $GIT_CONFIG_GLOBAL  {gitconfig}
+$CARGO_HOME/config  ~/.rye/config.toml  $VIRTUAL_ENV/pip.conf  {config}/pnpm/config.yaml  ~/.npm-global/etc/npmrc
+$N_PREFIX/etc/npmrc  ~/.stack/config.yaml  ~/.conda/.condarc  ~/.conda/condarc  $CONDA_PREFIX/.condarc
+$CONDA_ROOT/.condarc  $MAMBA_ROOT_PREFIX/.condarc  ~/miniconda3/.condarc  ~/anaconda3/.condarc  ~/miniforge3/.condarc
+~/mambaforge/.condarc  $GRADLE_USER_HOME/gradle.properties  $GRADLE_HOME/gradle.properties  ~/.gradle/init.gradle
+~/.gradle/init.gradle.kts  $MAVEN_HOME/conf/settings.xml  $M2_HOME/conf/settings.xml
 """
+# Patterns of more such files, and of files with credentials only, at places that depend on a version or a name. Each tool's
+# documentation of its configuration; playwright.dev/mcp/configuration/user-profile.
+PATTERNS = {
+    "mixed files": """
+{config}/mise/*.toml  {config}/mise/conf.d/*.toml  ~/.gradle/init.d/*  $GRADLE_USER_HOME/init.d/*  ~/.virtualenvs/*/pip.conf
+$WORKON_HOME/*/pip.conf  ~/.pyenv/versions/*/pip.conf  ~/.pyenv/versions/*/envs/*/pip.conf  $PYENV_ROOT/versions/*/pip.conf
+{data}/virtualenvs/*/pip.conf  {cache}/pypoetry/virtualenvs/*/pip.conf  ~/.nvm/versions/node/*/etc/npmrc
+$NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/npmrc  ~/.volta/tools/image/node/*/etc/npmrc
+{data}/mise/installs/node/*/etc/npmrc  ~/.asdf/installs/nodejs/*/etc/npmrc  ~/.sdkman/candidates/maven/*/conf/settings.xml
+{data}/mise/installs/maven/*/conf/settings.xml
+""",
+    "secret files": """
+{cache}/ms-playwright/mcp-*  ~/.claude/plugins/*/.mcp.json  ~/.claude/plugins/*/*/.mcp.json  ~/.claude/plugins/*/*/*/.mcp.json
+~/.claude/plugins/*/*/*/*/.mcp.json  ~/.cargo/credentials*  $CARGO_HOME/credentials*  ~/.m2/settings-security*
+""",
+}
 # What programs need of a home directory. Each line is a kind, the source, and the places, as above.
 _SHOWN = """
 Python and its tools [pyenv's README, uv, pipx, Poetry, conda and mamba documentation, site(1)]:  ~/.pyenv  $PYENV_ROOT  ~/.python-version
@@ -314,6 +339,7 @@ ROWS: tuple[PlaceRow, ...] = (
         source=_SPEC,
     ),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
+    PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser", source=_SPEC),
     PlaceRow(
         ("{mixed}",),
         "holds credentials beside configuration, or cannot be understood",
@@ -321,7 +347,10 @@ ROWS: tuple[PlaceRow, ...] = (
         source=_SPEC,
     ),
     PlaceRow(
-        tuple(_FILTERED.split()), "may hold credentials beside configuration", (FILTERED,), source=_SPEC
+        (*_FILTERED.split(), "{mixed files}"),
+        "may hold credentials beside configuration",
+        (FILTERED,),
+        source=_SPEC,
     ),
     PlaceRow(
         ("{denied}",), "must not be read, as your user's settings say (sandbox.read_deny)", source=_SPEC

@@ -209,6 +209,55 @@ def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None
     assert not is_shown(home, ".gitconfig")
 
 
+@every_row(
+    "paths",
+    [
+        ".local/share/gem/credentials .stack/upload/credentials.json .rye/credentials .nimble/github_api_token",
+        ".gradle/develocity/keys.properties .gradle/enterprise/keys.properties gradle/develocity/keys.properties",
+        ".m2/.develocity/keys.properties .m2/.gradle-enterprise/keys.properties .m2/settings-security4.xml",
+        ".config/mise/age.txt .dotnet/corefx/cryptography/x509stores/my/a.pfx .cargo/credentials.toml.old",
+        ".cache/ms-playwright/mcp-chrome-profile/Default/Cookies .claude/plugins/a/.mcp.json",
+        ".claude/plugins/cache/a/b/1/.mcp.json",
+        # Files with configuration, and credentials beside it.
+        ".gradle/init.gradle .gradle/init.d/a.gradle gradle/gradle.properties gradle/init.d/a.gradle",
+        ".config/mise/config.local.toml .config/mise/conf.d/a.toml .config/mise/mise.work.toml .config/pnpm/config.yaml",
+        ".conda/.condarc .conda/condarc miniconda3/.condarc env/.condarc",
+        ".virtualenvs/a/pip.conf .pyenv/versions/3.12/pip.conf env/pip.conf",
+        ".nvm/versions/node/v20/etc/npmrc .npm-global/etc/npmrc node[1]/etc/npmrc node[1]/versions/node/v1/etc/npmrc",
+        "maven/conf/settings.xml cargo/config .m2/settings.xml.bak .config/git/config~ cargo/config.toml.orig",
+        ".sdkman/candidates/maven/3/conf/settings.xml",
+    ],
+)  # fmt: skip
+def test_credentials_inside_of_what_is_shown_are_not(paths: str, tmp_path: Path) -> None:
+    variables = {
+        "GRADLE_USER_HOME": "gradle", "MAVEN_HOME": "maven", "CARGO_HOME": "cargo", "CONDA_PREFIX": "env",
+        "VIRTUAL_ENV": "env", "N_PREFIX": "node[1]", "NVM_DIR": "node[1]",
+    }  # fmt: skip
+    with TemporaryDirectory(dir=tmp_path) as made:
+        home = Path(made)
+        named = {name: f"{home}/{value}" for name, value in variables.items()}
+        for path in paths.split():
+            (home / path).parent.mkdir(parents=True, exist_ok=True)
+            (home / path).write_text(
+                "<a><password>x</password></a>" if ".xml" in path else "password = 'x'\n"
+            )
+            above = [path.rsplit("/", count)[0] for count in range(1, path.count("/") + 1)]
+            assert any(is_shown(home, f"{one}/other", **named) for one in above), path
+            assert not is_shown(home, path, **named), path
+
+
+@every_row("name", [".local", ".local/share", ".config", ".cache", ".local/share/..", ".", "data"])
+def test_no_variable_shows_a_directory_of_everything(name: str, tmp_path: Path) -> None:
+    variables = dict.fromkeys(
+        ("N_PREFIX", "PIPX_HOME", "DENO_INSTALL", "BUN_INSTALL", "VIRTUAL_ENV"), f"{tmp_path}/{name}"
+    )
+    variables |= {"XDG_DATA_HOME": f"{tmp_path}/data", "PATH": f"{tmp_path}/{name}/bin"}
+    (tmp_path / ".local/lib").mkdir(parents=True, exist_ok=True)
+    for path in (".local/share/Trash/a", ".config/a", ".cache/a", "data/Trash/a"):
+        assert not is_shown(tmp_path, path, **variables), path
+    assert is_shown(tmp_path, ".local/bin/a", **variables)
+
+
 def test_the_checkouts_of_the_roots_are_shown(home: Path) -> None:
     (home / "own").mkdir()
     (home / "own/sub").mkdir()

@@ -213,6 +213,10 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
         (".ssh/more", "a = canary\n"),
         (".gitconfig", "[include]\n\tpath = ~/.ssh/more\n[user]\n\tname = one\n"),
         (".npmrc", "//h/:_authToken=canary\nfund=false\n"),
+        (".cargo/config.toml", '[registries]\nx = { token = "canary" }\n'),
+        (".m2/settings.xml.bak", "<s><password>canary</password></s>"),
+        (".local/share/gem/credentials", "canary\n"),
+        (".cache/ms-playwright/mcp-chrome-profile/Cookies", "canary\n"),
     ):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text)
@@ -220,6 +224,7 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
     (work / "link").symlink_to(home)
     attacks = [
         "cat ~/.bashrc ../src/other/.env ~/.claude/history.jsonl ~/.ssh/more ~/.npmrc",
+        "cat ~/.cargo/config.toml ~/.m2/settings.xml.bak ~/.local/share/gem/* ~/.cache/ms-playwright/*/*",
         "cat link/.bashrc /proc/self/root$HOME/.bashrc /proc/self/cwd/../.bashrc",
         "ln ~/.bashrc mine; cat mine; cp ~/.bashrc mine2; mv ~/.bashrc mine3; cat mine2 mine3",
         ". ~/.bashrc; echo $X; bash -ic 'echo $X'; git config --list; cd .. && cat .bashrc",
