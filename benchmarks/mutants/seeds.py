@@ -197,8 +197,8 @@ SEEDS = (
     ),
     Break(
         "F59",
-        "        if event.restarts_response:\n            yield self.color",
-        "        if False:\n            yield self.color",
+        "            case ev.ResponseRestarted():\n                yield self.color",
+        "            case ev.ResponseRestarted() if False:\n                yield self.color",
     ),
     Break("P55", "retries: {one_line(event.error)}", "retries"),
     Break(

@@ -29,7 +29,7 @@ from ralph.values.events import (
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted, dollar_limit, time_limit
 from ralph.values.shortage import ADVICE
-from ralph.values.usage import RunUsage, TokenUsage
+from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,11 +199,11 @@ class Tally:
                 # The server bills an answer that broke off too.
                 if event.tokens != TokenUsage():
                     self.usage = self.usage.plus(event.model, event.tokens, event.facts)
-                self.api_s += event.latency_s
+                self.api_s = plain(self.api_s + event.latency_s)
             case RetryRecovered() | RetryExhausted():
                 # Each of these events comes once for a request with retries, and has the time of the completed waits.
                 self.retries += event.retries
-                self.waited_s += event.total_wait_s
+                self.waited_s = plain(self.waited_s + event.total_wait_s)
 
 
 # Python's dates end in the year 9999, and a header may contain any number of seconds.

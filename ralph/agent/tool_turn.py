@@ -246,5 +246,5 @@ class PromptCalls:
         argument = str(next(iter(call.arguments.values())))
         self._events.emit(PromptCalled(command, call.name, argument))
         [(output, took_s)] = self._toolbox.run([call])
-        self._events.emit(PromptCallEnded(command, call.name, argument, output.is_error, took_s))
+        self._events.emit(PromptCallEnded(command, call.name, argument, output.is_error, round(took_s, 3)))
         return self._gate.observe(call, _with_notes(output, permitted.notes), took_s)

@@ -34,6 +34,7 @@ from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, SignalReceived
 from ralph.values.tool_calls import describe_bug
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -331,12 +332,12 @@ class Takeup:
         self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
         while (end := process.end_before()) is None:
             self._ended = None
-            own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
+            own = None if job.max_budget_usd is None else plain(max(job.max_budget_usd - spent, 0.0))
             may_spend = min((usd for usd in (granted, own) if usd is not None), default=None)
             process.start(may_spend, checkout.objects)
             self._stop_process()
             end = self._watched(process, checkout)
-            self._ended = end = replace(end, cost_usd=end.cost_usd + self._unseen_usd)
+            self._ended = end = replace(end, cost_usd=plain(end.cost_usd + self._unseen_usd))
             if not self._worker.ask(functools.partial(self._spent, end.cost_usd, end.turns)):
                 raise self._lost()
             if end.limit != "max_budget_usd" or granted is None or may_spend == own or self._stop is not None:
@@ -371,7 +372,7 @@ class Takeup:
             seen = changed
             if is_new and time.monotonic() >= next_word:
                 spending = process.spending()
-                cost_usd = spending.cost_usd + self._unseen_usd
+                cost_usd = plain(spending.cost_usd + self._unseen_usd)
                 self._told_if_there(functools.partial(self._spent, cost_usd, spending.turns))
                 next_word = time.monotonic() + _TELL_EVERY_S
             if is_new and time.monotonic() >= self._next_checkpoint:

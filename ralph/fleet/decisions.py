@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.values.outcome import Outcome
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +107,7 @@ def grant_usd(left_usd: float, least_usd: float = LEAST_GRANT_USD) -> float:
     """How much of the `left_usd` of a set's budget one run may spend before it asks again. 0 if nothing is left. A run
     for which a grant did not suffice asks with the `least_usd` that it needs.
     """
-    return min(left_usd, max(left_usd / SHARE, least_usd)) if left_usd >= NOTHING_USD else 0.0
+    return plain(min(left_usd, max(left_usd / SHARE, least_usd))) if left_usd >= NOTHING_USD else 0.0
 
 
 def outcome_of(exit_code: int) -> Outcome:

@@ -43,6 +43,7 @@ from ralph.fleet.schema import (
     undelivered,
 )
 from ralph.values.outcome import UsageError
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,7 +196,7 @@ class FleetStore:
                 limits=limits_from(row.limits),
                 created_at=row.created_at,
                 counts={JobState(state): count for name, state, count, *_ in counted if name == row.name},
-                cost_usd=sum(cost for name, _, _, cost, _ in counted if name == row.name),
+                cost_usd=plain(sum(cost for name, _, _, cost, _ in counted if name == row.name)),
                 failed=sum(
                     failed
                     for name, state, _, _, failed in counted

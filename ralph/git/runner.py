@@ -22,7 +22,15 @@ from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import git_directory
-from ralph.machine.running_command import BlockSearch, CommandEnding, Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import (
+    STARTER_GONE,
+    UNSEEN_END,
+    BlockSearch,
+    CommandEnding,
+    Ended,
+    MemoryCapture,
+    RunningCommand,
+)
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -290,9 +298,9 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
                 f"git {command} printed more than {_MOST_OUTPUT_BYTES:,} bytes and was stopped"
             )
         case Ended.WITHOUT_SUPERVISOR:
-            raise CheckoutError(f"git {command} was killed", Outcome.API_UNAVAILABLE)
+            raise CheckoutError(f"git {command}: {UNSEEN_END}", Outcome.API_UNAVAILABLE)
         case Ended.NEVER_STARTED:
-            problem = f"git {command} was not started: the process that starts commands was killed"
+            problem = f"git {command} was not started: {STARTER_GONE}"
             raise CheckoutError(problem, Outcome.API_UNAVAILABLE)
 
 

@@ -60,7 +60,7 @@ class LoopBook:
 
     def elapsed_s(self) -> float:
         """The total running time of this loop in seconds, summed over all its processes."""
-        return self._before_s + self._world.clock.now_s() - self._started_s
+        return round(self._before_s + self._world.clock.now_s() - self._started_s, 3)
 
     def now(self) -> str:
         return self._world.clock.utc_now().isoformat()

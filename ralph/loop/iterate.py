@@ -135,7 +135,7 @@ class OuterLoop:
             result.exit_code,
             result.turns,
             result.cost_usd,
-            took_s=self.state.elapsed_s - current.elapsed_s,
+            took_s=round(self.state.elapsed_s - current.elapsed_s, 3),
         )
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
@@ -166,7 +166,7 @@ class OuterLoop:
             exit_code=result.exit_code,
             turns=result.turns,
             cost_usd=result.cost_usd,
-            duration_s=self._book.elapsed_s() - current.elapsed_s,
+            duration_s=round(self._book.elapsed_s() - current.elapsed_s, 3),
             commits=changes.commits + is_committed,
             files=tuple(map(self._world.redact, changes.files[:MOST_FILES_KEPT])),
             file_count=len(changes.files),

@@ -21,6 +21,7 @@ from ralph.loop.state import Phase, begun, snapshot_before
 from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback
 from ralph.retry.backoff import GiveUp, Wait, met_again
 from ralph.values.outcome import Outcome
+from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:
     from ralph.loop.book import LoopBook
@@ -167,9 +168,7 @@ class Iteration:
         a journal, from which they may come, has them as they are.
         """
         current = self._book.current
-        cost = None
-        if result.cost_usd is not None and current.earlier_cost_usd is not None:
-            cost = result.cost_usd + current.earlier_cost_usd
+        cost = total_usd((result.cost_usd, current.earlier_cost_usd))
         texts = {
             name: self._world.redact(getattr(result, name)) for name in ("last_words", "summary", "reason")
         }

@@ -15,6 +15,7 @@ from ralph.loop.values import IterationResult, LoopEnd
 from ralph.retry.backoff import GiveUp, Wait
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import dollar_limit, duration, time_limit
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from ralph.loop.state import LoopState
@@ -100,14 +101,16 @@ def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
     process gets at least 1 second.
     """
     limits = state.plan.limits
-    left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
+    left_usd = (
+        None if limits.max_budget_usd is None else plain(limits.max_budget_usd - (state.spent_usd or 0.0))
+    )
     left_s = None
     if limits.max_time_s is not None:
         rest_s = limits.max_time_s - elapsed_s
         left_s = max(rest_s - min(reserve_s(state), rest_s / 2), 1.0)
     # A resumed session has already spent a part of its own budget.
     used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
-    own_usd = None if own.max_budget_usd is None else own.max_budget_usd - used_usd
+    own_usd = None if own.max_budget_usd is None else plain(own.max_budget_usd - used_usd)
     return Share(
         _least(left_usd, own_usd),
         _least(left_s, own.max_time_s),

@@ -19,6 +19,7 @@ from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints 
 )
 from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
 from ralph.values.redaction import LookedCommit  # noqa: TC001 - `convert` reads the type hints at run time
+from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,9 +180,7 @@ class LoopState(Struct, frozen=True):
     def spent_usd(self) -> float | None:
         """The cost of all iterations in US dollars, or None if the cost of an iteration is unknown."""
         costs = [record.cost_usd for record in self.iterations]
-        costs += [self.current.cost_usd] if self.current is not None else []
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
+        return total_usd([*costs, *([] if self.current is None else [self.current.cost_usd])])
 
     @property
     def last(self) -> IterationRecord | None:

@@ -15,7 +15,14 @@ from ralph.machine.output_capture import StreamRedaction
 from ralph.machine.own_programs import own_program
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
-from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
+from ralph.machine.running_command import (
+    STARTER_GONE,
+    STILL_RUNS,
+    UNSEEN_END,
+    CommandEnding,
+    Ended,
+    RunningCommand,
+)
 from ralph.machine.terminal_text import readable_text
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -31,7 +38,6 @@ if TYPE_CHECKING:
 
 _GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
 _WAITING_FOR = "the check"
-_STILL_RUNS = "\n[something it started could not be stopped and still runs]"
 
 
 LOG_FILE = "check.log"
@@ -196,11 +202,11 @@ class UntilCheck:
             return CheckResult(None, problem="could not be started: it holds what no command line can")
         if ending.status == TRY_AGAIN and log.tail().startswith(NOT_STARTED):
             raise ShortageError("process")
-        note = "" if ending.is_all_gone else _STILL_RUNS
+        note = "" if ending.is_all_gone else f"\n[{STILL_RUNS}]"
         tail = log.tail(f"{note}\n{undone}" if undone else note)
         problem = _problem(ending, limit_s, self._limits)
         code = ending.status if problem is None else None
-        return CheckResult(code, tail, problem, self._clock.now_s() - started_s)
+        return CheckResult(code, tail, problem, round(self._clock.now_s() - started_s, 3))
 
     def _tell_all(self, *notes: str) -> None:
         for note in filter(None, notes):
@@ -229,9 +235,9 @@ def _problem(ending: CommandEnding, limit_s: float, limits: SandboxSettings) -> 
         case Ended.TIMED_OUT:
             return f"timed out after {limit_s:g} s"
         case Ended.WITHOUT_SUPERVISOR:
-            return "failed: it killed the process that supervises it, and all it had started was stopped"
+            return f"failed: {UNSEEN_END}; {ending.rest}"
         case Ended.NEVER_STARTED:
-            return "could not be started: the process that starts commands was killed"
+            return f"could not be started: {STARTER_GONE}"
         case _:
             why = limits.why_stopped(ending.how)
             return None if why is None else f"was stopped: {why}"

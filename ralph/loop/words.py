@@ -30,6 +30,7 @@ from ralph.values.events import Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.screen_text import counted, dollars, duration, in_one_line, time_limit
+from ralph.values.usage import plain, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -180,8 +181,7 @@ def at_present(state: LoopState, live: LiveIteration | None, now: datetime) -> L
     """
     current = state.current
     if current is not None and live is not None:
-        costs = current.cost_usd, live.run.cost_usd
-        cost = None if costs[0] is None or costs[1] is None else costs[0] + costs[1]
+        cost = total_usd((current.cost_usd, live.run.cost_usd))
         current = replace(current, turns=current.turns + live.run.answered, cost_usd=cost)
     return replace(state, current=current, elapsed_s=state.elapsed_s + _age_s(state.updated_at, now))
 
@@ -257,8 +257,10 @@ def left_of(state: LoopState) -> Left:
     begun = len(state.iterations) + (state.current is not None)
     return Left(
         None if limits.max_iterations is None else max(limits.max_iterations - begun, 0),
-        None if limits.max_budget_usd is None or spent is None else max(limits.max_budget_usd - spent, 0.0),
-        None if limits.max_time_s is None else max(limits.max_time_s - state.elapsed_s, 0.0),
+        None
+        if limits.max_budget_usd is None or spent is None
+        else plain(max(limits.max_budget_usd - spent, 0.0)),
+        None if limits.max_time_s is None else plain(max(limits.max_time_s - state.elapsed_s, 0.0)),
     )
 
 

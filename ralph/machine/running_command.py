@@ -125,6 +125,11 @@ class Ended(enum.Enum):
     ELSEWHERE = enum.auto()
 
 
+STARTER_GONE = "the process that starts commands is gone"
+"""Nobody has seen why: the command itself, an earlier one, the kernel or a person may have ended it."""
+UNSEEN_END = "how it ended is unknown, as the process that supervised it is gone"
+STILL_RUNS = "something it started could not be stopped and still runs"
+
 _WITHOUT_STATUS = {NEVER_STARTED: Ended.NEVER_STARTED, ELSEWHERE: Ended.ELSEWHERE}
 
 
@@ -138,6 +143,11 @@ class CommandEnding(Struct, frozen=True):
     """
     blocked_by: str = ""
     """The path of the file for which the command would have waited for ever, so that it was stopped before its time limit."""
+
+    @property
+    def rest(self) -> str:
+        """The end of a sentence about the command: whether its other processes were stopped."""
+        return "all it had started was stopped" if self.is_all_gone else STILL_RUNS
 
 
 class BlockSearch(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ralph.output.narration import describe_call
 from ralph.values import events as ev
 from ralph.values.screen_text import duration, in_one_line
-from ralph.values.usage import cost_usd
+from ralph.values.usage import cost_usd, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,12 +81,11 @@ def live_after(live: LiveRun, event: ev.Event, at_s: float, redact: Callable[[st
 
 
 def _after_attempt(live: LiveRun, event: ev.AttemptEnded) -> LiveRun:
-    cost = cost_usd(event.facts, event.tokens)
     return replace(
         live,
         answered=event.turn if event.kind is None else live.answered,
         wait=None,
-        cost_usd=None if cost is None or live.cost_usd is None else live.cost_usd + cost,
+        cost_usd=total_usd((live.cost_usd, cost_usd(event.facts, event.tokens))),
         tokens_in=live.tokens_in + event.tokens.prompt,
         tokens_out=live.tokens_out + event.tokens.output,
     )

@@ -206,9 +206,10 @@ class Narration:
             case ev.FinalTurnEntered():
                 yield self.color("yellow", f"[turn] Final turn: {_in_words(_WHY_FINAL, event.reason)}")
             case ev.TurnsCollapsed():
-                old = "none before" if event.old_max_turns is None else f"{event.old_max_turns} before"
-                collapsed = f"The limit is {counted(event.new_max_turns, 'turn')} now ({old})"
-                yield self.color("yellow", f"[turn] {collapsed}: {_in_words(_NO_USE, event.reason)}")
+                old = event.old_max_turns
+                limit = "there was no limit" if old is None else f"the limit was {counted(old, 'turn')}"
+                why = _in_words(_NO_USE, event.reason)
+                yield self.color("yellow", f"[turn] At most one more turn follows ({limit}): {why}")
             case ev.ReportAccepted():
                 color: Color = "green" if event.status == "success" else "yellow"
                 yield self.color(
@@ -224,6 +225,8 @@ class Narration:
         match event:
             case ev.RetryScheduled():
                 yield from self._retry(event)
+            case ev.ResponseRestarted():
+                yield self.color("yellow", "[retry] Retrying from beginning of response...")
             case ev.RetryRecovered():
                 yield self.color("green", f"[retry] Recovered after {event.retries} retries")
                 held, self._held = self._held or [], None
@@ -248,8 +251,6 @@ class Narration:
         yield self.color("yellow", attempt)
         if event.requested_wait_s is not None:
             yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.requested_wait_s)}s")
-        if event.restarts_response:
-            yield self.color("yellow", "[retry] Retrying from beginning of response...")
         self._held = []
 
     def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:

@@ -43,6 +43,7 @@ from ralph.sessions.history import KILLED, RUNNING
 from ralph.sessions.naming import title_from
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.resume_command import shell_word
+from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -129,7 +130,7 @@ def session_work(
         # The records after the damage may contain further costs.
         cost_usd=None
         if read.problem is not None
-        else _sum([run.cost_usd for run in own if run.answers or run.has_message]),
+        else total_usd(run.cost_usd for run in own if run.answers or run.has_message),
         budget_usd=None,
         time_limit_s=None,
         parts=tuple(parts),
@@ -218,7 +219,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         began_s=began_s,
         ended_s=now_s if facts.is_running else max(last_s, began_s),
         turns=sum(part.turns for part in parts),
-        cost_usd=_sum([part.cost_usd for part in parts]),
+        cost_usd=total_usd(part.cost_usd for part in parts),
         budget_usd=plan.limits.max_budget_usd,
         time_limit_s=plan.limits.max_time_s,
         parts=tuple(parts),
@@ -306,7 +307,7 @@ def _with_words(
         part = replace(
             part,
             turns=max(sum(run.turns for run in runs), part.turns),
-            cost_usd=_sum([run.cost_usd for run in runs]),
+            cost_usd=total_usd(run.cost_usd for run in runs),
         )
     words = getattr(one, "last_words", "") or (_answer(runs[-1]) if runs else "")
     reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
@@ -547,11 +548,6 @@ def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
 
 def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]:
     return (steps[0].at_s, steps[-1].at_s) if steps else (otherwise_s, otherwise_s)
-
-
-def _sum(costs: Sequence[float | None]) -> float | None:
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
 
 
 def moment_s(text: str | None) -> float | None:

@@ -22,6 +22,7 @@ from ralph.values.events import (
     ModelFallbackRecovered,
     ModelFallbackSucceeded,
     Notice,
+    ResponseRestarted,
     RetryExhausted,
     RetryRecovered,
     RetryScheduled,
@@ -29,6 +30,7 @@ from ralph.values.events import (
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, RetryAborted, TimeIsUp
 from ralph.values.screen_text import time_limit
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,6 +145,8 @@ def step(
     if isinstance(decision, Wait):
         events.append(_scheduled(state, decision, moment.policy.max_retries))
     events += _changes(state, choice, error)
+    if isinstance(error, StreamTransient) and not isinstance(decision, GiveUp):
+        events.append(ResponseRestarted())
     if isinstance(decision, GiveUp) and decision.is_early:
         events.append(Notice(f"giving up: {decision.reason}"))
     return _next_state(state, decision, choice), decision, tuple(events)
@@ -184,7 +188,7 @@ def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> 
 
 def waited(state: RetryState, wait: Wait) -> RetryState:
     """The state after a wait. All usable targets and keys may be asked again."""
-    return replace(state, retries=state.retries + 1, waited_s=state.waited_s + wait.seconds)
+    return replace(state, retries=state.retries + 1, waited_s=plain(state.waited_s + wait.seconds))
 
 
 def asked(state: RetryState, answer_tokens: int) -> RetryState:
@@ -266,7 +270,6 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
         kind=telling.failure.kind.value,
         message=str(error),
         requested_wait_s=wait.seconds if wait.from_server else None,
-        restarts_response=isinstance(error, StreamTransient),
         turn=state.turn,
         target=state.targets[telling.route.target].name,
     )

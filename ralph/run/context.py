@@ -322,6 +322,6 @@ def _make_diagnostics(
 
 def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:
     if isinstance(stop, TimeIsUp):
-        return ClockFired("run total", elapsed_s)
+        return ClockFired("run total", round(elapsed_s, 3))
     name = signal.Signals(stop.signal_number).name
     return Notice(f"{name}: stopping what runs; once more stops at once")

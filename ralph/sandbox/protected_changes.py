@@ -213,7 +213,7 @@ def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str
         return ""
     shown = _listed([path.removeprefix(f"{working_directory}/") for path in paths])
     return in_one_line(
-        f"[a run here was killed during a command. Since that command began, these were changed, and nothing was undone: "
+        f"[a run here broke off during a command. Since that command began, these were changed, and nothing was undone: "
         f"{shown}. They can make git and agents run programs: look at them]"
     )
 

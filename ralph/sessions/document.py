@@ -83,7 +83,7 @@ def session_export(
             "runs": len(history.own_runs),
             "turns": history.turns,
             "cost_usd": history.cost_usd,
-            "duration_s": sum(run["duration_s"] or 0 for run in runs if not run["is_copied"]),
+            "duration_s": round(sum(run["duration_s"] or 0 for run in runs if not run["is_copied"]), 3),
         },
     }
 

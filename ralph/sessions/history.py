@@ -33,7 +33,7 @@ from ralph.conversation.session import counted, replay
 from ralph.sessions.naming import title_from
 from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.usage import RunUsage, tokens_of
+from ralph.values.usage import RunUsage, tokens_of, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -122,7 +122,7 @@ class RunHistory(Struct, frozen=True, dict=True):
             for record in self.records
             if isinstance(record, EventRecord) and record.is_attempt
         ]
-        return _sum_of_known(attempts) if attempts else self._cost_of_answers()
+        return total_usd(attempts) if attempts else self._cost_of_answers()
 
     def _cost_of_answers(self) -> float | None:
         """The cost of the complete answers. Used for journals of format 1, which have no records of attempts."""
@@ -179,7 +179,7 @@ class SessionHistory(Struct, frozen=True):
     @property
     def cost_usd(self) -> float | None:
         """The cost of the session's own runs in US dollars, or None if the cost of a run is unknown."""
-        return _sum_of_known([run.cost_usd for run in self.own_runs])
+        return total_usd(run.cost_usd for run in self.own_runs)
 
     @property
     def has_message(self) -> bool:
@@ -297,8 +297,3 @@ def messages_of(records: Sequence[Record]) -> list[dict[str, Any]]:
         return []
     session = replay(records)
     return [json.loads(message.body) for message in Reading(session.shape).of(session.conversation).messages]
-
-
-def _sum_of_known(costs: Sequence[float | None]) -> float | None:
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None

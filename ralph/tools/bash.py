@@ -8,7 +8,14 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
+from ralph.machine.running_command import (
+    STARTER_GONE,
+    STILL_RUNS,
+    UNSEEN_END,
+    CommandEnding,
+    Ended,
+    RunningCommand,
+)
 from ralph.machine.starting import start_thread
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
@@ -37,7 +44,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     purpose = " ".join((arguments.get("description") or command).split())
     waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
     ending, capture = _ran(command, room, limit_s, waiting_for)
-    if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed the supervisor
+    if ending.how is Ended.NEVER_STARTED:
         ending, capture = _ran(command, room, limit_s, waiting_for)
     notes = _notes(ending, limit_s, room)
     if not ending.is_all_gone:
@@ -169,24 +176,25 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
     settings = room.settings
     match ending.how:
         case Ended.BY_ITSELF:
-            return [f"Exit code {ending.status}"] if ending.status else []
+            left = [] if ending.is_all_gone else [f"[{STILL_RUNS}]"]
+            return [*left, f"Exit code {ending.status}"] if ending.status else left
         case Ended.WITHOUT_SUPERVISOR:
             sentence = (
-                "the command killed the process that supervises it; all it had started was stopped. "
-                "How far it came is unknown: look at its effects"
+                f"{UNSEEN_END}; {ending.rest}. How far the command came is unknown: look at its effects"
             )
             return [f"[{sentence}]"]
         case Ended.NEVER_STARTED | Ended.ELSEWHERE:  # the latter was raised as an error
-            return ["[the command was not started: the process that starts commands was killed. Try again]"]
+            return [f"[the command was not started: {STARTER_GONE}. Try again]"]
         case Ended.TOO_MUCH_OUTPUT:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]
         case Ended.TOO_MANY_PROCESSES | Ended.TOO_MUCH_MEMORY:
-            return [f"[stopped: {settings.sandbox.why_stopped(ending.how)}; all it had started was stopped]"]
+            return [f"[stopped: {settings.sandbox.why_stopped(ending.how)}; {ending.rest}]"]
         case Ended.TIMED_OUT:
             most_ms = f"{settings.bash_max_timeout_s * 1000:.0f}"
+            stopped = "the command and all it started were stopped" if ending.is_all_gone else STILL_RUNS
             sentence = (
-                f"timed out after {limit_s:g} s; the command and all it started were stopped. "
+                f"timed out after {limit_s:g} s; {stopped}. "
                 f"Give a longer timeout (at most {most_ms} ms), or do less at once"
             )
             return [f"[{sentence}]"]

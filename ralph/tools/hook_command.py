@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import STARTER_GONE, Ended, MemoryCapture, RunningCommand
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import os_error_text
@@ -109,4 +109,4 @@ def problem_of(ending: CommandEnding, limit_s: float) -> str:
         case Ended.TOO_MUCH_MEMORY | Ended.TOO_MANY_PROCESSES:
             return "its processes exceeded a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"
         case _:
-            return "the process that starts commands was killed"
+            return STARTER_GONE

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from ralph.values.usage import total_usd
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -152,12 +154,15 @@ class RetryScheduled(Struct, frozen=True):
     requested_wait_s: float | None = None
     """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if the
     server requested no wait."""
-    restarts_response: bool = False
-    """True if the failed answer had status 2xx. Parts of such an answer may have been streamed already. The retry
-    requests the whole answer again."""
     turn: int = 1
     target: str = ""
     """The name of the target that reported the error."""
+
+
+class ResponseRestarted(Struct, frozen=True):
+    """An answer with status 2xx failed. Parts of it may have been streamed already. The next request, to the same
+    target or to another, asks for the whole answer again.
+    """
 
 
 class RetryRecovered(Struct, frozen=True):
@@ -427,8 +432,7 @@ class SessionTotal(Struct, frozen=True):
     """The cost of all runs in USD, or None if the cost of one of the runs is unknown."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
-        known = (self.cost_usd, ended.usage.cost_usd)
-        cost_usd = None if known[0] is None or known[1] is None else known[0] + known[1]
+        cost_usd = total_usd((self.cost_usd, ended.usage.cost_usd))
         return SessionTotal(self.turns + ended.num_turns, cost_usd)
 
 
@@ -490,6 +494,7 @@ Event = (
     | AttemptEnded
     | TurnAsked
     | RetryScheduled
+    | ResponseRestarted
     | RetryRecovered
     | RetryExhausted
     | ModelFallback

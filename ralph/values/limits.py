@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ralph.values.events import AttemptEnded
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS, SMALLER, Flag, Key, at_least
-from ralph.values.usage import cost_usd
+from ralph.values.usage import cost_usd, plain
 
 if TYPE_CHECKING:
     from typing import Annotated
@@ -82,7 +82,7 @@ class Budget:
 
     def emit(self, event: "Event") -> None:
         if isinstance(event, AttemptEnded):
-            self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
+            self.spent_usd = plain(self.spent_usd + (cost_usd(event.facts, event.tokens) or 0.0))
 
     def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
         """The maximum number of answer tokens that the rest of the budget can pay for. It is at most `requested`.

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ralph.values.models import ModelFacts
 
@@ -59,9 +59,8 @@ class RunUsage(Struct, frozen=True):
         """Returns the usage with `tokens` added to the tokens of `model`. `facts` are the known facts about the
         model.
         """
-        cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
-        total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
+        total = total_usd((before.cost_usd, cost_usd(facts, tokens)))
         return RunUsage({**self.by_model, model: ModelUsage(before.tokens + tokens, total, facts)})
 
     @property
@@ -71,9 +70,7 @@ class RunUsage(Struct, frozen=True):
     @property
     def cost_usd(self) -> float | None:
         """The cost of all models in USD, or None if the cost of one of the models is unknown."""
-        costs = [usage.cost_usd for usage in self.by_model.values()]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
+        return total_usd(usage.cost_usd for usage in self.by_model.values())
 
 
 def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
@@ -104,7 +101,22 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
         + tokens.cache_write_1h * price.cache_write_1h
         + tokens.cache_read * price.cache_read
     )
-    return millionths / 1e6
+    return plain(millionths / 1e6)
+
+
+def total_usd(costs: Iterable[float | None]) -> float | None:
+    """The sum of costs in USD, or None if one of them is unknown."""
+    total: float = 0
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost
+    return plain(total)
+
+
+def plain(number: float) -> float:
+    """The number to a billionth, without what floats add in sums: 0.15, not 0.15000000000000002."""
+    return round(number, 9)
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:

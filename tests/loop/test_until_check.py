@@ -111,7 +111,7 @@ def test_one_that_ends_its_supervisor_has_no_verdict(tmp_path) -> None:
     assert result.exit_code is None
     assert (
         result.problem
-        == "failed: it killed the process that supervises it, and all it had started was stopped"
+        == "failed: how it ended is unknown, as the process that supervised it is gone; all it had started was stopped"
     )
 
 

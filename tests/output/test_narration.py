@@ -77,12 +77,10 @@ def ended(outcome: Outcome = Outcome.COMPLETED, **fields: Any) -> ev.RunEnded:
             ["[retry] Attempt 1/4: 429 — waiting 7s", "[retry] Using retry-after: 7s"],
         ),
         (
-            retry(status=None, error_class="StreamTransient", restarts_response=True),
-            [
-                "[retry] Attempt 1/4: StreamTransient — waiting 2s",
-                "[retry] Retrying from beginning of response...",
-            ],
+            retry(status=None, error_class="StreamTransient"),
+            ["[retry] Attempt 1/4: StreamTransient — waiting 2s"],
         ),
+        (ev.ResponseRestarted(), ["[retry] Retrying from beginning of response..."]),
         (
             retry(wait_s=0.0, requested_wait_s=0.0),
             ["[retry] Attempt 1/4: 529 — waiting 0s", "[retry] Using retry-after: 0s"],
@@ -346,12 +344,12 @@ CALL = ToolCall("t1", "Bash", {"command": "make test"})
         (ev.FinalTurnEntered(4, "context"), "[turn] Final turn: the context is full"),
         (ev.FinalTurnEntered(4, "report"), "[turn] Final turn: no valid final report came"),
         (
-            ev.TurnsCollapsed(1, "report_failed", 10, 3),
-            "[turn] The limit is 3 turns now (10 before): the final report was not accepted",
+            ev.TurnsCollapsed(1, "report_failed", 10, 2),
+            "[turn] At most one more turn follows (the limit was 10 turns): the final report was not accepted",
         ),
         (
             ev.TurnsCollapsed(1, "no_report", None, 2),
-            "[turn] The limit is 2 turns now (none before): the answer was no final report",
+            "[turn] At most one more turn follows (there was no limit): the answer was no final report",
         ),
         (ev.ReportAccepted("tool_call", "success", 1, 1, None), "[report] success, by tool call"),
         (

@@ -19,7 +19,14 @@ from ralph.retry.loop import send_with_retry
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
-from ralph.values.events import AttemptEnded, RequestSent, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.events import (
+    AttemptEnded,
+    RequestSent,
+    ResponseRestarted,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+)
 from ralph.values.limits import Budget
 from ralph.values.ports import Interrupted, RetryAborted, SignalReceived, TimeIsUp
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, new_log, roster_of, text
@@ -104,7 +111,11 @@ def test_recovery_closes_the_chain_once_with_what_it_took() -> None:
     assert attempt.send() is HELLO
     assert attempt.events.of(RetryRecovered) == [RetryRecovered(2, 6, turn=1, attempt=3)]
     assert attempt.events.of(RetryExhausted) == []
-    assert [e.restarts_response for e in attempt.events.of(RetryScheduled)] == [False, True]
+    about_retries = [*attempt.events.of(RetryScheduled), *attempt.events.of(ResponseRestarted)]
+    assert [e for e in attempt.events.events if e in about_retries] == about_retries, (
+        "after the second failure"
+    )
+    assert [type(e) for e in about_retries] == [RetryScheduled, RetryScheduled, ResponseRestarted]
 
 
 @every_row(

@@ -38,6 +38,7 @@ from ralph.values.events import (
     ModelFallback,
     ModelFallbackSucceeded,
     Notice,
+    ResponseRestarted,
     RetryRecovered,
     RetryScheduled,
 )
@@ -70,6 +71,7 @@ REFUSED = HttpError(401, None, "")
 INVALID = HttpError(400, None, "bad")
 FORCED = HttpError(400, None, "", should_retry=True)
 BROKEN = StreamTransient("cut")
+BROKEN_LIMITED = StreamTransient("limited", error_type="rate_limit_error")
 HELLO = answer(text("hello"))
 
 
@@ -104,6 +106,8 @@ def after(state: RetryState, *errors: AgentError) -> RetryState:
 TOO_LONG = "the wait of 90s is over the maximum of 30s (retry.max_delay_s)"
 NO_TIME = "the time limit (--max-time) leaves no time to wait 2s"
 TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)
+TO_B_BROKEN = ModelFallback("a", "b", "stream", turn=1, attempt=1)
+BROKEN_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (rate_limit)")
 OTHER_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (auth)")
 
 
@@ -121,6 +125,36 @@ OTHER_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (auth)")
         pytest.param(asking(1), DOWN, off(), 99, GiveUp("retry is off"), [], id="off"),
         pytest.param(asking(1, 1), DOWN, off(), 99, MoveOn(), [TO_B], id="the next target"),
         pytest.param(asking(2, 1), REFUSED, off(), 99, MoveOn(), [OTHER_KEY], id="the next key"),
+        pytest.param(
+            asking(1),
+            BROKEN,
+            standard(),
+            99,
+            Wait(2.0),
+            [RetryScheduled, ResponseRestarted],
+            id="a broken stream",
+        ),
+        pytest.param(
+            asking(1, 1),
+            BROKEN,
+            off(),
+            99,
+            MoveOn(),
+            [TO_B_BROKEN, ResponseRestarted],
+            id="broken, the next target",
+        ),
+        pytest.param(
+            asking(2),
+            BROKEN_LIMITED,
+            off(),
+            99,
+            MoveOn(),
+            [BROKEN_KEY, ResponseRestarted],
+            id="broken, the next key",
+        ),
+        pytest.param(
+            asking(1), BROKEN, off(), 99, GiveUp("retry is off"), [], id="a broken stream, and no retry"
+        ),
         pytest.param(
             asking(1),
             HttpError(529, 90, ""),

@@ -55,7 +55,7 @@ def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> No
         (Ended.TOO_MUCH_OUTPUT, "it printed more than"),
         (Ended.TOO_MUCH_MEMORY, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
         (Ended.TOO_MANY_PROCESSES, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
-        (Ended.NEVER_STARTED, "the process that starts commands was killed"),
+        (Ended.NEVER_STARTED, "the process that starts commands is gone"),
     ],
 )
 def test_a_hook_that_did_not_end_by_itself_says_why(how: Ended, words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.values.models import MODELS, facts_of, max_tokens_for
-from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of
+from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of, total_usd
 from tests.rows import every_row
 
 MILLION = 1_000_000
@@ -29,6 +29,13 @@ def test_each_kind_of_token_has_its_price(tokens: TokenUsage, usd: float) -> Non
 @every_row(("prompt", "usd"), [(100_000, 0.01), (100_001, 0.0500005)])
 def test_a_long_prompt_prices_the_whole_request(prompt: int, usd: float) -> None:
     assert cost_usd(facts_of("claude-haiku-5-5"), TokenUsage(input=prompt)) == pytest.approx(usd)
+
+
+def test_a_sum_of_costs_has_no_digits_that_only_floats_add() -> None:
+    assert total_usd([0.1, 0.2]) == 0.3
+    assert total_usd([]) == 0.0
+    assert total_usd([0.1, None]) is None
+    assert cost_usd(facts_of("claude-opus-5-5"), TokenUsage(input=1, output=3, cache_read=7)) == 0.0000654
 
 
 def test_an_unknown_price_is_none_and_stays_none_in_the_sum() -> None:

@@ -27,7 +27,7 @@ from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import ToolCall, ToolDefinition
-from ralph.values.usage import TokenUsage, cost_usd, tokens_of
+from ralph.values.usage import TokenUsage, cost_usd, plain, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -295,7 +295,7 @@ def _estimate(asked: Sequence[tuple[Target, int]]) -> Finding:
         "probe",
         f"sends {requests}, at most {MOST_TOKENS} tokens for an answer: at most ${sum(most):.4f}{unpriced}",
         requests=len(asked),
-        most_usd=sum(most),
+        most_usd=plain(sum(most)),
     )
 
 
@@ -303,7 +303,7 @@ def _spent(spent: Sequence[float | None]) -> Finding:
     known = sum(cost for cost in spent if cost is not None)
     unknown = sum(cost is None for cost in spent)
     rest = f", and {unknown} of {len(spent)} at an unknown price" if unknown else ""
-    return ok("cost", f"the probe took ${known:.4f}{rest}", cost_usd=None if unknown else known)
+    return ok("cost", f"the probe took ${known:.4f}{rest}", cost_usd=None if unknown else plain(known))
 
 
 def _clock(skews: Sequence[float]) -> Finding:

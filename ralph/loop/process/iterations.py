@@ -20,6 +20,7 @@ from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.processes import OwnedProcess
+from ralph.machine.running_command import STILL_RUNS
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.settings.handover import LoopHandover, handed_over
 from ralph.values.outcome import Outcome
@@ -85,7 +86,7 @@ class RalphIterations:
             if shortage is None:
                 raise
             result = self._not_started(order.session_id, shortage)
-        return replace(result, duration_s=self._clock.now_s() - started_s)
+        return replace(result, duration_s=round(self._clock.now_s() - started_s, 3))
 
     def _ran(self, order: IterationOrder) -> IterationResult:
         # A new file for each process: an earlier result must not be mistaken for this one.
@@ -163,8 +164,7 @@ class RalphIterations:
             why = f"was killed by {_signal_name(ending.exit_code - 128)}"
             result = replace(result, setback=Setback.KILL, reason=why)
         if not ending.is_all_gone:
-            left = "something it started could not be stopped and still runs"
-            result = replace(result, reason="; ".join(filter(None, (result.reason, left))))
+            result = replace(result, reason="; ".join(filter(None, (result.reason, STILL_RUNS))))
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from ralph.machine.atomic_write import remove_leftovers
 from ralph.output.result_file import write_result_file
 from ralph.values import events as ev
-from ralph.values.usage import RunUsage, TokenUsage
+from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,7 +112,7 @@ METRICS = (
     _Metric(
         "ralph_last_write_time_seconds",
         (),
-        "Unix time at which this file was written, once a minute. Old, and no exit code: ralph was killed.",
+        "Unix time at which this file was written, once a minute. Old, and no exit code: ralph did not end by itself.",
     ),
 )
 
@@ -213,7 +213,7 @@ class _RunMetrics:
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             family = kind(name, about, labels=labels)
             for values, number in self._numbers[name].items():
-                family.add_metric(values, number)
+                family.add_metric(values, plain(number))
             yield family
         turns = self._report_turns
         within = [(str(float(most)), sum(turn <= most for turn in turns)) for most in TURN_BUCKETS]

@@ -101,7 +101,7 @@ def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve)
     [(first, is_error)] = results(server, 1)
     assert is_error
     assert (
-        "killed the process that supervises it; all it had started was stopped. How far it came is unknown"
+        "the process that supervised it is gone; all it had started was stopped. How far the command came is unknown"
         in first
     )
     [(second, is_error)] = results(server, 2)

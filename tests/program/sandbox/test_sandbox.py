@@ -214,10 +214,10 @@ def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_
         # People are told before the first request, whether or not the run has a command.
         before, call, _ = ran.stderr.partition("Bash")
         assert call
-        assert ("[notice] [a run here was killed" in before) is is_told
-        assert ran.stderr.count("[notice] [a run here was killed") == is_told
+        assert ("[notice] [a run here broke off" in before) is is_told
+        assert ran.stderr.count("[notice] [a run here broke off") == is_told
         assert ran.code == 0
-        note = "[a run here was killed during a command. Since that command began, these were changed, and nothing"
+        note = "[a run here broke off during a command. Since that command began, these were changed, and nothing"
         assert (f"{note} was undone: .mcp.json." in results(server, nth)[0][0]) is is_told
     assert (ralph.cwd / ".mcp.json").exists()
     assert not [*Path(ralph.environment["HOME"], ".local/state/ralph/running").iterdir()]

@@ -1,0 +1,1 @@
+/usr/bin/dev_appserver.py

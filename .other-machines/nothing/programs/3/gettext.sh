@@ -1,0 +1,1 @@
+/usr/bin/gettext.sh

@@ -1,0 +1,1 @@
+/usr/bin/git-credential-gcloud.sh

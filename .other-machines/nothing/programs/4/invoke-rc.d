@@ -1,0 +1,1 @@
+/sbin/invoke-rc.d

@@ -1,0 +1,1 @@
+/bin/dev_appserver.py

@@ -1,0 +1,1 @@
+/bin/env_parallel.csh

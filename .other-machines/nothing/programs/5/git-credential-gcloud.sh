@@ -1,0 +1,1 @@
+/bin/git-credential-gcloud.sh
