@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis seeds
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis seeds machines
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -50,6 +50,10 @@ nemesis:
 seeds:
 	$(PYTHON) quickstart.py test tests/test_mutants.py tests/test_seeds.py
 	.venv-dev/bin/python -m benchmarks.mutants --seeds $(SEEDS)
+
+# The tests on six machines that differ from this one: about an hour. MACHINES="nothing old-bubblewrap", "nothing -- tests/git"
+machines:
+	$(PYTHON) -m tests.other_machines $(MACHINES)
 
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null

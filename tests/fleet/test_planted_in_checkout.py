@@ -212,7 +212,7 @@ def test_a_credential_helper_is_not_taken_from_the_checkout(source: Repository, 
     with HttpRepository(tmp_path / "remote.git") as served:
         checkout = repositories.check_out(served.url, None, tmp_path / "job/checkout", "ralph/job")
         planted = program(checkout.directory / "bin/git-credential-of-the-user", marks)
-        source.environment["PATH"] += f":{planted.parent}"
+        source.environment["PATH"] = f"{planted.parent}:{source.environment['PATH']}"
         served.status = 401
         with pytest.raises(CheckoutError):
             checkout.push_branch(checkout.commit, "ralph/job", None)

@@ -239,7 +239,7 @@ def test_git_lfs_may_be_set_up_in_the_repository(repository: Repository, tmp_pat
     lfs.parent.mkdir()
     lfs.write_text("#!/bin/sh\n[ $1 = clean ] || exit 1\ncat > /dev/null\necho pointer\n")
     lfs.chmod(0o755)
-    repository.environment["PATH"] += f":{lfs.parent}"
+    repository.environment["PATH"] = f"{lfs.parent}:{repository.environment['PATH']}"
     repository.git("config", "filter.lfs.clean", "git-lfs clean -- %f")
     repository.git("config", "filter.lfs.required", "true")
     repository.write(".gitattributes", "*.big filter=lfs\n")
