@@ -95,6 +95,8 @@ class BoxPlan(Struct, frozen=True):
     """Notices for people."""
     places: GuardedPlaces | None = None
     """The places that the tools, and so commands, must not use."""
+    elsewhere: tuple[str, ...] = ()
+    """Further paths of unreadable places, on file systems that are mounted more than once."""
     writable: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     """Paths that are readable although they lie in an unreadable place."""
@@ -130,7 +132,7 @@ class BoxPlan(Struct, frozen=True):
         known = () if self.places is None else (*self.places.closed_homes, *self.places.unread)
         shared = os.path.realpath(TEMPORARY)
         kept = (path for path in known if os.path.dirname(path) != shared or os.path.lexists(path))  # noqa: PTH120 - strings throughout
-        return tuple(dict.fromkeys((*kept, *self.read_deny, *self.rules_deny)))
+        return tuple(dict.fromkeys((*kept, *self.read_deny, *self.rules_deny, *self.elsewhere)))
 
     def may_write(self, path: str) -> bool:
         """Whether a command may create or change the file at a path. The path must not contain symbolic links."""

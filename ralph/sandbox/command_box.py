@@ -26,6 +26,7 @@ from ralph.machine.starting import start_confined, start_process
 from ralph.places.gather import PACKAGE_CACHES, GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import filtered
+from ralph.places.mounts import other_paths
 from ralph.places.table import CACHES, FILTERED, READ_ONLY
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
@@ -161,6 +162,7 @@ class CommandBox:
             empty=tuple(one for one in parts.empty if os.path.realpath(one) == one and os.path.exists(one)),
             has_own_temporary=parts.has_own_temporary and os.path.realpath(TEMPORARY) == TEMPORARY,
         )
+        parts = replace(parts, elsewhere=other_paths(parts.unreadable, _mounts()))
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
         state = next(iter(state_directories(environment, home_directories(environment), None)))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.
@@ -542,6 +544,15 @@ def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:
     """Yields the directories above a path, up to one of `tops`, which is not among them."""
     while (path := os.path.dirname(path)) not in tops and path != "/":
         yield path
+
+
+def _mounts() -> str:
+    """The mounts that this process sees. Empty on a system without /proc."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a string
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _home_of(programs: str) -> str:
