@@ -62,7 +62,7 @@ PLACES = (
     "test_protected_files.py",
     "test_landlock_rules.py",
 )
-ROOTS = ("test_protected_roots.py", "test_nested_repositories.py")
+ROOTS = ("test_protected_roots.py", "test_nested_repositories.py", "test_configuration_behind_links.py")
 COMMANDS = (
     "test_kill_below.py",
     "test_launcher.py",
@@ -737,7 +737,7 @@ MUTANTS = (
     Mutant(
         "repository-aims-the-key",
         "a ralph.toml in the working directory cannot set base_url",
-        "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place)\n",
+        "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place, cwd)\n",
         "",
         SETTINGS,
     ),

@@ -344,7 +344,9 @@ def _settings_files(
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     mcp_files = map(Path, plan.mcp_files)
-    files = files_of_loop(environment, Path(plan.directory), config_file, recorded, mcp_files)
+    files = files_of_loop(
+        environment, Path(plan.directory), config_file, recorded, mcp_files, reach=_reach(plan)
+    )
     for path in changed_since(recorded):
         problem = f"{path} was changed since the loop began: what it said then counts to its end"
         events.emit(Notice(problem, is_vital=True))
@@ -354,8 +356,12 @@ def _settings_files(
 def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> LoopPlan:
     if plan.settings_files is not None:
         return plan
-    reach = [Path(plan.directory), *map(Path, plan.added_directories)]
-    return replace(plan, settings_files=recorded_files(files, reach))
+    return replace(plan, settings_files=recorded_files(files, (Path(plan.directory), *_reach(plan))))
+
+
+def _reach(plan: LoopPlan) -> tuple[Path, ...]:
+    """The directories besides the working directory that an iteration may write."""
+    return tuple(map(Path, plan.added_directories))
 
 
 def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
@@ -363,7 +369,7 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
     the content from the beginning of the loop. Reads the user's own file again. Raises CannotError.
     """
     try:
-        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
+        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings, _reach(plan))
     except ClaudeFileError:
         if plan.claude_files is None:
             raise
@@ -385,7 +391,7 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
     try:
-        return load_settings(flags, environment, Path(plan.directory), config_file, files)
+        return load_settings(flags, environment, Path(plan.directory), config_file, files, reach=_reach(plan))
     except SettingsError as error:
         if error.so_far is None:
             raise

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ralph.machine.planted_link import links_and_file
 from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
@@ -48,6 +49,8 @@ _MOST_NESTED = 10_000
 """The maximum number of folders in which git directories are looked for. The look takes 10 ms for a thousand. With more, no
 command starts."""
 _GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
+_OWN_FILES = ("{config}/ralph/config.toml",)
+_AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 PACKAGE = str(Path(__file__).parents[1])
 PACKAGE_CACHES = "ralph/packages"
 """The place of the package caches of all checkouts, below the user's own cache."""
@@ -72,10 +75,14 @@ def gather_places(
     git = git_places(roots, environment, os.getuid())
     writable = (*roots, *given, *always_writable(environment), *git.granted, *git.parts)
     outside = LinkResolver(writable).outside
+    known = {"~": homes, **xdg_bases(homes, environment)}
+    own = (path for template in _OWN_FILES for path in expanded(template, known))
+    named = (str(path.absolute()) for path in configuration if path is not None)
     bases = {
         "root": tuple(roots),
         "~": homes,
-        "configuration": tuple(str(path) for path in configuration if path is not None),
+        "configuration": tuple(_ways((*named, *own))),
+        "settings of agents": tuple(_ways(path for one in _AGENTS for path in expanded(one, known))),
         "state": tuple(state_directories(environment, homes, session_directory)),
         "package": (PACKAGE,),
         "prefix": python_prefixes(),
@@ -89,7 +96,7 @@ def gather_places(
         "given": given,
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
     }
-    known = {**bases, **xdg_bases(homes, environment)}
+    known = {**known, **bases}
     git_files = _git_files(homes, environment)
     known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, outside))
     for name, templates in PATTERNS.items():
@@ -121,6 +128,11 @@ def always_writable(environment: Mapping[str, str]) -> tuple[str, ...]:
     caches = xdg_bases(home_directories(environment), environment)["cache"]
     packages = [f"{cache}/{PACKAGE_CACHES}" for cache in caches if cache.startswith("/")]
     return tuple(dict.fromkeys(map(os.path.realpath, paths_with(WRITABLE, {"packages": packages}))))
+
+
+def _ways(files: Iterable[str]) -> dict[str, None]:
+    """The files, the links on the way to each, and where they really are: a link may lead into the work."""
+    return dict.fromkeys(path for file in files for path in (file, *links_and_file(file)))
 
 
 def named_in(

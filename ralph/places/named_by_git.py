@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH112, PTH113, PTH115, PTH116, PTH118, PTH120
+# ruff: noqa: PTH112, PTH113, PTH116, PTH118, PTH120
 """Finds the files in the work that git's configuration names: further configuration, which commands must not change, and
 programs, which are the project's own code. It runs no program.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.planted_link import links_and_file
 from ralph.machine.repository import beginning_of, directory_named_in, is_within_any
 from ralph.places.git_config import ATTRIBUTES, WORKTREE, settings_with_paths
 
@@ -25,7 +26,6 @@ _HOOKS = "core.hookspath"
 # Git reads ten files deep (MAX_INCLUDE_DEPTH in its config.c).
 _MOST_DEEP = 10
 _MOST_FILES = 1_000
-_MOST_LINKS = 40
 _MOST_SHOWN = 3
 # The times of files are those of the kernel's last tick, which takes 10 ms at most (CONFIG_HZ).
 _TICK_NS = 10_000_000
@@ -58,7 +58,7 @@ def work_named_by_git(
     ]
     pending += [(file, root, 0) for file in user_files for root in roots]
     for file, _, _ in pending:
-        configuration |= dict.fromkeys(one for one in _ways(file) if one != file)
+        configuration |= dict.fromkeys(one for one in links_and_file(file) if one != file)
     read = set[tuple[str, str]]()
     for file, tree, depth in pending:
         if (file, tree) in read or len(read) >= _MOST_FILES:
@@ -68,11 +68,11 @@ def work_named_by_git(
             if _INCLUDES.fullmatch(name):
                 # As git does, from the directory of the name, also if that is a link.
                 included = _path(value, os.path.dirname(file), home)
-                configuration |= dict.fromkeys(_ways(included))
+                configuration |= dict.fromkeys(links_and_file(included))
                 if depth < _MOST_DEEP:
                     pending.append((included, tree, depth + 1))
             elif name == ATTRIBUTES:
-                configuration |= dict.fromkeys(_ways(_path(value, tree, home)))
+                configuration |= dict.fromkeys(links_and_file(_path(value, tree, home)))
             elif name != WORKTREE:
                 words = [value] if name == _HOOKS else _WORD.findall(value)
                 programs |= dict.fromkeys(_path(word, tree, home) for word in words)
@@ -118,31 +118,6 @@ def _working_tree(directory: str) -> str:
 
 def _path(value: str, directory: str, home: str) -> str:
     return os.path.join(directory, f"{home}{value[1:]}" if value.startswith("~/") else value)
-
-
-def _ways(path: str) -> list[str]:
-    """The symbolic links on the way to a file, and at last the file itself, if it is no directory and no ring of links. No path
-    contains links but as its last part.
-    """
-    found: list[str] = []
-    parts, place = path.split("/")[::-1], ""
-    while parts and len(found) < _MOST_LINKS:
-        part = parts.pop()
-        if part in {"", "."}:
-            continue
-        if part == "..":
-            place = place.rpartition("/")[0]
-            continue
-        try:
-            target = os.readlink(f"{place}/{part}")
-        except OSError:  # no link, or nothing
-            place = f"{place}/{part}"
-            continue
-        found.append(f"{place}/{part}")
-        place = "" if target.startswith("/") else place
-        parts += target.split("/")[::-1]
-    is_file = not parts and not os.path.isdir(place or "/")
-    return [*found, place] if is_file else found
 
 
 def _hooks_in(directory: str) -> Iterator[str]:

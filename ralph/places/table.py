@@ -89,6 +89,7 @@ _BASES = (
     "home in a root",
     "closed home",
     "named by git",
+    "settings of agents",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
     *"checkout path editable gitconfig mixed".split(),
     "mixed files",
@@ -408,7 +409,7 @@ ROWS: tuple[PlaceRow, ...] = (
     PlaceRow(("**/.git",), _GIT, (*_OBEYED, UNQUOTED), _USE_GIT, source="gitrepository-layout(5)"),
     PlaceRow(("**/ralph.toml",), "is ralph's own configuration", _OBEYED, _ASK_TO_CHANGE, source=_SPEC),
     PlaceRow(
-        ("**/.claude/settings*.json",),
+        ("**/.claude/settings*.json", "{settings of agents}"),
         "says what agents may do here",
         _OBEYED,
         _ASK_TO_CHANGE,

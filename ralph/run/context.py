@@ -197,7 +197,8 @@ def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Pat
     config_file = Path(options.config_file) if options.config_file is not None else None
     of_loop = options.of_loop
     files = None if of_loop is None else of_loop.files
-    settings = load_settings(options.settings, environment, cwd, config_file, files)
+    reach = tuple(map(Path, options.writable))
+    settings = load_settings(options.settings, environment, cwd, config_file, files, reach=reach)
     if of_loop is not None:
         settings = replace(settings, claude_files=of_loop.claude_files)
     if options.is_restricted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ def build_guards(
     try:
         files = around.settings.claude_files
         if files is None:
-            files = read_claude_files(around.cwd, around.environment, options.claude_settings)
+            reach = tuple(map(Path, options.writable))
+            files = read_claude_files(around.cwd, around.environment, options.claude_settings, reach)
         documents = [document_of(file) for file in files]
         has_files = guards_in_short(files) or _may_be_misspelt(documents)
     except ClaudeFileError as error:

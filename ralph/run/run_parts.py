@@ -29,6 +29,7 @@ from ralph.run.wiring import (
     with_sandbox_limits,
 )
 from ralph.sandbox.box_plan import with_denied_reads
+from ralph.settings.merge import refuse_reached
 from ralph.values.events import Notice
 
 if TYPE_CHECKING:
@@ -205,6 +206,8 @@ def _open_tools(
     """
     writable = options.writable or (old.writable if old is not None else ())
     if writable != options.writable:
+        config_file = None if options.config_file is None else Path(options.config_file)
+        refuse_reached(around.settings, around.environment, around.cwd, config_file, writable)
         plan = plan_sandbox(around, writable)
     if rules.guards.judge is not None and plan.is_confined:
         # What rules deny to read as a whole, commands do not see.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.repository import up_to_repository_root
-from ralph.settings.files import leads_through
+from ralph.settings.files import leads_through_any
 from ralph.values.claude_file import ClaudeFile
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _MOST_BYTES = 1_000_000
 """The maximum size of a file. A cloned repository may contain files of any size. Nobody writes rules that need more
@@ -37,11 +37,13 @@ class ClaudeFileError(CannotError):
 
 
 def read_claude_files(
-    cwd: Path, environment: Mapping[str, str], option: str | None = None
+    cwd: Path, environment: Mapping[str, str], option: str | None = None, reach: Sequence[Path] = ()
 ) -> tuple[ClaudeFile, ...]:
-    """Reads all settings files that exist, and the value of `--settings`. Raises ClaudeFileError."""
+    """Reads all settings files that exist, and the value of `--settings`. `reach` are the directories besides `cwd` that an
+    agent may write. Raises ClaudeFileError.
+    """
     found = []
-    for kind, path in _places(cwd, environment):
+    for kind, path in _places(cwd, environment, reach):
         data = _read(path)
         if data is not None:
             found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data, str(path))))
@@ -70,7 +72,7 @@ def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
     )
 
 
-def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _places(cwd: Path, environment: Mapping[str, str], reach: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """The kinds and the paths of the files to look for.
 
     Each path occurs once, even if the home directory is the working directory.
@@ -83,7 +85,7 @@ def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Pa
     home = Path(environment.get("HOME", ""))
     path = home / _USER_FILE
     if home.is_absolute() and path not in known:
-        yield ("project" if leads_through(path, cwd) else "user"), path
+        yield ("project" if leads_through_any(path, (cwd, *reach)) else "user"), path
 
 
 def _from_option(text: str, cwd: Path) -> ClaudeFile:

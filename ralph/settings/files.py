@@ -5,13 +5,14 @@ tables and keys. Each error is one line that names the file. `toml_file.py` read
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - decoded by its hints
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.planted_link import way_to
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 LOCAL_FILE = "ralph.toml"
 """The path of a repository's own settings file, relative to the working directory."""
-_MOST_LINKS = 40
-"""The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
 
 
 class RecordedFile(Struct, frozen=True):
@@ -37,8 +36,8 @@ class SettingsFile(Struct, frozen=True):
 
     path: Path
     is_trusted: bool
-    """False if the file is in the working directory, or if its path leads through the working directory. A
-    repository's author or an agent may have written such a file. A file that the user named is always trusted."""
+    """False if the file is in the working directory or another one that the agent may write, or if its path leads through
+    one. A repository's author or an agent may have written such a file. A file that the user named is always trusted."""
     data: bytes | None
     """The content of the file, or None if the file does not exist."""
     is_named: bool = False
@@ -53,13 +52,15 @@ def find_settings_files(
     config_file: Path | None,
     known: Mapping[str, bytes | None] = MappingProxyType({}),
     mcp_files: Iterable[Path] = (),
+    *,
+    reach: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
     """Returns one `SettingsFile` for each place where a settings file may be. The order is from the lowest to the
     highest precedence. If a file does not exist, its `data` is None.
 
     `config_file` is the path given with `--config`. `known` maps the paths of files that were read before to their
     contents; these files are not read again. `mcp_files` are the paths of files with MCP servers, which come last in
-    the result. Raises SettingsFileError.
+    the result. `reach` are the directories besides `cwd` that an agent may write. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -70,11 +71,11 @@ def find_settings_files(
     user_file = user_settings_path(environment)
     local_file = cwd / LOCAL_FILE
     named_file = None if config_file is None else cwd / config_file
-    places = {} if user_file is None else {user_file: not leads_through(user_file, cwd)}
+    places = {} if user_file is None else {user_file: not leads_through_any(user_file, (cwd, *reach))}
     places[local_file] = False
     for path, is_trusted in places.items():
         # An untrusted file that `--config` names is read only once, as the trusted file that the user chose.
-        if is_trusted or named_file is None or not _is_same(named_file, path):
+        if is_trusted or named_file is None or not is_same_file(named_file, path):
             files.append(file_at(path, is_trusted=is_trusted))
     if named_file is not None:
         files.append(file_at(named_file, is_trusted=True, is_named=True))
@@ -88,32 +89,18 @@ def leads_through(path: Path, directory: Path) -> bool:
     If so, anyone who can write to the directory can decide to which file the path leads. The result is also True if
     the path has too many links.
     """
-    fence = os.path.realpath(directory)
-    inside = fence.rstrip(os.sep) + os.sep
-    at, links = os.sep, 0
-    left = [*reversed(path.parts[1:])]
-    while left:
-        part = left.pop()
-        if part == os.pardir:
-            at = os.path.dirname(at)  # noqa: PTH120 - without links by now
-            continue
-        here = os.path.join(at, part)  # noqa: PTH118 - the path is walked as the system walks it
-        if here.startswith(inside):
-            return True
-        try:
-            target = os.readlink(here)  # noqa: PTH115 - strings throughout
-        except OSError:  # it is not a link, or it does not exist
-            at = here
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            return True  # the system would not follow more links either
-        at = os.sep if target.startswith(os.sep) else at
-        left += reversed([one for one in Path(target).parts if one != os.sep])
-    return False
+    inside = os.path.realpath(directory).rstrip(os.sep) + os.sep
+    try:
+        return any(place.startswith(inside) for place, _ in way_to(str(path)))
+    except OSError:
+        return True
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def leads_through_any(path: Path, directories: Iterable[Path]) -> bool:
+    return any(leads_through(path, directory) for directory in directories)
+
+
+def is_same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:

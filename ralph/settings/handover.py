@@ -20,7 +20,7 @@ from ralph.settings.files import (
     RecordedFile,
     SettingsFile,
     find_settings_files,
-    leads_through,
+    leads_through_any,
 )
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
@@ -39,7 +39,7 @@ def recorded_files(files: Iterable[SettingsFile], reach: Sequence[Path]) -> tupl
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
-        if not file.is_trusted or any(leads_through(file.path, directory) for directory in reach)
+        if not file.is_trusted or leads_through_any(file.path, reach)
     )
 
 
@@ -49,12 +49,14 @@ def files_of_loop(
     config_file: Path | None,
     recorded: Iterable[RecordedFile],
     mcp_files: Iterable[Path] = (),
+    *,
+    reach: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
     """Returns the settings files of a loop and the files with MCP servers. For a recorded file, uses the recorded
-    content. Reads all other files now. Raises SettingsFileError.
+    content. Reads all other files now. `reach` is as in `find_settings_files`. Raises SettingsFileError.
     """
     known = {file.path: _data(file.text) for file in recorded}
-    return find_settings_files(environment, cwd, config_file, known, mcp_files)
+    return find_settings_files(environment, cwd, config_file, known, mcp_files, reach=reach)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:

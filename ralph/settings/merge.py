@@ -19,8 +19,10 @@ from ralph.settings.files import (
     SettingsFile,
     find_settings_files,
     flattened,
+    is_same_file,
     keys_at_any_depth,
     leads_through,
+    leads_through_any,
 )
 from ralph.settings.tables import (
     ALLOWED,
@@ -113,17 +115,19 @@ def load_settings(
     cwd: Path,
     config_file: Path | None,
     files: Sequence[SettingsFile] | None = None,
+    *,
+    reach: Sequence[Path] = (),
 ) -> Settings:
     """Reads each source once, and merges the sources.
 
     Raises `SettingsError` for the first invalid value, even if another source overrides this value. `flags` maps
     names in `BY_NAME` to values. None means that the flag was not given. `config_file` is the path given with
     `--config`. `files` are the files that a loop has read for all its iterations. If `files` is None, the files are
-    read now.
+    read now. `reach` are the directories besides `cwd` that an agent may write.
     """
     # The flags come first, because a mistake is most likely in what the user has just typed.
     from_flags = _flag_layer(flags, cwd)
-    layers = _file_layers(environment, cwd, config_file, files)
+    layers = _file_layers(environment, cwd, config_file, files, reach)
     layers.stronger.extend((_environment_layer(environment, cwd), from_flags))
     given: _Layer = {name: one for layer in layers.trusted for name, one in layer.items()}
     ignored = _tighten(given, layers)
@@ -132,6 +136,7 @@ def load_settings(
     settings = _settings(flags, given, layers, environment)
     remarks = (*ignored, *_lacking_tools(given, settings.mcp), *settings.remarks)
     settings = replace(settings, remarks=remarks)
+    refuse_reached(settings, environment, cwd, config_file, settings.sandbox.write)
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
@@ -142,6 +147,30 @@ def load_settings(
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
     return settings
+
+
+def refuse_reached(
+    settings: Settings,
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    reach: Iterable[str],
+) -> None:
+    """Raises SettingsError if the user's own file has set something, and one of the directories `reach`, which commands may
+    write, decides what it says. A file that `--config` names too is what the user has chosen.
+    """
+    user_file = user_settings_path(environment)
+    if user_file is None or not any(str(user_file) in origin for origin in settings.origins.values()):
+        return
+    home = environment.get("HOME", "")
+    for place in reach:
+        directory = Path(f"{home}/{place[2:]}" if place.startswith("~/") else place)
+        is_named = config_file is not None and is_same_file(cwd / config_file, user_file)
+        if not is_named and leads_through(user_file, directory):
+            raise SettingsError(
+                f"{user_file} does not count, as commands may write {directory}, through which it is found: "
+                "put it elsewhere, or pass this file by --config"
+            )
 
 
 def _settings(
@@ -192,16 +221,17 @@ def _file_layers(
     cwd: Path,
     config_file: Path | None,
     files: Sequence[SettingsFile] | None,
+    reach: Sequence[Path],
 ) -> _Layers:
     user_file = user_settings_path(environment)
-    # If the user's own file lies in the working directory too, it is no use to name it in the advice.
-    is_usable = user_file is not None and not leads_through(user_file, cwd)
+    # If an agent can write the user's own file too, it is no use to name it in the advice.
+    is_usable = user_file is not None and not leads_through_any(user_file, (cwd, *reach))
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
     try:
-        found = find_settings_files(environment, cwd, config_file) if files is None else files
+        found = find_settings_files(environment, cwd, config_file, reach=reach) if files is None else files
         for file in (one for one in found if not one.is_mcp):
-            layer = _file_layer(file, user_place)
+            layer = _file_layer(file, user_place, cwd)
             if not file.is_trusted:
                 layers.untrusted.append(layer)
             elif file.is_named:
@@ -213,7 +243,7 @@ def _file_layers(
     return layers
 
 
-def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
+def _file_layer(file: SettingsFile, user_place: str, cwd: Path) -> _Layer:
     """The values from one file. Some keys are not allowed in an untrusted file. If such a key is in the file, the
     error tells the user to set it in `user_place`.
     """
@@ -222,7 +252,7 @@ def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
         return {}
     document = parsed(path, file.data)
     if not file.is_trusted:
-        _refuse_untrusted(document, path, user_place)
+        _refuse_untrusted(document, path, user_place, cwd)
     flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
     layer = {
         name: _decoded(BY_NAME[name], raw, str(path), path.parent)
@@ -235,7 +265,7 @@ def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
     return layer
 
 
-def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) -> None:
+def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str, cwd: Path) -> None:
     refused = {name: other_places(key, name) for key, name in keys_at_any_depth(document)}
     names = [name for name, places in refused.items() if places is not None]
     if not names:
@@ -243,8 +273,9 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) 
     # The name of a key in a target (`targets.base_url`) says more than the name of the list (`targets`).
     name = max(names, key=lambda one: one.count("."))
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
+    where = "the working directory" if leads_through(path, cwd) else "a directory that commands may write"
     raise SettingsError(
-        f"{path}: {name!r} does not count in the working directory, where a cloned repository or an agent could have "
+        f"{path}: {name!r} does not count in {where}, where a cloned repository or an agent could have "
         f"written it: {listed}, or pass this file by --config"
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ralph.settings.claude_files import read_claude_files
 from ralph.settings.files import SettingsFile, leads_through
 from ralph.settings.handover import LoopHandover, handed_over, taken_over
 from ralph.values.claude_file import ClaudeFile
@@ -56,6 +57,17 @@ def test_a_path_leads_through_a_directory_by_links_of_any_kind(place, path, expe
 
 def test_everything_is_beneath_the_root() -> None:
     assert leads_through(Path("/etc/c.toml"), Path("/"))
+
+
+def test_the_users_file_for_agents_is_a_projects_one_where_an_agent_can_write_it(place) -> None:
+    (place / "in/settings.json").write_text("{}")
+    (place / "out/.claude").symlink_to("../in")
+    environment, work = {"HOME": str(place / "out")}, place / "out/deep"
+    kinds = [
+        [one.kind for one in read_claude_files(work, environment, None, reach)]
+        for reach in ((), (place / "in",))
+    ]
+    assert kinds == [["user"], ["project"]]
 
 
 FILES = (

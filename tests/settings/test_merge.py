@@ -419,6 +419,34 @@ def test_local_file_passed_by_config_is_trusted(world: World) -> None:
         assert settings.model.base_url == "http://localhost:1"
 
 
+@pytest.mark.parametrize("link", [".config", ".config/ralph", ".config/ralph/config.toml"])
+def test_the_users_file_does_not_count_where_an_added_directory_decides_what_it_says(
+    world: World, tmp_path: Path, link: str
+) -> None:
+    home, added = tmp_path / "home", tmp_path / "dotfiles"
+    world.user_file.write_text('sandbox.mode = "off"')
+    (home / link).rename(added)
+    if link.endswith(".toml"):
+        file, added = added, tmp_path / "folder"
+        added.mkdir()
+        file.rename(added / "config.toml")
+        (home / link).symlink_to(added / "config.toml")
+    else:
+        (home / link).symlink_to(added)
+    assert load_settings({}, world.environment, world.cwd, None).sandbox.mode == "off"
+    with pytest.raises(
+        SettingsError, match=r"'sandbox\.mode' does not count in a directory that commands may write"
+    ):
+        load_settings({}, world.environment, world.cwd, None, reach=(added,))
+    assert (
+        load_settings({}, world.environment, world.cwd, world.user_file, reach=(added,)).sandbox.mode == "off"
+    )
+    writable = {"sandbox.write": (str(added),)}
+    with pytest.raises(SettingsError, match="does not count, as commands may write"):
+        load_settings(writable, world.environment, world.cwd, None)
+    assert load_settings(writable, world.environment, world.cwd, world.user_file).sandbox.mode == "off"
+
+
 def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may_stand(world: World) -> None:
     others = [key for key in KEYS if key.in_repository is None]
     assert set(TRUSTED_ONLY) < {key.name for key in others}

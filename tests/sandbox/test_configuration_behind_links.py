@@ -1,0 +1,117 @@
+"""ralph's own configuration, and the settings of agents, lie in a root behind links, as in a repository of dotfiles, or in a
+folder of a root. Each row is tried at both levels of the sandbox with a command, and without one with Write.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.places.test_one_table import LEVELS
+from tests.tools.conftest import Tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MINE = "canary of mine"
+# A link in the home and what it leads to in the dotfiles, the file there, and where the user finds it.
+LAYOUTS = {
+    "the folder": (".config/ralph", "ralph/.config/ralph", "config.toml"),
+    "the file": (".config/ralph/config.toml", "config.toml", ""),
+    "above the folder": (".config", "config", "ralph/config.toml"),
+    "agents": (".claude", "claude", "settings.json"),
+    "one file of agents": (".claude/settings.json", "settings.json", ""),
+    "the file of --config": ("mine.toml", "named/mine.toml", ""),
+}
+# $F is the real file.
+CHANGES = {
+    "written": "echo evil >$F",
+    "replaced": "echo evil >x; mv -f x $F",
+    "removed": "rm -f $F",
+}
+# $D is the folder of the real file, which is not the root itself.
+FOLDERS = {
+    "a link in its place": "cp -r $D x; echo evil >x/$N; mv $D old; ln -s $PWD/x $D",
+    "another folder in its place": "cp -r $D x; echo evil >x/$N; mv $D old; mv x $D",
+    "a file in its place": "mv $D old; echo evil >$D",
+    "nothing in its place": "mv $D old",
+}
+
+
+def made(tmp_path: Path, layout: str) -> tuple[Path, Path, Path]:
+    """Makes a home. Returns it, the file as the user names it, and the real file."""
+    home, (link, target, rest) = tmp_path / "home", LAYOUTS[layout]
+    real = home / "dotfiles" / target / rest
+    for directory in (real.parent, (home / link).parent, home / "work"):
+        directory.mkdir(parents=True, exist_ok=True)
+    real.write_text(MINE)
+    (home / link).symlink_to(home / "dotfiles" / target)
+    return home, home / link / rest, real
+
+
+def tools_with(
+    home: Path, level: str | None, root: str = "dotfiles", named: str = "mine.toml"
+) -> Iterator[Tools]:
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    work, writable = home / "work", (home / root,)
+    settings: dict[str, Any] = {"cwd": work, "environment": environment, "writable": writable}
+    if level is not None:
+        plan = plan_box(SandboxSettings(), environment, (work, *writable), work)
+        if level == "landlock":
+            plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
+        if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
+            pytest.skip(f"no {level} here")
+        settings["box_plan"] = plan
+    tools = Tools(work, **settings, configuration=(home / named,))
+    yield tools
+    tools.box.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_command_changes_a_settings_file_behind_a_link(
+    tmp_path: Path, layout: str, change: str, level: str
+) -> None:
+    home, file, real = made(tmp_path, layout)
+    for tools in tools_with(home, level):
+        tools.call("Bash", {"command": f"cd {home}/dotfiles; F={real}; {CHANGES[change]}"})
+        assert file.read_text() == MINE
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["agents", "above the folder"])
+def test_no_command_makes_a_settings_file_behind_a_link(tmp_path: Path, layout: str, level: str) -> None:
+    home, file, real = made(tmp_path, layout)
+    real.unlink()
+    for tools in tools_with(home, level):
+        tools.call("Bash", {"command": f"echo evil >{real}; echo evil >{real.parent}/settings.local.json"})
+        assert not file.exists()
+        assert layout != "agents" or not (file.parent / "settings.local.json").exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_command_replaces_a_link_on_the_way(tmp_path: Path, level: str) -> None:
+    """The user's link leads to another link, in the work."""
+    home, file, real = made(tmp_path, "the file")
+    real.rename(home / "dotfiles/real.toml")
+    real.symlink_to("real.toml")
+    for tools in tools_with(home, level):
+        tools.call("Bash", {"command": f"cd {home}/dotfiles; echo evil >x; ln -sfn x {real}"})
+        assert file.read_text() == MINE
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_tools_refuse_it_too(tmp_path: Path, layout: str) -> None:
+    home, file, real = made(tmp_path, layout)
+    for tools in tools_with(home, None):
+        assert "is not written" in tools.call("Write", {"file_path": str(real), "content": "evil"}).content
+        assert file.read_text() == MINE
+        is_shown = MINE in tools.call("Read", {"file_path": str(real)}).content
+        assert is_shown == ("agents" in layout)  # a project's settings for agents may be read too
