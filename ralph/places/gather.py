@@ -29,7 +29,7 @@ from ralph.places.home_needs import (
 )
 from ralph.places.link_resolver import LinkResolver
 from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
-from ralph.places.places import names_at, places_of, xdg_bases
+from ralph.places.places import directories_above, names_at, places_of, xdg_bases
 from ralph.places.state import named_state_directories
 from ralph.places.table import COMPARED, FILTERED, PATTERNS, WRITABLE, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -218,10 +218,16 @@ class GuardedFiles:
     """
 
     def __init__(
-        self, guard: str, roots: Sequence[str], git_directories: Sequence[str], paths: Iterable[str] = ()
+        self,
+        guard: str,
+        roots: Sequence[str],
+        git_directories: Sequence[str],
+        paths: Iterable[str] = (),
+        *,
+        writable: Iterable[str] = (),
     ) -> None:
         """`git_directories` are those that commands may write. `.git` at the top of each root counts as one too. `paths`
-        are the guard's paths (`GuardedPlaces.guarded`).
+        are the guard's paths (`GuardedPlaces.guarded`). `writable` are the other directories that commands may write.
         """
         own = (os.path.join(root, ".git") for root in roots)
         self.outer = tuple(dict.fromkeys((*own, *git_directories)))
@@ -238,6 +244,9 @@ class GuardedFiles:
         self._names = [os.path.split(path) for path in dict.fromkeys(names)]
         self._tops = {root for root in roots if not any(is_within(root, one) for one in roots if one != root)}
         self._paths = tuple(paths)
+        tops = (*roots, *self.outer, *writable)
+        self.folders = {above: None for path in self._paths for above in _between(tops, path)}
+        """The folders between a directory that commands may write and a path of the guard in it, outer ones first."""
         self.look_for_nested()
 
     @property
@@ -298,6 +307,8 @@ class GuardedFiles:
             yield directory, "around"
         for directory in filter(_is_directory, self.git_directories):
             yield from self._found_in(directory)
+        for path in self.folders:
+            yield path, "around"
         for path in self._paths:
             yield path, "tree"
         for above, name in self._names:
@@ -322,6 +333,14 @@ class GuardedFiles:
         for entry in self._entries:
             if entry.rpartition("/")[0] in open_folders:
                 yield f"{directory}/{entry}", "tree"
+
+
+def _between(tops: Iterable[str], path: str) -> Sequence[str]:
+    around = [top for top in tops if is_within(path, top) and path != top]
+    if not around:
+        return ()
+    top = min(around, key=len)
+    return [one for one in directories_above(path) if is_within(one, top) and one != top][::-1]
 
 
 def _directories_in(directory: str) -> list[str]:

@@ -104,9 +104,11 @@ def changes_of(
     after: Mapping[str, Entry],
     git_directories: Sequence[str],
     removable: Container[str] = (),
+    folders: Container[str] = (),
 ) -> Iterator[Change]:
     """Yields the changes to undo. A directory comes before its content. `removable` are the directories that a
-    command may remove: git itself removes that of a linked worktree.
+    command may remove: git itself removes that of a linked worktree. `folders` only have protected files in them: a new one
+    is no change, but a link in its place is.
 
     For a missing git directory, yields a single change and none for its content, because a removed repository cannot
     be restored. For a new directory in a forbidden place, yields a single change that covers the directory and its
@@ -121,7 +123,8 @@ def changes_of(
         if new is None and path in removable:
             continue
         if old is None and new is not None:
-            if may_be_made(path, new, git_directories):
+            is_folder = path in folders and new.kind in (_DIRECTORY, "file")
+            if is_folder or may_be_made(path, new, git_directories):
                 continue
             made.append(path)
             yield Change(path, None, new)

@@ -52,14 +52,21 @@ class ProtectedFiles:
     """The protected files of one run. Not thread-safe. All methods but `close` read the disk."""
 
     def __init__(
-        self, roots: Sequence[str], git_directories: Sequence[str], state: str, paths: Iterable[str] = ()
+        self,
+        roots: Sequence[str],
+        git_directories: Sequence[str],
+        state: str,
+        paths: Iterable[str] = (),
+        *,
+        writable: Iterable[str] = (),
     ) -> None:
         """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
         commands may write. All are absolute and contain no symbolic links. `state` is ralph's state directory, which
         need not exist: one directory in it holds what commands wrote to protected files, and one the description of
-        protected files while a command runs. `paths` are further files and directories to compare.
+        protected files while a command runs. `paths` are further files and directories to compare. `writable` are
+        the other directories that commands may write.
         """
-        self._files = GuardedFiles(COMPARED, roots, git_directories, paths)
+        self._files = GuardedFiles(COMPARED, roots, git_directories, paths, writable=writable)
         self._kept_in = f"{state}/undone"
         self._mark = CommandMark(running_below(state), (*roots, *self._files.outer))
         self._known: dict[str, Entry] = {}
@@ -164,7 +171,8 @@ class ProtectedFiles:
 
     def _changes(self) -> list[Change]:
         found = self._found()
-        return [*changes_of(self._known, found, self.git_directories, self._files.removable)]
+        files = self._files
+        return [*changes_of(self._known, found, self.git_directories, files.removable, files.folders)]
 
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}

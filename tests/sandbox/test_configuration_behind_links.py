@@ -115,3 +115,35 @@ def test_the_tools_refuse_it_too(tmp_path: Path, layout: str) -> None:
         assert file.read_text() == MINE
         is_shown = MINE in tools.call("Read", {"file_path": str(real)}).content
         assert is_shown == ("agents" in layout)  # a project's settings for agents may be read too
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_folder_that_did_not_exist_may_be_made_and_a_link_in_its_place_may_not(
+    tmp_path: Path, level: str
+) -> None:
+    home = made(tmp_path, "the file")[0]
+    for tools in tools_with(home, level, named="dotfiles/new/r.toml"):
+        made_again = tools.call(
+            "Bash", {"command": f"mkdir {home}/dotfiles/new; echo x >{home}/dotfiles/new/x"}
+        )
+        assert "undone" not in made_again.content
+        assert (home / "dotfiles/new/x").exists()
+        tools.call("Bash", {"command": f"cd {home}/dotfiles; echo evil >new/r.toml; rm -r new"})
+        tools.call(
+            "Bash", {"command": f"cd {home}/dotfiles; rm -rf new; mkdir x; echo evil >x/r.toml; ln -s x new"}
+        )
+        assert not (home / "dotfiles/new/r.toml").exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", FOLDERS)
+@pytest.mark.parametrize("layout", ["the folder", "agents", "the file of --config"])
+def test_a_folder_around_a_settings_file_stays_what_it_is(
+    tmp_path: Path, layout: str, change: str, level: str
+) -> None:
+    home, file, real = made(tmp_path, layout)
+    for folder in (real.parent, *(one for one in real.parent.parents if one.parent.name == "dotfiles")):
+        for tools in tools_with(home, level):
+            script = f"cd {home}/dotfiles; D={folder}; N={real.relative_to(folder)}; {FOLDERS[change]}"
+            tools.call("Bash", {"command": script})
+            assert file.read_text() == MINE
