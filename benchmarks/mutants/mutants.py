@@ -752,8 +752,8 @@ MUTANTS = (
     Mutant(
         "fleet-trusts-the-jobs-programs",
         "programs on PATH in the folder of the job are not run",
-        "environment_for_git(calls.seams.environment, directory.parent)",
-        "environment_for_git(calls.seams.environment, directory)",
+        "environment_for_git(calls.seams, directory.parent)",
+        "environment_for_git(calls.seams, directory)",
         FLEET_GIT,
     ),
     Mutant(

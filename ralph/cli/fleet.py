@@ -152,7 +152,7 @@ def work(
     from ralph.git.runner import git_program  # noqa: PLC0415 - not needed for --help
 
     # Without git, each job would end for good within a second.
-    git_program(os.environ.get("PATH", os.defpath))
+    git_program(os.environ, ())
     with _opened(db, begins_after=True) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():

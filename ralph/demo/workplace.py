@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from ralph.machine.own_programs import own_program
+from ralph.machine.own_programs import own_program, search_outside
 
 RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
 
@@ -40,7 +40,7 @@ def _git() -> str | None:
         here = Path.cwd()  # the user's directory, while the demo works elsewhere
     except FileNotFoundError:
         here = None
-    return own_program("git", os.environ.get("PATH", os.defpath), here)
+    return own_program("git", search_outside(os.environ, () if here is None else (here,)))
 
 
 def make_environment(room: Path, *, is_new: bool = True) -> dict[str, str]:

@@ -149,7 +149,7 @@ class WorkerGit(Git):
         `directory`.
         """
         own = {"GIT_DIR": str(directory)} if variables is None else variables
-        environment = environment_for_git(calls.seams.environment, directory.parent)
+        environment = environment_for_git(calls.seams, directory.parent)
         super().__init__(calls.seams, directory, {**environment, **own}, _OPTIONS, repository=repository)
         self._calls = calls
         self.url = repository

@@ -108,7 +108,7 @@ class Push:
         if os.path.normpath(self._ref) != self._ref:
             raise CheckoutError(f"{self.target.branch!r} is no name of a branch")
         # It reads the user's configuration, and a relative path of a remote is relative to the checkout.
-        self._asking = Git(git.seams, git.top, environment_for_git(git.seams.environment, git.top))
+        self._asking = Git(git.seams, git.top, environment_for_git(git.seams, git.top))
 
     def urls(self) -> list[str]:
         """The addresses to push to. Raises CheckoutError if an address leads to a repository that the agent may have

@@ -19,7 +19,7 @@ from ralph.git.blocking_files import blocking_file
 from ralph.git.settings import ALWAYS, GitSettings, settings_from
 from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
-from ralph.machine.own_programs import own_program, trusted_directories
+from ralph.machine.own_programs import own_program, search_outside, trusted_directories
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import git_directory
 from ralph.machine.running_command import (
@@ -35,7 +35,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
@@ -84,6 +84,8 @@ class GitSeams(Struct, frozen=True):
     """The token that git gets if a server asks for a password."""
     late: list[float] = field(default_factory=list)
     """When local calls did not end in time, by the clock."""
+    writable: tuple[Path | str, ...] = ()
+    """The places that commands may write, besides the checkout."""
 
     def limit_s(self, wanted_s: float, *, is_remote: bool) -> float:
         """The time limit of the next call, in seconds: `wanted_s`, or less if ralph must end soon."""
@@ -171,6 +173,7 @@ class Git:
         name, seams = arguments[0], self.seams
         limit_s = seams.limit_s(limit_s, is_remote=is_remote)
         environment = {**self.environment, **(variables or {})}
+        program = git_program(environment, (self.directory, *seams.writable))
         token = seams.token
         options = self.options if token is None else (*self.options, *token.options)
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
@@ -184,7 +187,7 @@ class Git:
                 source.seek(0)
                 for _ in range(2):  # an iteration may have killed the supervisor
                     process = seams.supervisor.start(
-                        [git_program(environment["PATH"]), "--no-pager", *options, *arguments],
+                        [program, "--no-pager", *options, *arguments],
                         cwd=self.directory,
                         environment=environment,
                         grace_s=_GRACE_S,
@@ -240,28 +243,30 @@ class CheckoutGit(Git):
             # Git uses the first `core.gitProxy`: a later one does not replace it.
             "GIT_PROXY_COMMAND": seams.environment.get("GIT_PROXY_COMMAND", ""),
         }
-        super().__init__(seams, top, environment_for_git(seams.environment, top) | ours)
+        super().__init__(seams, top, environment_for_git(seams, top) | ours)
         self.top = top
         self.settings: GitSettings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
         self.options = (*options, *self.settings.arguments)
 
 
-def git_program(search_path: str) -> str:
-    """The absolute path of git. Raises CheckoutError if there is none in the absolute entries of `search_path`."""
-    program = own_program("git", search_path, None)
+def git_program(environment: Mapping[str, str], places: Iterable[Path | str]) -> str:
+    """The absolute path of git. Raises CheckoutError if PATH leads to none except through `places` and other places that
+    commands may write.
+    """
+    program = own_program("git", search_outside(environment, places))
     if program is None:
         raise CheckoutError(
-            "there is no git program on PATH (a directory inside the checkout does not count); install git"
+            "there is no git program on PATH (a directory that commands may write does not count); install git"
         )
     return program
 
 
-def environment_for_git(base: Mapping[str, str], work: Path) -> dict[str, str]:
-    """The environment variables for ralph's git calls. `base` are the variables of the user. Programs on PATH inside
-    `work` are not run, because an agent may have made them.
+def environment_for_git(seams: GitSeams, work: Path) -> dict[str, str]:
+    """The environment variables for ralph's git calls. Programs on PATH in `work` or in another place that commands may
+    write are not run, because an agent may have made them.
     """
-    ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
-    search_path = trusted_directories(ours.get("PATH", os.defpath), work)
+    ours = {name: value for name, value in seams.environment.items() if name not in _NOT_OURS}
+    search_path = trusted_directories(search_outside(ours, (work, *seams.writable)))
     return environment_for_commands(ours) | {
         # Git looks there for its helper programs, ssh and a shell.
         "PATH": os.pathsep.join(search_path),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ralph.loop.record import FileRecord
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopPlan
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.prompt.piped_input import SilentPipe
 
     Workplace = GitCheckout | PlainDirectory
@@ -81,20 +82,18 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
     """Locks the checkout until the `with` block ends, so that no other loop works on it. Yields the checkout and the
     lock. Raises CheckoutError and Interrupted.
     """
-    seams = GitSeams(context.command_environment, context.supervisor, context.waiter, context.clock)
     own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
+    search = _search(context, plan)
+    seams = GitSeams(
+        context.command_environment, context.supervisor, context.waiter, context.clock, writable=search.roots
+    )
     checkout = open_checkout(
         context.directory,
         plan.plan_file,
         seams,
         own_paths=own_paths,
         writable=writable,
-        search=program_search(
-            context.command_environment,
-            (context.directory, *writable),
-            repository_top(context.directory),
-            context.settings.sandbox,
-        ),
+        search=search,
         warn=context.warn,
         start=context.box.start,
         redactor=context.redactor,
@@ -107,6 +106,15 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         yield checkout, lock
     finally:
         lock.close()
+
+
+def _search(context: LoopContext, plan: LoopPlan) -> ProgramSearch:
+    return program_search(
+        context.command_environment,
+        (context.directory, *plan.added_directories),
+        repository_top(context.directory),
+        context.settings.sandbox,
+    )
 
 
 def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
@@ -267,4 +275,5 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         box=context.box,
         tell=context.tell,
         limits=context.settings.sandbox,
+        search=_search(context, plan),
     )

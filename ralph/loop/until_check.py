@@ -14,7 +14,6 @@ from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import StreamRedaction
 from ralph.machine.own_programs import own_program
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.repository import repository_top
 from ralph.machine.running_command import (
     STARTER_GONE,
     STILL_RUNS,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
     from ralph.values.ports import Clock, Waiter
 
@@ -150,12 +150,13 @@ class UntilCheck:
         clock: Clock,
         grace_s: float = _GRACE_S,
         box: CommandBox,
+        search: ProgramSearch,
         tell: Callable[[str], None] = lambda _text: None,
         limits: SandboxSettings | None = None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` can replace. `supervisor` runs the check
-        in the sandbox `box`. `tell` gets notices for people. `limits` are the
+        in the sandbox `box`. `search` says where bash is looked for. `tell` gets notices for people. `limits` are the
         limits of `supervisor`, or None for the default.
         """
         self._command = command
@@ -163,6 +164,7 @@ class UntilCheck:
         self._folder = folder
         self._environment = environment
         self._box = box
+        self._search = search
         self._tell = tell
         self._limits = limits or SandboxSettings()
         self._redact = redact
@@ -218,8 +220,7 @@ class UntilCheck:
         return error.strerror or type(error).__name__
 
     def _followed(self, log: CheckLog, limit_s: float, environment: Mapping[str, str]) -> CommandEnding:
-        work = repository_top(self._directory) or self._directory
-        shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
+        shell = own_program("bash", self._search) or "/bin/sh"
         process = self._supervisor.start(
             [shell, "-c", self._command],
             cwd=self._directory,

@@ -1,15 +1,111 @@
-"""Finds the programs that ralph itself starts: Python interpreters and programs on PATH. Programs inside the agent's
-repository are not used, because an agent may have put them there. This rule does not apply to the model's commands,
-for which the shell searches the user's PATH.
+"""Finds the programs that ralph itself starts: Python interpreters and programs on PATH. No program is used to which a
+path leads through a place that commands may write, because a command may have put the program or a link there. This
+rule does not apply to the model's commands, for which the shell searches the user's PATH.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.planted_link import way_to
+from ralph.machine.repository import is_within, is_within_any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+TEMPORARY_PREFIX = "ralph-tmp-"
+"""How the names of the temporary directories begin that commands may write."""
 
 _ABOVE_PACKAGE = str(Path(__file__).absolute().parents[2])
+PACKAGE_CACHES = "ralph/packages"
+"""The place of the package caches of all checkouts, below the user's own cache."""
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - nothing is made there
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is made there
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+# A fleet worker gets a new checkout with each job.
+_MOST_SEARCHES = 64
+
+
+class ProgramSearch(Struct, frozen=True):
+    """Where ralph looks for its own programs, and where it takes none from."""
+
+    search_path: str = ""
+    """The directories to look in, separated as in PATH."""
+    roots: tuple[str, ...] = ()
+    """The directories that commands may write, without symbolic links."""
+    temporary: tuple[str, ...] = ()
+    """The directories for temporary files, without symbolic links. Only what nobody else can replace is used there."""
+
+    def root_around(self, path: str) -> str | None:
+        """The place that commands may write and through which the absolute path `path` leads: through its own
+        directories, through each link and through what a link names.
+        """
+        return next(filter(None, (self._root_of(place) for place, _ in _way(path))), None)
+
+    def is_safe(self, path: str) -> bool:
+        """Whether neither a command nor, in a temporary directory, another user can replace what the path names."""
+        return not any(
+            self._root_of(place) or self._is_open(place, is_link=is_link) for place, is_link in _way(path)
+        )
+
+    def _root_of(self, place: str) -> str | None:
+        # Who may write the root directory may write all programs: there is none that could be used instead.
+        return next((root for root in self.roots if root != os.sep and is_within(place, root)), None)
+
+    def _is_open(self, place: str, *, is_link: bool) -> bool:
+        if place in self.temporary or not is_within_any(place, self.temporary):
+            return False
+        is_of_session = os.path.basename(place).startswith(TEMPORARY_PREFIX)  # noqa: PTH119 - strings throughout
+        return is_of_session or _others_can_replace(place, is_link=is_link)
+
+
+def _way(path: str) -> Iterator[tuple[str, bool]]:
+    with suppress(OSError):  # more links than the system follows: nothing can be started by this path
+        yield from way_to(path)
+
+
+def _others_can_replace(place: str, *, is_link: bool) -> bool:
+    """Whether a place in a temporary directory belongs to another user, can be written by one, or is not there yet."""
+    try:
+        status = os.lstat(place)
+    except OSError:
+        return True
+    is_open = bool(status.st_mode & _WRITABLE_BY_OTHERS) and not is_link
+    return is_open or status.st_uid not in (0, os.geteuid())
+
+
+def search_outside(environment: Mapping[str, str], places: Iterable[Path | str]) -> ProgramSearch:
+    """A search in the PATH of `environment`, outside of `places`, of the caches for commands' packages and of the
+    directories for temporary files.
+    """
+    caches = package_caches(environment)
+    roots = dict.fromkeys(
+        os.path.realpath(place) for place in (*places, _SHARED_MEMORY, *filter(None, (caches,)))
+    )
+    given = environment.get("TMPDIR", "")
+    temporary = dict.fromkeys(map(os.path.realpath, (*_TEMPORARY, given) if given else _TEMPORARY))
+    search_path = environment.get("PATH", os.defpath)
+    return ProgramSearch(search_path, tuple(map(str, roots)), tuple(map(str, temporary)))
+
+
+def package_caches(environment: Mapping[str, str]) -> str | None:
+    """The directory of the caches for the packages of commands, one for each checkout. None if the environment names no
+    home.
+    """
+    home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):
+        if not home.startswith("/"):
+            return None
+        base = f"{home}/.cache"
+    return f"{os.path.realpath(base)}/{PACKAGE_CACHES}"
 
 
 def own_python(statement: str, *arguments: str) -> list[str]:
@@ -33,28 +129,29 @@ def _kept_options() -> list[str]:
     return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
 
 
-def own_program(name: str, search_path: str, work: Path | None) -> str | None:
-    """The absolute path of an executable in one of the directories of `search_path`, or None if there is none. Skips
-    empty and relative entries. If `work` is not None, also skips directories inside `work`, because a repository or
-    an agent can put programs there.
+@lru_cache(_MOST_SEARCHES)
+def own_program(name: str, search: ProgramSearch) -> str | None:
+    """The absolute path of an executable in one of the directories of a search, or None if there is none. Skips empty and
+    relative entries, and programs that commands can replace. A process looks once, so that nothing that a command does
+    later changes the answer.
     """
-    for directory in trusted_directories(search_path, None):
+    for directory in absolute_entries(search.search_path):
         path = os.path.join(directory, name)  # noqa: PTH118 - a Path for each directory takes ten times as long
-        # Symbolic links are resolved last, because that takes ten times as long as a look for the program.
-        if os.access(path, os.X_OK) and Path(path).is_file() and not (work and lies_in(directory, work)):
+        # Links are followed last, because that takes longer than a look for the program.
+        if os.access(path, os.X_OK) and Path(path).is_file() and search.is_safe(path):
             return path
     return None
 
 
-def trusted_directories(search_path: str, work: Path | None) -> list[str]:
-    """The entries of a PATH in which ralph may look for its own programs. These are the absolute entries outside of
-    `work`, or all absolute entries if `work` is None.
-    """
-    absolute = [entry for entry in search_path.split(os.pathsep) if entry.startswith(os.sep)]
-    if work is None:
-        return absolute
-    top = _real(str(work))
-    return [entry for entry in absolute if not _real(entry).startswith(top)]
+@lru_cache(_MOST_SEARCHES)
+def trusted_directories(search: ProgramSearch) -> tuple[str, ...]:
+    """The entries of PATH in which ralph's own programs may look for further ones. A process looks once."""
+    return tuple(one for one in absolute_entries(search.search_path) if search.is_safe(one))
+
+
+def absolute_entries(search_path: str) -> list[str]:
+    """The entries of a PATH that are neither empty nor relative."""
+    return [entry for entry in search_path.split(os.pathsep) if entry.startswith(os.sep)]
 
 
 def lies_in(path: str, work: Path) -> bool:

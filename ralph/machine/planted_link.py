@@ -72,6 +72,7 @@ def way_to(path: str) -> Iterator[tuple[str, bool]]:
         try:
             target = os.readlink(place)  # noqa: PTH115 - strings throughout
         except OSError:  # no link, or not there
+            yield place, False
             here = place
             yield place, False
             continue

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from subprocess import Popen
     from typing import Self
 
-    from ralph.machine.trusted_programs import Candidate, Choice, ProgramSearch, Version
+    from ralph.machine.own_programs import ProgramSearch
+    from ralph.machine.trusted_programs import Candidate, Choice, Version
 
 REINSTALL = f"python -m pip install --force-reinstall {RIPGREP.wanted}, with ralph's Python"
 _NEEDED = (15, 2)

@@ -15,27 +15,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.loading import short_digest
-from ralph.machine.own_programs import trusted_directories
-from ralph.machine.repository import is_within
+from ralph.machine.own_programs import ProgramSearch, absolute_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Version = tuple[int, ...]
 """The numbers of a version. The empty one is older than all others, and stands for an unknown one."""
-
-
-class ProgramSearch(Struct, frozen=True):
-    """Where the system's programs are looked for, and where none is taken from."""
-
-    search_path: str = ""
-    """The directories to look in, separated as in PATH."""
-    roots: tuple[str, ...] = ()
-    """The directories that commands may write, without symbolic links."""
-
-    def root_around(self, path: str) -> str | None:
-        # Who may write the root directory may write all programs: there is none that could be used instead.
-        return next((root for root in self.roots if root != os.sep and is_within(path, root)), None)
 
 
 PACKAGES_ONLY = ProgramSearch()
@@ -192,7 +178,7 @@ def candidates(package: Package, search: ProgramSearch) -> Iterator[Candidate]:
     order matters, because the security rules of a distribution may allow only its own program.
     """
     seen = set()
-    for directory in trusted_directories(search.search_path, None):
+    for directory in absolute_entries(search.search_path):
         path = f"{directory}/{package.program}"
         if not os.access(path, os.X_OK) or not os.path.isfile(path):  # noqa: PTH113 - a Path takes ten times as long
             continue

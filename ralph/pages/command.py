@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.opened_file import open_regular_file
-from ralph.machine.own_programs import own_program
+from ralph.machine.own_programs import own_program, search_outside
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
 from ralph.output.result_file import result_file_problem, write_result_file
@@ -151,7 +151,7 @@ def _open(path: Path, environment: Mapping[str, str], tell: Callable[[str], None
     has_display = is_mac or any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     name = "open" if is_mac else "xdg-open"
     work = repository_top(Path.cwd()) or Path.cwd()
-    program = own_program(name, environment.get("PATH", os.defpath), work) if has_display else None
+    program = own_program(name, search_outside(environment, (work,))) if has_display else None
     if program is None:
         why = f"there is no program {name}" if has_display else "there is no display"
         tell(f"the page is not opened: {why}")

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ralph.machine.own_programs import PACKAGE_CACHES
 from ralph.machine.planted_link import links_and_file
 from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
@@ -52,8 +53,6 @@ _GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 PACKAGE = str(Path(__file__).parents[1])
-PACKAGE_CACHES = "ralph/packages"
-"""The place of the package caches of all checkouts, below the user's own cache."""
 
 
 def gather_places(

@@ -30,9 +30,11 @@ def commits_of_run(
     *,
     waiter: Waiter,
     clock: Clock,
+    writable: tuple[str, ...] = (),
 ) -> tuple[LookedCommit, ...]:
     """Where secrets are in the commits of the current branch since `since_s`, in seconds of the epoch. Commits that could
-    not be looked through are missing. `environment` is that of commands, without credentials.
+    not be looked through are missing. `environment` is that of commands, without credentials. No git is used from
+    `writable`, the places that commands may write.
     """
     try:
         top = repository_top(cwd)
@@ -41,7 +43,9 @@ def commits_of_run(
         with closing(
             CommandSupervisor(environment_for_commands(environment), most_processes=0)
         ) as supervisor:
-            git = CheckoutGit(top, GitSeams(environment, supervisor, waiter, clock), FOR_ALL)
+            git = CheckoutGit(
+                top, GitSeams(environment, supervisor, waiter, clock, writable=writable), FOR_ALL
+            )
             if git.resolved("HEAD") is None:
                 return ()
             return look_through(git, [f"--since=@{int(since_s)}", "HEAD"], redactor)

@@ -365,6 +365,7 @@ class PreparedRun:
         if not may_have_moved(around.cwd, self._began_s):
             return ()
         from ralph.run.commit_look import commits_of_run  # noqa: PLC0415 - most runs end without a commit
+        from ralph.run.wiring import search_for_programs  # noqa: PLC0415 - it belongs to the line above
 
         return commits_of_run(
             around.cwd,
@@ -373,6 +374,7 @@ class PreparedRun:
             around.redactor,
             waiter=around.waiter,
             clock=around.clock,
+            writable=search_for_programs(around, self.parts.tools.writable).roots,
         )
 
     def close(self) -> None:

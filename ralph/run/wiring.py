@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ralph.api.target_clients import TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
@@ -167,10 +168,15 @@ def begin_sandbox_trial(around: Surroundings, writable: Sequence[str]) -> None:
     """Starts to test whether bubblewrap works, unless the user wants no sandbox. The test runs while ralph loads the
     HTTP client. `writable` is as in `plan_sandbox`.
     """
-    wanted, work = around.settings.sandbox, repository_top(around.cwd) or around.cwd
+    wanted = around.settings.sandbox
     if wanted.mode != "off":
-        search = program_search(around.environment, (around.cwd, *writable), work, wanted)
-        begin_trial(search, shares_network=wanted.asked_net == "full")
+        begin_trial(search_for_programs(around, writable), shares_network=wanted.asked_net == "full")
+
+
+def search_for_programs(around: Surroundings, writable: Sequence[str]) -> ProgramSearch:
+    """Where the run looks for ralph's own programs. `writable` is as in `plan_sandbox`."""
+    work = repository_top(around.cwd) or around.cwd
+    return program_search(around.environment, (around.cwd, *writable), work, around.settings.sandbox)
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.own_programs import ProgramSearch, search_outside
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
-from ralph.machine.trusted_programs import ProgramSearch
 from ralph.places.link_resolver import LinkResolver
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
@@ -281,15 +281,14 @@ def plan_box(
 def program_search(
     environment: Mapping[str, str], roots: Iterable[Path | str], work: Path | None, wanted: SandboxSettings
 ) -> ProgramSearch:
-    """Where ralph looks for bubblewrap and ripgrep: nowhere that commands may write, and not in the checkout `work`."""
+    """Where ralph looks for its own programs: nowhere that commands may write, and not in the checkout `work`."""
     home = environment.get("HOME", "")
     places = (
         *roots,
         *(() if work is None else (work,)),
         *(absolute_place(one, home) for one in wanted.write),
     )
-    real = dict.fromkeys(os.path.realpath(place) for place in places)
-    return ProgramSearch(environment.get("PATH", os.defpath), tuple(map(str, real)))
+    return search_outside(environment, places)
 
 
 def with_denied_reads(

@@ -20,10 +20,11 @@ from msgspec.structs import replace
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
+from ralph.machine.own_programs import TEMPORARY_PREFIX, package_caches
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
-from ralph.places.gather import PACKAGE_CACHES, GuardedFiles, home_directories, state_directories
+from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import filtered
 from ralph.places.mounts import other_paths
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PREFIX = "ralph-tmp-"
 # Sockets of other programs that act for the user: agents with keys, the desktop, containers.
 _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
 _MOST_READ_ONLY = 400
@@ -131,10 +131,10 @@ class CommandBox:
 
     def _make(self) -> BoxPlan:
         plan, roots, environment, places = self._plan, self._roots, self._environment, self._places()
-        self._temporary = self._temporary or OwnDirectory(_PREFIX, (*roots, *plan.write))
+        self._temporary = self._temporary or OwnDirectory(TEMPORARY_PREFIX, (*roots, *plan.write))
         temporary = self._temporary.path
         if plan.masked and self._closed is None:
-            self._closed = OwnDirectory(_PREFIX, (*roots, *plan.write))
+            self._closed = OwnDirectory(TEMPORARY_PREFIX, (*roots, *plan.write))
             # Without the right to search it, git does not take the files that it knows there for removed ones.
             os.chmod(self._closed.path, 0o400)
         self._cache = package_cache(environment, roots[0]) or temporary
@@ -186,7 +186,7 @@ class CommandBox:
                 or (plan.has_own_temporary and is_within(file, TEMPORARY))
             ):
                 continue
-            self._copies = self._copies or OwnDirectory(_PREFIX, plan.writable)
+            self._copies = self._copies or OwnDirectory(TEMPORARY_PREFIX, plan.writable)
             copy = f"{self._copies.path}/{short_digest(os.fsencode(file), 16)}"
             descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as written:
@@ -570,13 +570,10 @@ def package_cache(environment: Mapping[str, str], root: str) -> str | None:
     None if this directory cannot be made or a symbolic link leads to it. A command of an earlier run could have made
     that link, and commands could then write to its target.
     """
-    home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
-    if not base.startswith("/"):
-        if not home.startswith("/"):
-            return None
-        base = f"{home}/.cache"
-    name = short_digest(os.fsencode(root), 16)
-    path = f"{os.path.realpath(base)}/{PACKAGE_CACHES}/{name}"
+    caches = package_caches(environment)
+    if caches is None:
+        return None
+    path = f"{caches}/{short_digest(os.fsencode(root), 16)}"
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except OSError:

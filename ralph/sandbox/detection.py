@@ -22,7 +22,8 @@ from ralph.sandbox.levels import Means
 from ralph.sandbox.trial import TRIAL_WITHIN_S, exit_code, read_to_end, try_means
 
 if TYPE_CHECKING:
-    from ralph.machine.trusted_programs import Candidate, ProgramSearch, Version
+    from ralph.machine.own_programs import ProgramSearch
+    from ralph.machine.trusted_programs import Candidate, Version
 
 _MOST_COMPLAINT = 200
 # A shortage that lasts longer than about a second is not awaited: the run then has a lower level.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.machine.command_supervisor import CommandSupervisor, Confinement
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
@@ -208,20 +209,22 @@ class ToolRoom(Struct, frozen=True, dict=True):
         if name not in self._found:
             from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
 
-            work = repository_top(self.settings.cwd) or self.settings.cwd
-            search_path = self.settings.environment.get("PATH", os.defpath)
-            self._found[name] = own_program(name, search_path, work)
+            self._found[name] = own_program(name, self._search())
         return self._found[name]
+
+    def _search(self) -> ProgramSearch:
+        from ralph.sandbox.box_plan import program_search  # noqa: PLC0415 - for the first search or command
+
+        settings = self.settings
+        work = repository_top(settings.cwd) or settings.cwd
+        return program_search(settings.environment, self.roots.paths, work, settings.sandbox)
 
     @property
     def ripgrep(self) -> str:
         """The path of ripgrep, as it is now. Raises RipgrepError."""
         from ralph.machine.ripgrep import ripgrep_path  # noqa: PLC0415 - for the first search
-        from ralph.sandbox.box_plan import program_search  # noqa: PLC0415 - for the first search
 
-        settings = self.settings
-        work = repository_top(settings.cwd) or settings.cwd
-        return ripgrep_path(program_search(settings.environment, self.roots.paths, work, settings.sandbox))
+        return ripgrep_path(self._search())
 
     def resolve(self, path: str) -> Path:
         """The absolute path for a path from the model, which may be relative to the working directory or begin with

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
+from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
 from ralph.values.ports import SignalReceived
@@ -48,7 +49,7 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, *
         waiter=waiter or InboxWaiter(clock),
         clock=clock,
         grace_s=0.1,
-        **{"box": no_box(), **options},
+        **{"box": no_box(), "search": ProgramSearch(os.environ["PATH"]), **options},
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine import trusted_programs
+from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.ripgrep import RipgrepError, find_ripgrep, ripgrep_path
 from ralph.machine.trusted_programs import (
     BUBBLEWRAP,
@@ -23,7 +24,6 @@ from ralph.machine.trusted_programs import (
     RIPGREP,
     Candidate,
     Package,
-    ProgramSearch,
     UnusableError,
     candidates,
     choose,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ralph.machine import restriction
-from ralph.machine.trusted_programs import ProgramSearch
+from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 

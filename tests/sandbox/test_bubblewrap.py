@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ralph.machine.trusted_programs import ProgramSearch
+from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox.bubblewrap import bwrap_command
 from ralph.sandbox.detection import find_means
 from tests.patience import TEST_S, within_s

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ralph.machine import trusted_programs
-from ralph.machine.trusted_programs import BUBBLEWRAP, Candidate, ProgramSearch, dotted, packaged_program
+from ralph.machine.own_programs import ProgramSearch
+from ralph.machine.trusted_programs import BUBBLEWRAP, Candidate, dotted, packaged_program
 from ralph.sandbox import detection
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel import landlock
@@ -35,7 +36,7 @@ def _fakes_are_trusted(monkeypatch) -> None:
 
 ASK = (
     "import sys; sys.path[:] = sys.argv[2:]\n"
-    "from ralph.machine.trusted_programs import ProgramSearch\n"
+    "from ralph.machine.own_programs import ProgramSearch\n"
     "from ralph.sandbox.detection import find_means\n"
     "from ralph.sandbox.levels import box_level\n"
     "means = find_means(ProgramSearch(sys.argv[1]))\n"

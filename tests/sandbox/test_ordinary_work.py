@@ -11,7 +11,7 @@ import sys
 import msgspec
 import pytest
 
-from ralph.machine.trusted_programs import ProgramSearch
+from ralph.machine.own_programs import ProgramSearch
 from ralph.places.git_places import git_places
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import words_before

@@ -13,8 +13,8 @@ import threading
 import msgspec
 import pytest
 
+from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.restriction import listen_for_proxy
-from ralph.machine.trusted_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ralph.machine.trusted_programs import ProgramSearch
+from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox import probe
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel.landlock import Support
@@ -98,7 +98,7 @@ import os, sys
 sys.path += sys.argv[1:]
 sys.dont_write_bytecode = True
 import msgspec
-from ralph.machine.trusted_programs import ProgramSearch
+from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import SelfTest
 all_means = find_means(ProgramSearch(os.environ["PATH"]))

@@ -14,7 +14,10 @@ from ralph.loop.defaults import DEFAULT_PLAN_FILE
 from ralph.loop.directory.preflight import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
+from ralph.machine.repository import repository_top
 from ralph.machine.waiter import InboxWaiter
+from ralph.sandbox.box_plan import program_search
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -44,13 +47,17 @@ def look_at_git(
     passed = settings.tools.pass_env if settings else ()
     variables = settings.key_variables if settings else frozenset()
     ours = child_environment(environment, passed, secrets, variables)
+    wanted = settings.sandbox if settings else SandboxSettings()
+    search = program_search(ours, (cwd,), repository_top(cwd), wanted)
     supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
 
     checks = {"git identity": (_identity, _GIT_S)} | ({"push": (_push, _PUSH_S)} if tries_push else {})
     try:
         for subject, (check, within_s) in checks.items():
             waiter = InboxWaiter(clock, run_ends_s=clock.now_s() + within_s)
-            checkout = open_checkout(cwd, DEFAULT_PLAN_FILE, GitSeams(ours, supervisor, waiter, clock))
+            checkout = open_checkout(
+                cwd, DEFAULT_PLAN_FILE, GitSeams(ours, supervisor, waiter, clock, writable=search.roots)
+            )
             if isinstance(checkout, GitCheckout):
                 yield _told(subject, within_s, partial(check, checkout))
     finally:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from ralph.machine.trusted_programs import ProgramSearch
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.values.ports import Clock, Waiter
 
@@ -51,10 +51,11 @@ def look_at_machine(
     yield _system()
     search_path = environment.get("PATH", os.defpath)
     work = None if cwd is None else repository_top(cwd) or cwd
+    search = program_search(environment, () if cwd is None else (cwd,), work, wanted)
     for program, without, advice in _PROGRAMS:
-        path = own_program(program, search_path, work)
+        path = own_program(program, search)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
-    yield _ripgrep(program_search(environment, () if cwd is None else (cwd,), work, wanted))
+    yield _ripgrep(search)
     yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
     yield _memory()
     yield _confinement()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from subprocess import Popen
 
-    from ralph.machine.trusted_programs import ProgramSearch
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0

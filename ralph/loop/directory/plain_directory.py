@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from subprocess import Popen
 
-    from ralph.machine.trusted_programs import ProgramSearch
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
     from ralph.values.redaction import LookedCommit
 

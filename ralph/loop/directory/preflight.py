@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ralph.git.push import Push
     from ralph.git.runner import CheckoutGit, GitSeams
-    from ralph.machine.trusted_programs import ProgramSearch
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.values.redaction import Redactor
 
 

@@ -109,6 +109,28 @@ def test_an_rg_and_a_bwrap_of_an_added_directory_and_of_sandbox_write_are_not_as
     assert not mark.exists()
 
 
+def test_a_loop_runs_no_git_to_which_a_path_leads_through_what_commands_may_write(
+    ralph, checkout, iterations, mark, tmp_path
+) -> None:
+    caches = Path(ralph.environment["HOME"], ".cache/ralph/packages/of-another")
+    given = {name: tmp_path / name for name in ("linked", "added", "given")} | {"cached": caches}
+    for directory in given.values():
+        plant_programs(directory, mark, "git", "bash", "ssh")
+    # As a command leaves an activated environment.
+    (ralph.cwd / ".venv").mkdir()
+    (ralph.cwd / ".venv/bin").symlink_to(given["linked"])
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[sandbox]\nwrite = ["{given["given"]}"]\n')
+    entries = [ralph.cwd / ".venv/bin", *(given[name] for name in ("added", "given", "cached"))]
+    ralph.environment["PATH"] = ":".join(map(str, (*entries, ralph.environment["PATH"])))
+    ralph.environment.pop("XDG_CACHE_HOME", None)
+    iterations([bash("/bin/true")])
+    added = ("--add-dir", str(given["added"]), "--config", str(settings))
+    ran = ralph("loop", "go", "--commit", "--until", "/bin/true", "--max-iterations", "1", *added)
+    assert ran.code == 0, ran.stderr
+    assert not mark.exists()
+
+
 def test_a_loop_runs_neither_git_nor_a_shell_nor_ssh_of_the_checkout(
     ralph, checkout, iterations, mark
 ) -> None:

@@ -1,0 +1,127 @@
+"""ralph's own programs come from no place that commands may write, by whatever way a path leads there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.own_programs import ProgramSearch, own_program, search_outside, trusted_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# What is made, below a directory in which commands may write `work` and `added`, and the entry of PATH.
+Made = tuple[tuple[str, str], ...]
+LEADING_IN: dict[str, tuple[str, Made]] = {
+    "a directory": ("work/bin", ()),
+    "a directory that is not there yet": ("work/not/yet", ()),
+    "another root": ("added/bin", ()),
+    "a way through": ("work/../work/bin", ()),
+    "a link there that leads out": ("work/out", (("work/out", "outside"),)),
+    "a directory behind such a link": ("work/out/bin", (("work/out", "."),)),
+    "a link from outside": ("link", (("link", "work/bin"),)),
+    "a link from outside to one that leads out": ("link", (("link", "work/out"), ("work/out", "outside"))),
+    "the caches of packages": ("home/.cache/ralph/packages/0/bin", ()),
+    "a link into the caches": ("link", (("link", "home/.cache/ralph/packages/0"),)),
+    "a session's temporary directory": ("tmp/ralph-tmp-0/bin", ()),
+}
+ALLOWED: dict[str, tuple[str, Made]] = {
+    "outside": ("outside", ()),
+    "a link outside": ("link", (("link", "outside"),)),
+    "a name that begins in the same way": ("work-2/bin", ()),
+    "the user's own temporary directory": ("tmp/mine/bin", ()),
+}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    for name in (
+        *("work/bin", "added/bin", "outside/bin", "bin", "work-2/bin", "tmp/mine/bin", "tmp/ralph-tmp-0/bin"),
+        "home/.cache/ralph/packages/0/bin",
+    ):
+        plant(tmp_path / name)
+    plant(tmp_path / "outside")
+    plant(tmp_path / "home/.cache/ralph/packages/0")
+    return tmp_path
+
+
+def plant(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "git").write_text("#!/bin/sh\n")
+    (directory / "git").chmod(0o755)
+
+
+def search(room: Path, entry: str) -> ProgramSearch:
+    environment = {"PATH": f"{room}/{entry}", "HOME": f"{room}/home", "TMPDIR": f"{room}/tmp"}
+    return search_outside(environment, (room / "work", room / "added"))
+
+
+def looked_up(room: Path, row: tuple[str, Made]) -> tuple[str | None, tuple[str, ...]]:
+    entry, made = row
+    for link, target in made:
+        (room / link).symlink_to(room / target)
+    wanted = search(room, entry)
+    return own_program("git", wanted), trusted_directories(wanted)
+
+
+@pytest.mark.parametrize("row", LEADING_IN.values(), ids=LEADING_IN)
+def test_an_entry_that_leads_through_a_writable_place_is_skipped(room: Path, row: tuple[str, Made]) -> None:
+    assert looked_up(room, row) == (None, ())
+
+
+@pytest.mark.parametrize("row", ALLOWED.values(), ids=ALLOWED)
+def test_an_entry_elsewhere_is_used(room: Path, row: tuple[str, Made]) -> None:
+    assert looked_up(room, row) == (f"{room}/{row[0]}/git", (f"{room}/{row[0]}",))
+
+
+def test_a_program_that_is_a_link_into_a_writable_place_is_skipped(room: Path) -> None:
+    (room / "outside/git").unlink()
+    (room / "outside/git").symlink_to(room / "work/bin/git")
+    assert own_program("git", search(room, "outside")) is None
+
+
+@pytest.mark.parametrize("entry", ["", ".", "work/bin"])
+def test_an_entry_that_is_empty_or_relative_is_skipped(room: Path, monkeypatch, entry: str) -> None:
+    monkeypatch.chdir(room)
+    assert trusted_directories(ProgramSearch(entry)) == ()
+    assert own_program("git", ProgramSearch(entry)) is None
+
+
+def test_shared_memory_is_writable() -> None:
+    assert "/dev/shm" in search_outside({}, ()).roots
+
+
+def _is_written_by_others(directory: Path) -> None:
+    directory.chmod(0o777)
+
+
+def _is_gone(directory: Path) -> None:
+    (directory / "bin/git").unlink()
+    (directory / "bin").rmdir()
+
+
+def _is_of_another_user(directory: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(directory, 12345, 12345)
+
+
+@pytest.mark.parametrize("change", [_is_written_by_others, _is_gone, _is_of_another_user])
+def test_in_a_temporary_directory_nothing_is_used_that_another_user_can_replace(
+    room: Path, change: Callable[[Path], None]
+) -> None:
+    change(room / "tmp/mine")
+    wanted = search(room, "tmp/mine/bin")
+    assert own_program("git", wanted) is None
+    assert trusted_directories(wanted) == ()
+
+
+def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
+    wanted = search(room, "outside")
+    found = own_program("git", wanted), trusted_directories(wanted)
+    (room / "outside").rename(room / "was")
+    (room / "outside").symlink_to(room / "work/bin")
+    assert (own_program("git", wanted), trusted_directories(wanted)) == found
