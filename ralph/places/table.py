@@ -65,7 +65,7 @@ compared | path, git entry, name | landlock, namespaces | compared after a comma
   undone. Names: at the top of a root
 told | git entry | tools | a loop says if an iteration has changed it
 empty | path, sandbox path | namespaces | an empty mount
-visible | path, sandbox path | namespaces | mounted again, read-only, if it lies in /tmp
+visible | path, sandbox path | namespaces | mounted again, read-only, if it lies in /tmp, but what is unread
 writable | path, sandbox path | landlock, namespaces | commands may write it: a Landlock rule, and a mount with namespaces
 device | path, sandbox path | landlock | commands may use it: a Landlock rule. With namespaces, bubblewrap makes its own
 closed | path, sandbox path | landlock, namespaces | Landlock denies to commands what no other row opens

@@ -41,7 +41,7 @@ def bwrap_command(
 
     `temporary` is the session's directory, which is mounted on /tmp; None leaves the machine's own /tmp to the command.
     `visible` are paths that the command must be able to read, such as its Python: a path in /tmp is mounted there again,
-    read-only. Landlock gives these paths the same rights as the session's directory. `copies` are
+    read-only. Landlock gives these paths the same rights as the session's directory, so none may contain an unreadable one. `copies` are
     mounted over their files, each after its copy. `pinned` are directories that the command cannot rename or replace, such as `.git`. A command cannot open an empty file, because it is a device. `closed`
     is an empty directory in which nothing can be looked up; it is mounted on the `closed_directories`. Without
     `has_network`, the command's network has only a loopback device.

@@ -33,7 +33,7 @@ from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
-from ralph.sandbox.landlock_rules import landlock_rules, own_mounts, plan_with_places
+from ralph.sandbox.landlock_rules import landlock_rules, own_mounts, plan_with_places, visible_parts
 from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -511,7 +511,7 @@ class CommandBox:
             bwrap,
             temporary=parts.temporary if parts.has_own_temporary else None,
             writable=[one for one in parts.writable if one in self._plan.write or os.path.exists(one)],
-            visible=self._visible(),
+            visible=self._mounted_again(),
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
             read_only=read_only,
             copies=[(copy, file) for copy, file in parts.copies if os.path.isfile(file)],
@@ -524,8 +524,22 @@ class CommandBox:
         return tuple(words)
 
     def _visible(self) -> tuple[str, ...]:
-        places = dict.fromkeys((*self.parts.visible, *self.parts.readable, *self._own_files))
-        return tuple(filter(os.path.exists, places))
+        """The places in /tmp that commands and file tools see, although the session's directory is mounted there."""
+        parts = self.parts
+        places = dict.fromkeys((*parts.visible, *parts.readable, *self._own_files))
+        return tuple(one for one in places if is_within(one, TEMPORARY) and os.path.exists(one))
+
+    def _mounted_again(self) -> tuple[str, ...]:
+        """The parts of these places that are mounted for commands. Landlock allows reading all that lies in the session's
+        directory, so no part contains an unreadable path. A place with a symbolic link is mounted as a whole, or not at all.
+        """
+        real = {one: os.path.realpath(one) for one in self._visible()}
+        parts = visible_parts(self.parts, [one for one in real if real[one] == one], _names_in)
+        linked = (one for one, to in real.items() if to != one and self._is_readable_as_whole(to))
+        return (*(one for one in parts if os.path.exists(one) and os.path.realpath(one) == one), *linked)
+
+    def _is_readable_as_whole(self, path: str) -> bool:
+        return visible_parts(self.parts, (path,), _names_in) == (path,)
 
     def _read_only(self) -> tuple[str, ...]:
         """The protected files, and the directories of git hooks, that exist. A mount on a symbolic link would protect
@@ -553,6 +567,13 @@ def _mounts() -> str:
             return file.read()
     except OSError:
         return ""
+
+
+def _names_in(directory: str) -> list[str]:
+    """The names in a directory, without symbolic links. Empty if it cannot be listed."""
+    with suppress(OSError), os.scandir(directory) as listing:
+        return sorted(entry.name for entry in listing if not entry.is_symlink())
+    return []
 
 
 def _home_of(programs: str) -> str:

@@ -116,6 +116,21 @@ def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> It
     yield from (Rule(path, landlock.RESOLVE_UNIX) for path in (*sockets, *plan.writable))
 
 
+def visible_parts(
+    plan: BoxPlan, places: Collection[str], entries: Callable[[str], Iterable[str]]
+) -> tuple[str, ...]:
+    """The parts of some places that commands may read, as few paths. None of them contains an unreadable path, so each may be mounted
+    where Landlock allows reading everything, such as below the session's directory. `entries` is as in `landlock_rules`.
+    """
+    shown = () if plan.places is None else plan.places.shown
+    opened = dict.fromkeys(
+        (*places, *(path for path in (*shown, *plan.readable) if is_within_any(path, places)))
+    )
+    closed = {path for path in plan.unreadable if not plan.is_writable(path)}
+    found = _covering(opened, closed, lambda above: entries(above) if is_within_any(above, places) else ())
+    return outermost(path for path in found if plan.may_read(path))
+
+
 def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
     """The file systems that bubblewrap mounts for each command, such as a new `/dev`. Each comes with the rights that
     the command needs on it.

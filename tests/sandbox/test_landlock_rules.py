@@ -10,7 +10,7 @@ from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.bubblewrap import DEVICES
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.landlock_rules import landlock_rules, plan_with_places
+from ralph.sandbox.landlock_rules import landlock_rules, plan_with_places, visible_parts
 from ralph.sandbox.levels import Means
 from tests.rows import every_row
 
@@ -177,3 +177,36 @@ def test_what_only_namespaces_can_do_is_no_part_of_a_lower_level() -> None:
     assert made.has_own_temporary
     assert (made.inside("/t/x"), made.outside("/tmp/x", ())) == ("/tmp/x", "/t/x")
     assert made.outside("/tmp/x", ("/tmp/x",)) == "/tmp/x"
+
+
+def test_what_is_mounted_again_in_tmp_holds_no_unreadable_path() -> None:
+    tree = {
+        "/tmp/q": ["bin", "priv", "open", "work"],
+        "/tmp/q/open": ["a"],
+        "/tmp/me": [".cargo", ".bashrc", "bin", "notes"],
+        "/tmp/me/.cargo": ["bin", "credentials.toml"],
+    }
+    q, me = ("/tmp/q",), ("/tmp/me",)
+    denied: dict[str, Any] = {"unreadable": ("/tmp/q/priv",)}
+    for place, bases, given, seen in (
+        ("/tmp/q", {}, {}, {"/tmp/q"}),
+        ("/tmp/q", {}, denied, {"/tmp/q/bin", "/tmp/q/open", "/tmp/q/work"}),
+        ("/tmp/q", {}, {**denied, "readable": q}, {"/tmp/q/bin", "/tmp/q/open", "/tmp/q/work"}),
+        ("/tmp/q/priv/x", {}, denied, set()),
+        (
+            "/tmp/q",
+            {},
+            {**denied, "roots": ("/tmp/q/priv/work",)},
+            {"/tmp/q/bin", "/tmp/q/open", "/tmp/q/work"},
+        ),
+        ("/tmp/me/notes", {"~": me}, {}, set()),
+        ("/tmp/me/bin", {"~": me}, {}, {"/tmp/me/bin"}),
+    ):
+        made = parts(bases=bases, **given)
+        assert set(visible_parts(made, (place,), lambda path: tree.get(path, []))) == seen, (place, given)
+    found = visible_parts(parts(bases={"~": me}), me, lambda path: tree.get(path, []))
+    assert {"/tmp/me/bin", "/tmp/me/.cargo/bin"} <= set(found)
+    assert not [
+        path for path in found if "/notes" in path or path in (*me, "/tmp/me/.bashrc", "/tmp/me/.cargo")
+    ]
+    assert "/tmp/me/.cargo/credentials.toml" not in found

@@ -7,12 +7,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
 
 from ralph.machine.own_programs import ProgramSearch
 from ralph.places.git_places import git_places
+from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
@@ -112,3 +115,42 @@ def test_what_is_known_to_fail_fails_with_the_kernels_words(work) -> None:
         ran = work(command)
         assert ran.returncode != 0, command
         assert any(one in ran.stderr for one in words), ran.stderr
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_of_a_home_in_tmp_only_what_the_table_shows_is_readable(level, monkeypatch) -> None:
+    """A command may read all that lies in its own /tmp, so nothing that is denied may be mounted there."""
+    means = LEVELS[level]
+    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
+        pytest.skip("this machine cannot make this sandbox")
+    with TemporaryDirectory(dir=TEMPORARY) as place, TemporaryDirectory() as work:
+        home, beside = Path(place, "home"), Path(place, "beside")
+        for path in (
+            home / "bin/shown",
+            home / "notes",
+            home / ".ssh/key",
+            beside / "bin/shown",
+            beside / "keys/key",
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("shown" if path.name == "shown" else "canary")
+        # An entry of PATH that a link leads to is seen as a whole, so it may hold nothing that is denied.
+        Path(place, "link").symlink_to(beside)
+        monkeypatch.setenv("PATH", f"{home}/bin:{beside}/bin:{place}/link/bin:{os.environ['PATH']}")
+        variables = {"HOME": str(home), "GNUPGHOME": str(beside / "keys")}
+        box = box_of(means, [os.path.realpath(work)], variables, read=(str(Path(place, "link")),))
+        try:
+            confinement = box.confinement(work)
+            names = "home/bin/shown beside/bin/shown home/notes home/.ssh/key beside/keys/key link/keys/key"
+            ran = subprocess.run(
+                [*words_before(confinement), "/bin/sh", "-c", f"cd {place}; cat {names}"],
+                cwd=work,
+                pass_fds=(confinement.ruleset,),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TEST_S,
+            )
+        finally:
+            box.close()
+    assert ran.stdout == "shownshown", ran.stderr
