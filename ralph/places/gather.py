@@ -30,7 +30,7 @@ from ralph.places.home_needs import (
 )
 from ralph.places.link_resolver import LinkResolver
 from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
-from ralph.places.places import directories_above, names_at, places_of, xdg_bases
+from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.state import named_state_directories
 from ralph.places.table import COMPARED, FILTERED, PATTERNS, WRITABLE, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -53,6 +53,9 @@ _GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 PACKAGE = str(Path(__file__).parents[1])
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+# What a virtual environment has at its top: the programs that start, and the file that says which Python they are.
+_FIRST = ("bin/ralph", "bin/python", "bin/python3", "pyvenv.cfg")
 
 
 def gather_places(
@@ -86,6 +89,8 @@ def gather_places(
         "package": (PACKAGE,),
         "prefix": python_prefixes(),
         "code": tuple(_code()),
+        "own code": own_code(roots),
+        "own start": tuple(_own_start(own_code(roots))),
         "git": git.claimed,
         "named by git": named_in(roots, git.claimed, environment).configuration,
         "checkout": tuple(checkouts(roots, git)),
@@ -196,6 +201,33 @@ def python_prefixes() -> tuple[str, ...]:
     on which this environment is based.
     """
     return tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)))
+
+
+def own_code(roots: Iterable[str]) -> tuple[str, ...]:
+    """The package of this ralph and the virtual environment in which it is installed, where they lie in a root and contain
+    none. Empty if a root has the package itself, as a checkout of ralph with an editable installation: there it is the work.
+    """
+    package, prefix = map(os.path.realpath, (PACKAGE, sys.prefix))
+    tops = tuple(roots)
+    if is_within_any(package, tops) and _PACKAGES.isdisjoint(package.split("/")):
+        return ()
+    own = (prefix, package) if sys.prefix != sys.base_prefix else (package,)
+    return outermost(
+        path for path in own if is_within_any(path, tops) and not any(is_within(root, path) for root in tops)
+    )
+
+
+def _own_start(own: Sequence[str]) -> Iterator[str]:
+    """Yields the files of `own_code` that run first, or that say what runs."""
+    for name in ("__init__.py", "__main__.py") if own else ():
+        yield f"{PACKAGE}/{name}"
+    if os.path.realpath(sys.prefix) in own:
+        yield from (f"{sys.prefix}/{name}" for name in _FIRST)
+        for packages in (
+            one for one in sys.path if is_within(one, sys.prefix) and one.endswith(tuple(_PACKAGES))
+        ):
+            yield from (f"{packages}/{name}" for name in ("sitecustomize.py", "usercustomize.py"))
+            yield from (entry for entry in files_in(packages, 0) if entry.endswith(".pth"))
 
 
 def _code() -> Iterator[str]:

@@ -94,6 +94,8 @@ _BASES = (
     *"checkout path editable gitconfig mixed".split(),
     "mixed files",
     "secret files",
+    "own code",
+    "own start",
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 
@@ -380,6 +382,9 @@ ROWS: tuple[PlaceRow, ...] = (
         around_work="nothing",
         source=_SPEC,
     ),
+    # Only where they lie in a root. Without namespaces, a command may change the rest of them.
+    PlaceRow(("{own code}",), "is the ralph that runs", (READ_ONLY,), _FROM_ELSEWHERE, source=_SPEC),
+    PlaceRow(("{own start}",), "is run when ralph starts", (COMPARED,), _FROM_ELSEWHERE, source=_SPEC),
     # A prefix such as /usr is not protected if it contains a root, so its code is.
     PlaceRow(
         ("{code}",),

@@ -249,7 +249,7 @@ def plan_box(
     writable = (*map(str, roots), *write)
     _raise_first(_lacks(wanted, means, level, net))
     _raise_first(_open_places(read_deny, writable))
-    notices = [*_about_means(net, means)]
+    notices = [*_about_means(net, means), *_about_own_code(real_roots, is_guarded=means.bwrap is not None)]
     if home and (
         around := [one for one in writable if is_within(os.path.realpath(home), os.path.realpath(one))]
     ):
@@ -405,6 +405,24 @@ def _about_means(net: Net, means: Means) -> Iterator[BoxNotice]:
             f"network of commands: without namespaces, {net!r} refuses all internet sockets, {included} included",
             f"{INSTALL}, where namespaces are allowed; or give the network back: --net full",
         )
+
+
+def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNotice]:
+    """A notice if ralph itself lies in one of the directories that commands may write. `is_guarded` is True with namespaces."""
+    package, prefix = os.path.realpath(str(Path(__file__).parents[1])), os.path.realpath(sys.prefix)
+    around = [one for one in roots if is_within(package, one) or is_within(prefix, one)]
+    if not around:
+        return
+    from ralph.places.gather import own_code  # noqa: PLC0415 - few runs have it, and it takes 20 ms
+
+    where = "the working directory" if around[0] == roots[0] else around[0]
+    if is_guarded and (own := own_code(roots)):
+        yield BoxNotice(
+            f"ralph itself lies in {where}, so that commands cannot change {own[0]}, and install nothing there",
+            "install ralph elsewhere",
+        )
+    else:
+        yield BoxNotice(f"ralph itself lies in {where}, where commands may change it", "install it elsewhere")
 
 
 def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:

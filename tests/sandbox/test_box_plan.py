@@ -26,6 +26,8 @@ ENVIRONMENT = {"HOME": "/home/me", "PATH": "/usr/bin"}
 
 def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/work"):
     monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+    # The tests may run in a checkout below this root.
+    monkeypatch.setattr(box_plan, "_about_own_code", lambda *_arguments, **_options: ())
     return plan_box(wanted, ENVIRONMENT, (Path(root),), Path(root))
 
 

@@ -1,0 +1,103 @@
+"""Tests that commands cannot change the ralph that runs, where it is installed in a root. Without namespaces, only what
+starts first is kept, and people are told.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.places import gather
+from ralph.sandbox import box_plan
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.kernel.landlock import Support
+from ralph.sandbox.levels import Means
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.sandbox.self_test import words_before
+from tests.patience import TEST_S
+from tests.sandbox.boxes import box_of
+from tests.sandbox.test_ordinary_work import LEVELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PACKAGES = "lib/python3.11/site-packages"
+ALWAYS = (
+    f"{PACKAGES}/ralph/__init__.py",
+    f"{PACKAGES}/x.pth",
+    f"{PACKAGES}/sitecustomize.py",
+    "bin/ralph",
+    "pyvenv.cfg",
+)
+ONLY_WITH_MOUNTS = (f"{PACKAGES}/ralph/cli/main.py", f"{PACKAGES}/new.pth")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch) -> Path:
+    """A working directory with ralph in its virtual environment."""
+    work = tmp_path / "work"
+    for name in (*ALWAYS[:2], *ALWAYS[3:], ONLY_WITH_MOUNTS[0]):
+        (work / ".venv" / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / ".venv" / name).write_text("mine")
+    monkeypatch.setattr(gather, "PACKAGE", str(work / ".venv" / PACKAGES / "ralph"))
+    monkeypatch.setattr(sys, "prefix", str(work / ".venv"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(work / ".venv" / PACKAGES)])
+    return work
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_commands_do_not_change_the_ralph_that_runs(work: Path, level: str) -> None:
+    means = LEVELS[level]
+    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
+        pytest.skip("this machine cannot make this sandbox")
+    box = box_of(means, [work], {"HOME": str(work.parent)})
+    protected = box.protected()
+    protected.look()
+    try:
+        for name in (*ALWAYS, *ONLY_WITH_MOUNTS):
+            confinement = box.confinement(str(work))
+            command = f"echo evil > .venv/{name}; mv .venv other; mv other .venv; echo done > made"
+            words = [*words_before(confinement), "/bin/sh", "-c", command]
+            subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=work, check=True, timeout=TEST_S)
+        protected.undo_changes()
+    finally:
+        box.close()
+    kept = (*ALWAYS, *(ONLY_WITH_MOUNTS if level == "namespaces" else ()))
+    files = [work / ".venv" / name for name in kept]
+    assert [file for file in files if file.exists() and file.read_text() != "mine"] == []
+    assert not files[2].exists()
+    assert (work / "made").exists()
+
+
+def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> None:
+    root = str(work)
+    assert gather.own_code([root]) == (f"{root}/.venv",)
+    assert gather.own_code([root, f"{root}/.venv/src"]) == (f"{root}/.venv/{PACKAGES}/ralph",)
+    assert gather.own_code([f"{root}/sub"]) == ()
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert gather.own_code([root]) == (f"{root}/.venv/{PACKAGES}/ralph",), (
+        "a system's Python is installed into"
+    )
+    monkeypatch.setattr(gather, "PACKAGE", f"{root}/ralph")
+    assert gather.own_code([root]) == ()
+
+
+def test_people_are_told_if_commands_may_change_ralph(work: Path, monkeypatch) -> None:
+    def told(means: Means) -> str:
+        monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+        environment = {"HOME": str(work.parent / "home"), "PATH": "/usr/bin"}
+        return " ".join(one.line for one in plan_box(SandboxSettings(), environment, (work,), work).notices)
+
+    means = Means(Support(7), why_no_namespaces="no bubblewrap")
+    assert "ralph itself lies in the working directory, where commands may change it; install it" in told(
+        means
+    )
+    assert f"commands cannot change {work}/.venv, and install nothing there" in told(
+        replace(means, bwrap="bwrap")
+    )
+    monkeypatch.setattr(sys, "prefix", "/elsewhere")
+    assert "ralph itself" not in told(means)
