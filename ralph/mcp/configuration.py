@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, ValidationError, convert, field
 
-from ralph.values.credentials import Secret, secret_header_values
+from ralph.values.credentials import Secret, address_secrets, argument_secrets, secret_header_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,8 +49,9 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of the server's variables and headers, as far as they look like credentials."""
-        return tuple(secret_header_values((*self.environment.plain.items(), *self.headers.plain.items())))
+        """The values of the server's variables, headers, arguments and address, as far as they look like credentials."""
+        named = secret_header_values((*self.environment.plain.items(), *self.headers.plain.items()))
+        return tuple(dict.fromkeys((*named, *address_secrets(self.url), *argument_secrets(self.arguments))))
 
 
 class _Entry(Struct, frozen=True):

@@ -504,8 +504,8 @@ class Settings(Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that must never be shown: all API keys, all headers that look like keys, and the variables and
-        headers of MCP servers that look like keys. Headers that ralph does not send are included.
+        """The values that must never be shown: all API keys, all headers that look like keys, and what looks
+        like a key in variables, headers, arguments and addresses of MCP servers. Headers that ralph does not send are included.
         """
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)

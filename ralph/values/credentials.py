@@ -15,13 +15,17 @@ from msgspec import Struct
 from ralph.values.endpoint import header_value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
 MIN_SECRET_CHARS = 8
 """The minimum length of a secret. Shorter values occur in ordinary text by accident, and no service issues keys this
 short."""
+
+
+_RANDOM_CHARS = 20
+_NAMED_VALUE = re.compile(r"-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)", re.DOTALL)
 
 
 class Secret(Generic[T]):
@@ -251,6 +255,41 @@ def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
             yield from filter(None, (value, value.rpartition(" ")[2]))
+
+
+def address_secrets(url: str) -> Iterator[str]:
+    """Yields the secret parts of a server's address: user and password, and parts of the path and values of the query that look
+    like credentials. A value of the query is one too if its name says so. Each also comes with percent escapes decoded.
+    """
+    yield from _endpoint_credential(url, ())
+    place, _, query = url.partition("#")[0].partition("?")
+    parts = [part for part in place.split("/")[3:] if _looks_random(part)]
+    for name, _, value in (pair.partition("=") for pair in query.split("&")):
+        if looks_like_credential_name(name) or looks_like_credential_value(value) or _looks_random(value):
+            parts.append(value)
+    for part in parts:
+        yield from (part, _unquoted(part))
+
+
+def _looks_random(text: str) -> bool:
+    """Whether a part of an address is long and mixes letters and digits, as keys do and words do not."""
+    return len(text) >= _RANDOM_CHARS and sum(map(str.isdigit, text)) > 2 and sum(map(str.isalpha, text)) > 2
+
+
+def argument_secrets(arguments: Sequence[str]) -> Iterator[str]:
+    """Yields the secret parts of a program's arguments: the value of an option, a variable or a header with the name of a
+    credential (`--api-key K`, `--token=K`, `API_KEY=K`, `Authorization: K`), and those of addresses.
+    """
+    for argument, after in zip(arguments, (*arguments[1:], ""), strict=False):
+        if "://" in argument:
+            yield from address_secrets(argument[argument.rfind("=", 0, argument.index("://")) + 1 :])
+        found = _NAMED_VALUE.match(argument)
+        if found is not None:
+            yield from secret_header_values([(found["name"], found["value"].strip())])
+        elif argument.startswith("-"):
+            yield from secret_header_values([(argument.lstrip("-"), after)])
+        elif looks_like_credential_value(argument):
+            yield argument
 
 
 def child_environment(

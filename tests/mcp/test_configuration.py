@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from ralph.mcp.configuration import entries_of, names_in, server_of
+from ralph.values.credentials import known_secrets
+from ralph.values.redaction import Redactor
 from tests.rows import every_row
 
 VARIABLES = {"SET": "value", "EMPTY": ""}
@@ -52,6 +54,45 @@ def test_values_that_look_like_credentials_are_secrets_and_no_repr_shows_them() 
     server = made({"url": "https://x", "headers": {"Authorization": "Bearer abc123456789", "X-Plain": "y"}})
     assert server.secrets == ("Bearer abc123456789", "abc123456789")
     assert "abc123456789" not in repr(server)
+
+
+@every_row(
+    ("raw", "secret"),
+    [
+        ({"url": "https://host/sse?apiKey=K1abcdefghij"}, "K1abcdefghij"),
+        ({"url": "https://host/sse?a=b&api_key=K1%2Babcdefghij#x"}, "K1+abcdefghij"),
+        ({"url": "https://host/mcp?profile=x&k=9f8e7d6c5b4a32109f8e7d6c"}, "9f8e7d6c5b4a32109f8e7d6c"),
+        ({"url": "https://host/api/s/9f8e7d6c5b4a32109f8e7d6c/mcp"}, "9f8e7d6c5b4a32109f8e7d6c"),
+        ({"url": "https://user:pw-word-long@host/mcp"}, "pw-word-long"),
+        ({"url": "https://tokentoken@host/mcp"}, "tokentoken"),
+        ({"command": "x", "args": ["-y", "server", "--api-key", "K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "x", "args": ["--token=K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "docker", "args": ["run", "-e", "GITHUB_TOKEN=K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "npx", "args": ["--header", "Authorization: Bearer K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "npx", "args": ["mcp-remote", "https://host/sse?apiKey=K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "x", "args": ["--db=postgres://u:pw-word-long@host/db"]}, "pw-word-long"),
+    ],
+)
+def test_a_key_in_an_address_or_an_argument_is_a_secret(raw, secret) -> None:
+    assert secret in made(raw).secrets
+    assert secret not in Redactor(known_secrets({}, made(raw).secrets)).redact_all(f"got {secret}")
+
+
+def test_ordinary_addresses_and_arguments_are_no_secrets() -> None:
+    for url in (
+        "https://api.example.com/v1/mcp-server?toolsets=repositories&read_only=true",
+        "http://127.0.0.1:8080/sse",
+    ):
+        assert made({"url": url}).secrets == ()
+    arguments = [
+        "-y",
+        "@scope/server-filesystem@2025.1.14",
+        "--root=/home/me/projects",
+        "C:/work",
+        "--port",
+        "8080",
+    ]
+    assert made({"command": "npx", "args": arguments}).secrets == ()
 
 
 @every_row(
