@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import Git
-from ralph.git.settings import ALWAYS, settings_from
+from ralph.git.settings import ALWAYS, LIST, settings_from
 from ralph.places.git_places import foreign_directories
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked
         return [*ALWAYS, *ours]
     # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
     there = Git(asking.seams, asking.directory / place, {**asking.environment, "GIT_DIR": "."})
-    settings = settings_from(there.read("config", "--list", "--show-scope", "-z"))
+    settings = settings_from(there.read(*LIST))
     updates = settings.values.get("receive.denycurrentbranch", "").lower() == "updateinstead"
     if updates and not refuses_checked_out:
         raise CheckoutError(

@@ -16,10 +16,11 @@ from msgspec import Struct, field
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
 from ralph.git.blocking_files import blocking_file
-from ralph.git.settings import ALWAYS, GitSettings, settings_from
+from ralph.git.settings import ALWAYS, LIST, GitSettings, settings_from
 from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, search_outside, trusted_directories
+from ralph.machine.planted_link import leads_into
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import git_directory
 from ralph.machine.running_command import (
@@ -245,8 +246,12 @@ class CheckoutGit(Git):
         }
         super().__init__(seams, top, environment_for_git(seams, top) | ours)
         self.top = top
-        self.settings: GitSettings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
+        self.settings: GitSettings = settings_from(self.read(*LIST), self._is_writable)
         self.options = (*options, *self.settings.arguments)
+
+    def _is_writable(self, file: str) -> bool:
+        """Whether an agent can decide what a file says. A file that git finds relative to the checkout is one."""
+        return not file.startswith("/") or leads_into(file, (str(self.top), *map(str, self.seams.writable)))
 
 
 def git_program(environment: Mapping[str, str], places: Iterable[Path | str]) -> str:

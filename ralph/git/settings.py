@@ -2,6 +2,7 @@
 repository's configuration names. An agent can write `.git/config`, and many git settings are commands. Settings from
 the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph
 replaces it by the user's value of this setting. If the user has set no value, ralph uses an empty or harmless value.
+The same holds for a file of the user's that lies where an agent can write it, or is found through a link there.
 This module runs nothing: it only parses the output of `git config --list`.
 
 These rules apply to git calls without a remote, and depend on a list of the settings that name programs. Git calls
@@ -22,7 +23,7 @@ from ralph.git.answer import CheckoutError
 from ralph.places.git_config import STANDARD_LFS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 ALWAYS = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.pager=cat"),
@@ -47,7 +48,10 @@ _HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
 _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OBJECT_FORMAT = "extensions.objectformat"
-_OF_THE_REPOSITORY = frozenset({"local", "worktree"})
+_LOCAL = "local"
+_OF_THE_REPOSITORY = frozenset({_LOCAL, "worktree"})
+LIST = ("config", "--list", "--show-scope", "--show-origin", "-z")
+"""The git command that lists the settings, for `settings_from`."""
 
 
 class Setting(Struct, frozen=True):
@@ -84,9 +88,11 @@ class GitSettings(Struct, frozen=True):
         return told[-1].lower() if told else "sha1"
 
 
-def settings_from(listing: bytes) -> GitSettings:
-    """Makes the settings from `listing`, the output of `git config --list --show-scope -z`. Raises CheckoutError."""
-    settings = list(_read(listing))
+def settings_from(listing: bytes, is_writable: Callable[[str], bool] = lambda _: False) -> GitSettings:
+    """Makes the settings from `listing`, the output of `LIST`. `is_writable` tells whether an agent can decide what a file says:
+    the user's own file there counts as the repository's. Raises CheckoutError.
+    """
+    settings = list(_read(listing, is_writable))
     theirs = [setting for setting in settings if setting.is_of_repository]
     trusted = [setting for setting in settings if not setting.is_of_repository]
     known = {setting.name: setting.value for setting in trusted}
@@ -107,11 +113,15 @@ def settings_from(listing: bytes) -> GitSettings:
     )
 
 
-def _read(listing: bytes) -> Iterator[Setting]:
+def _read(listing: bytes, is_writable: Callable[[str], bool]) -> Iterator[Setting]:
     parts = listing.decode("utf-8", "surrogateescape").split("\0")
-    for scope, setting in zip(parts[0::2], parts[1::2], strict=False):
+    known: dict[str, bool] = {}
+    for scope, origin, setting in zip(parts[0::3], parts[1::3], parts[2::3], strict=False):
         name, has_value, value = setting.partition("\n")
-        yield Setting(scope, name, value if has_value else "true")
+        kind, _, file = origin.partition(":")
+        if origin not in known:
+            known[origin] = scope not in _OF_THE_REPOSITORY and kind == "file" and is_writable(file)
+        yield Setting(_LOCAL if known[origin] else scope, name, value if has_value else "true")
 
 
 def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:

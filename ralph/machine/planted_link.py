@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.repository import is_within_any, repository_top
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
 # Links in these directories belong to the system, such as /dev/stdin, and not to a repository.
@@ -55,6 +55,19 @@ def links_and_file(path: str) -> list[str]:
         return found
     is_known = last in found or os.path.isdir(last)  # noqa: PTH112 - strings throughout
     return found if is_known else [*found, last]
+
+
+def leads_into(path: str, directories: Iterable[str]) -> bool:
+    """Whether an absolute path passes through one of the directories when all symbolic links in it are followed.
+
+    If so, anyone who can write to the directory can decide to which file the path leads. The result is also True if
+    the path has too many links.
+    """
+    inside = tuple(os.path.realpath(directory).rstrip("/") + "/" for directory in directories)
+    try:
+        return any(place.startswith(inside) for place, _ in way_to(path))
+    except OSError:
+        return True
 
 
 def way_to(path: str) -> Iterator[tuple[str, bool]]:

@@ -49,7 +49,12 @@ _NESTED_IN = ("modules", "worktrees")
 _MOST_NESTED = 10_000
 """The maximum number of folders in which git directories are looked for. The look takes 10 ms for a thousand. With more, no
 command starts."""
-_GIT_FILES = ("~/.gitconfig", "{config}/git/config", "$GIT_CONFIG_GLOBAL")
+_GIT_FILES = (
+    "~/.gitconfig",
+    "{config}/git/config",
+    "$GIT_CONFIG_GLOBAL",
+    "$GIT_CONFIG_SYSTEM",
+)
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 PACKAGE = str(Path(__file__).parents[1])

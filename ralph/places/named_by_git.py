@@ -56,9 +56,12 @@ def work_named_by_git(
         for directory in writable[len(roots) :]
         for name in ("config", "config.worktree")
     ]
-    pending += [(file, root, 0) for file in user_files for root in roots]
-    for file, _, _ in pending:
-        configuration |= dict.fromkeys(one for one in links_and_file(file) if one != file)
+    configuration |= {
+        place: None for file, _, _ in pending for place in links_and_file(file) if place != file
+    }
+    for user_file in user_files:
+        configuration |= dict.fromkeys(links_and_file(user_file))
+        pending += [(user_file, root, 0) for root in roots]
     read = set[tuple[str, str]]()
     for file, tree, depth in pending:
         if (file, tree) in read or len(read) >= _MOST_FILES:

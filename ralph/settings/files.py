@@ -4,7 +4,6 @@ tables and keys. Each error is one line that names the file. `toml_file.py` read
 
 from __future__ import annotations
 
-import os
 from pathlib import Path  # noqa: TC003 - decoded by its hints
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.planted_link import way_to
+from ralph.machine.planted_link import leads_into
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
 
 if TYPE_CHECKING:
@@ -84,20 +83,12 @@ def find_settings_files(
 
 
 def leads_through(path: Path, directory: Path) -> bool:
-    """Whether the absolute path `path` passes through `directory` when all symbolic links in the path are followed.
-
-    If so, anyone who can write to the directory can decide to which file the path leads. The result is also True if
-    the path has too many links.
-    """
-    inside = os.path.realpath(directory).rstrip(os.sep) + os.sep
-    try:
-        return any(place.startswith(inside) for place, _ in way_to(str(path)))
-    except OSError:
-        return True
+    """Whether the absolute path `path` passes through `directory` when all symbolic links in the path are followed."""
+    return leads_into(str(path), (str(directory),))
 
 
 def leads_through_any(path: Path, directories: Iterable[Path]) -> bool:
-    return any(leads_through(path, directory) for directory in directories)
+    return leads_into(str(path), map(str, directories))
 
 
 def is_same_file(one: Path, other: Path) -> bool:

@@ -33,7 +33,9 @@ SALT = "0" * 32
 
 
 def listed(*settings: tuple[str, str, str]):
-    return settings_from(b"".join(f"{scope}\0{name}\n{value}\0".encode() for scope, name, value in settings))
+    return settings_from(
+        b"".join(f"{scope}\0file:x\0{name}\n{value}\0".encode() for scope, name, value in settings)
+    )
 
 
 def pins(*settings: tuple[str, str]) -> Pins:

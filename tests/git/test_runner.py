@@ -8,6 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, WorkerGit
 from ralph.git.answer import CheckoutError
@@ -63,6 +64,23 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
             CheckoutGit(repository.top, seams)
     else:
         assert CheckoutGit(repository.top, seams).settings.values["user.name"] == "Tester"
+
+
+@pytest.mark.parametrize("way", ["include", "link", "variable", "added"])
+def test_the_users_own_settings_in_the_work_run_no_program(
+    repository: Repository, tmp_path: Path, way: str
+) -> None:
+    user, added = tmp_path / "user.gitconfig", tmp_path / "added"
+    added.mkdir()
+    file = (added if way == "added" else repository.top) / "shared"
+    file.write_text('[filter "evil"]\n\tclean = evil\n')
+    if way == "link":
+        user.symlink_to(file)
+    else:
+        user.write_text(f'[filter "mine"]\n\tclean = mine\n[include]\n\tpath = {file}\n')
+    seams = repository.seams(GIT_CONFIG_GLOBAL=str(file if way == "variable" else user))
+    seams = replace(seams, writable=(str(added),))
+    assert CheckoutGit(repository.top, seams).settings.dropped_filters == {"evil"}
 
 
 def test_after_a_call_that_did_not_end_local_calls_have_three_seconds_for_a_minute(

@@ -10,7 +10,7 @@ from tests.rows import every_row
 
 
 def listing(*settings: tuple[str, str, str]) -> bytes:
-    return b"".join(f"{scope}\0{name}\n{value}\0".encode() for scope, name, value in settings)
+    return b"".join(f"{scope}\0file:x\0{name}\n{value}\0".encode() for scope, name, value in settings)
 
 
 def overridden(*settings: tuple[str, str, str]) -> list[str]:
@@ -83,4 +83,18 @@ def test_a_filter_that_the_user_does_not_define_whole_is_dropped() -> None:
 
 
 def test_a_setting_without_a_value_is_true() -> None:
-    assert settings_from(b"local\0core.bare\0global\0a.b\nc\0").values == {"core.bare": "true", "a.b": "c"}
+    assert settings_from(b"local\0file:x\0core.bare\0global\0file:/y\0a.b\nc\0").values == {
+        "core.bare": "true",
+        "a.b": "c",
+    }
+
+
+def test_a_file_of_the_users_that_an_agent_can_write_counts_as_the_repositorys() -> None:
+    text = (
+        b"global\0file:/w/shared\0filter.x.clean\nevil\0global\0file:/home/.gitconfig\0filter.y.clean\nmine\0"
+        b"system\0file:/w/system\0core.sshcommand\nevil\0"
+    )
+    settings = settings_from(text, lambda file: file.startswith("/w/"))
+    assert settings.dropped_filters == {"x"}
+    assert "core.sshcommand=ssh" in settings.arguments
+    assert not settings_from(text).dropped_filters

@@ -145,7 +145,7 @@ def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: 
     found = named_in([top], [f"{top}/.git"], repository.environment)
     assert {one for one in found.configuration if not one.endswith("ring")} == {f"{top}/one", f"{top}/two"}
     assert changed_by_run([top], time.time() - 100, repository.environment) == ""
-    assert named_in([str(tmp_path)], [], repository.environment) == NamedByGit()
+    assert named_in([str(tmp_path / "none")], [], repository.environment) == NamedByGit()
 
 
 @pytest.mark.parametrize("tool", ["Write", "Edit"])

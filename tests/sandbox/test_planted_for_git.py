@@ -162,6 +162,24 @@ def test_nothing_that_a_command_planted_runs_at_the_users_git_status(
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_users_own_configuration_in_the_work_is_guarded(
+    repository: Repository, level: str, name: str, is_there: bool
+) -> None:
+    marks = repository.top.parent / "marks"
+    planted = program(repository.top.parent / "planted", marks)
+    file = repository.top / "own/git.conf"
+    file.parent.mkdir()
+    if is_there:
+        file.write_text("[core]\n\tabbrev = 12\n")
+    repository.environment[name] = str(file)
+    for tools in tools_of(repository, level):
+        tools.call("Bash", {"command": f"git config -f own/git.conf core.fsmonitor {planted}"})
+    assert marks_of_status(repository) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", IN_TWO_RUNS)
 def test_what_one_run_has_prepared_opens_nothing_to_the_next(
     repository: Repository, level: str, attack: str, monkeypatch
