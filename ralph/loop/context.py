@@ -207,7 +207,7 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], dis
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
     try:
         wanted = _restricted_sandbox(plan, settings)
-        box_plan = plan_box(wanted, environment, tuple(map(Path, roots)), top or directory)
+        box_plan = plan_box(wanted, environment, (directory, *_reach(plan)), top or directory)
     except CannotConfineError as error:
         raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)

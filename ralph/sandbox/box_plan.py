@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch, search_outside
+from ralph.machine.planted_link import planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
 from ralph.places.link_resolver import LinkResolver
 from ralph.sandbox.bubblewrap import TEMPORARY
@@ -241,6 +242,7 @@ def plan_box(
         raise CannotConfineError(str(error)) from None
     _raise_first(_contradictions(wanted, net))
     home = environment.get("HOME", "")
+    _raise_first(_roots_behind_links(roots, (*real_roots, *write)))
     if wanted.mode == "off":
         return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
     read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
@@ -276,6 +278,16 @@ def plan_box(
         is_work_closed=bool(real_roots) and real_roots[0] in closed,
         notices=(*notices, *closed.values(), *(about_git(real_roots, environment) if is_confined else ())),
     )
+
+
+def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Iterator[str]:
+    """Yields a complaint for each root whose way passes through another writable directory by a symbolic link: a command of an
+    earlier run could have made the link, to get access to what it leads to.
+    """
+    for root in roots:
+        link = planted_link(os.path.join(os.getcwd(), root), writable)  # noqa: PTH109, PTH118 - strings throughout
+        if link is not None:
+            yield f"{root} is not opened to the work: {link} is a link in a directory that commands may write; name what it leads to"
 
 
 def program_search(

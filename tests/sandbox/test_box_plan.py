@@ -272,3 +272,25 @@ def test_a_place_of_the_settings_does_not_follow_links_where_commands_may_write(
     plan = plan_box(wanted, environment, (tmp_path / "work",), None)
     planted = tuple(f"{above}/planted" for above in (tmp_path / "work", tmp_path / "scratch", cache))
     assert (plan.read, plan.write, plan.sockets) == (planted, (f"{tmp_path}/scratch", *planted), planted)
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+@pytest.mark.parametrize("is_of_settings", [False, True])
+def test_a_root_is_not_found_through_a_link_that_a_command_could_have_made(
+    tmp_path: Path, mode: str, is_of_settings: bool
+) -> None:
+    libs, work = tmp_path / "libs", tmp_path / "work"
+    for directory in (work, libs / "a/b", tmp_path / "mine/b", tmp_path / "to"):
+        directory.mkdir(parents=True)
+    (tmp_path / "to/libs").symlink_to(libs)
+    wanted = SandboxSettings(mode=mode, write=(str(libs),) if is_of_settings and mode == "auto" else ())
+    around = () if wanted.write else (libs,)
+    for root in (libs / "a/b", tmp_path / "to/libs/a/b"):
+        plan_box(wanted, {}, (work, *around, root), work)
+    (libs / "a").rename(libs / "old")
+    (libs / "a").symlink_to(tmp_path / "mine")
+    for root in (libs / "a/b", tmp_path / "to/libs/a/b"):
+        with pytest.raises(
+            CannotConfineError, match=f"{libs}/a is a link in a directory that commands may write"
+        ):
+            plan_box(wanted, {}, (work, *around, root), work)
