@@ -19,7 +19,7 @@ from ralph.git.blocking_files import blocking_file
 from ralph.git.settings import ALWAYS, LIST, GitSettings, settings_from
 from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
-from ralph.machine.own_programs import own_program, search_outside, trusted_directories
+from ralph.machine.own_programs import own_program, search_outside, trusted_directories, without_unsafe_loads
 from ralph.machine.planted_link import leads_into
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import git_directory
@@ -271,10 +271,10 @@ def environment_for_git(seams: GitSeams, work: Path) -> dict[str, str]:
     write are not run, because an agent may have made them.
     """
     ours = {name: value for name, value in seams.environment.items() if name not in _NOT_OURS}
-    search_path = trusted_directories(search_outside(ours, (work, *seams.writable)))
-    return environment_for_commands(ours) | {
+    search = search_outside(ours, (work, *seams.writable))
+    return environment_for_commands(without_unsafe_loads(ours, search)) | {
         # Git looks there for its helper programs, ssh and a shell.
-        "PATH": os.pathsep.join(search_path),
+        "PATH": os.pathsep.join(trusted_directories(search)),
         # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
         "GIT_NO_LAZY_FETCH": "1",
         # Git's messages are parsed in this package.

@@ -6,6 +6,7 @@ rule does not apply to the model's commands, for which the shell searches the us
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -30,6 +31,12 @@ PACKAGE_CACHES = "ralph/packages"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - nothing is made there
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is made there
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+# Directories and files from which the loader and libraries of any program, and git, take code or settings.
+_LOADER_PREFIXES = ("LD_", "DYLD_")
+_LOADED_FROM = frozenset(
+    "GCONV_PATH OPENSSL_CONF OPENSSL_MODULES LOCPATH GIT_EXEC_PATH GIT_TEMPLATE_DIR".split()
+)
+_SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
 _MOST_SEARCHES = 64
 
@@ -141,6 +148,19 @@ def own_program(name: str, search: ProgramSearch) -> str | None:
         if os.access(path, os.X_OK) and Path(path).is_file() and search.is_safe(path):
             return path
     return None
+
+
+def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """The variables for a program of ralph's own. From those that name code or settings which any program loads, the
+    entries are left out that are empty, relative or not safe.
+    """
+    safe = dict(environment)
+    for name in environment:
+        if name in _LOADED_FROM or name.startswith(_LOADER_PREFIXES):
+            entries = re.split(_SEPARATORS.get(name, "[:;]"), safe.pop(name))
+            kept = [one for one in entries if one.startswith(os.sep) and search.is_safe(one)]
+            safe |= {name: ":".join(kept)} if kept else {}
+    return safe
 
 
 @lru_cache(_MOST_SEARCHES)

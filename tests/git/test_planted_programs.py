@@ -8,8 +8,10 @@ import stat
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
+from ralph.git.runner import CheckoutGit
 from ralph.loop.directory.preflight import check_checkout
 from tests.git.repositories import Repository, cloned
 
@@ -246,3 +248,15 @@ def test_git_lfs_may_be_set_up_in_the_repository(repository: Repository, tmp_pat
     repository.write("x.big", "content")
     assert repository.checkout().commit("x")
     assert repository.git("show", "HEAD:x.big") == "pointer"
+
+
+def test_git_loads_no_library_that_commands_can_replace(repository: Repository, tmp_path: Path) -> None:
+    given = {
+        "LD_LIBRARY_PATH": f":{repository.top}/lib:{tmp_path}/lib:{tmp_path}/added",
+        "GIT_EXEC_PATH": str(repository.top),
+    }
+    seams = replace(repository.seams(**given), writable=(tmp_path / "added",))
+    (tmp_path / "lib").mkdir()
+    environment = CheckoutGit(repository.top, seams).environment
+    assert environment["LD_LIBRARY_PATH"] == f"{tmp_path}/lib"
+    assert "GIT_EXEC_PATH" not in environment

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine.own_programs import ProgramSearch, own_program, search_outside, trusted_directories
+from ralph.machine.own_programs import (
+    ProgramSearch,
+    own_program,
+    search_outside,
+    trusted_directories,
+    without_unsafe_loads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,3 +131,34 @@ def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
     (room / "outside").rename(room / "was")
     (room / "outside").symlink_to(room / "work/bin")
     assert (own_program("git", wanted), trusted_directories(wanted)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("LD_LIBRARY_PATH", "{room}/work/lib", None),
+        ("LD_LIBRARY_PATH", ":{room}/outside", "{room}/outside"),
+        ("LD_LIBRARY_PATH", "{room}/outside;{room}/added/lib:lib", "{room}/outside"),
+        ("LD_LIBRARY_PATH", "{room}/link", None),
+        ("LD_PRELOAD", "{room}/outside/git {room}/work/b.so", "{room}/outside/git"),
+        ("LD_PRELOAD", "libc.so.6", None),
+        ("LD_AUDIT", "{room}/work/b.so", None),
+        ("DYLD_INSERT_LIBRARIES", "{room}/work/b.dylib", None),
+        *(
+            (name, "{room}/work/x", None)
+            for name in ("GCONV_PATH", "LOCPATH", "OPENSSL_CONF", "OPENSSL_MODULES")
+        ),
+        *(
+            (name, "{room}/home/.cache/ralph/packages/0", None)
+            for name in ("GIT_EXEC_PATH", "GIT_TEMPLATE_DIR")
+        ),
+        ("GIT_EXEC_PATH", "{room}/outside", "{room}/outside"),
+        ("EDITOR", "{room}/work/x", "{room}/work/x"),
+    ],
+)
+def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
+    room: Path, name: str, value: str, kept: str | None
+) -> None:
+    (room / "link").symlink_to(room / "work/bin")
+    safe = without_unsafe_loads({name: value.format(room=room)}, search(room, "outside"))
+    assert safe == ({} if kept is None else {name: kept.format(room=room)})
