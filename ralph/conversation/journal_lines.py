@@ -135,7 +135,7 @@ def chunks(read: Read, begin: int, end: int, most: int = FIRST_BYTES) -> Iterato
 
 
 class _Tail(Struct, frozen=True):
-    """What follows the last line break."""
+    """The bytes after the last line break."""
 
     offset: int
     is_whole: bool = False

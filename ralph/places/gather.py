@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH118, PTH207, PTH208
+# ruff: noqa: PTH114, PTH118, PTH207, PTH208
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -88,8 +88,8 @@ def gather_places(
     bases = {
         "root": tuple(roots),
         "~": homes,
-        "configuration": tuple(_ways((*named, *own))),
-        "settings of agents": tuple(_ways(path for one in _AGENTS for path in expanded(one, known))),
+        "configuration": tuple(_ways((*named, *own), roots)),
+        "settings of agents": tuple(_ways((path for one in _AGENTS for path in expanded(one, known)), roots)),
         "state": tuple(state_directories(environment, homes, session_directory)),
         "package": (PACKAGE,),
         "prefix": python_prefixes(),
@@ -139,9 +139,16 @@ def always_writable(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(os.path.realpath, paths_with(WRITABLE, {"packages": packages}))))
 
 
-def _ways(files: Iterable[str]) -> dict[str, None]:
-    """The files, the links on the way to each, and where they really are: a link may lead into the work."""
-    return dict.fromkeys(path for file in files for path in (file, *links_and_file(file)))
+def _ways(files: Iterable[str], roots: Sequence[str]) -> dict[str, None]:
+    """The files, the links in the roots on the way to each, and where they really are. A command can change no other link,
+    and one such as a home directory's would stand for all that it leads to.
+    """
+    ways = {file: links_and_file(file) for file in files}
+    return dict.fromkeys(
+        path
+        for file, way in ways.items()
+        for path in (file, *(one for one in way if is_within_any(one, roots) or not os.path.islink(one)))
+    )
 
 
 def named_in(
