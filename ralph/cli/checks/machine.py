@@ -21,6 +21,7 @@ from ralph.machine.repository import HELD_DIRECTORY, repository_top
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
+from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
 from ralph.tools.files.beneath import open_by_kernel
 from ralph.values.ports import JournalError
@@ -204,7 +205,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
     """A finding about the directory for sessions. If the directory is missing, it is created, as a run would do."""
     advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
     try:
-        where = SessionStore.to_read(environment, named).root
+        where = places_to_read(environment, named)[0]
     except OSError as error:  # no home, and no temporary directory either
         return fail("sessions", f"there is no place for them: {_reason(error)}", advice)
     try:

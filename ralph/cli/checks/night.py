@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.loop.store import LoopStore
-from ralph.sessions.store import SessionStore
-from ralph.values.outcome import Outcome
+from ralph.sessions.places import places_to_read
+from ralph.values.outcome import CannotError, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,9 +86,9 @@ def _written_places(
     environment: Mapping[str, str], session_directory: Path | None, cwd: Path | None
 ) -> Iterator[tuple[str, Path]]:
     with suppress(OSError):
-        yield "sessions", SessionStore.to_read(environment, session_directory).root
+        yield "sessions", places_to_read(environment, session_directory)[0]
     if cwd is not None:
-        with suppress(OSError):
+        with suppress(OSError, CannotError):  # the finding about sessions tells of a file in the way
             yield "loops", LoopStore.to_read(environment, cwd).roots[0]
         yield "the working directory", cwd
     yield "temporary files", Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - only looked at
