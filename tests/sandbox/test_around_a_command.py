@@ -124,7 +124,7 @@ def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_c
     box.before({}, "test")
     assert box.between() == ""
     told, news = box.told()
-    assert "killed during a command" in told[0]
+    assert "broke off during a command" in told[0]
     assert news == told
     assert box.told() == ([], [])
 

@@ -262,13 +262,13 @@ def test_d13_orders_in_a_file_lead_to_no_key_however_well_they_are_obeyed_exits_
 
 @pytest.mark.parametrize("form", ["text", "stream-json"])
 def test_d13_a_key_that_tools_find_reaches_neither_the_model_nor_the_output_exits_0(
-    ralph, serve, tmp_path, form
+    ralph, serve, form
 ) -> None:
-    (tmp_path / "notes").write_text(ORDERS)
-    search = ("Grep", {"pattern": "echo", "path": str(tmp_path / "notes"), "output_mode": "content"})
+    (ralph.cwd / "notes").write_text(ORDERS)
+    search = ("Grep", {"pattern": "echo", "path": "notes", "output_mode": "content"})
     # Keys of a user's own object mean nothing to ralph, whatever they are called.
     found = report(summary=f"It is {KEY}", payload={"type": f"it is {KEY}", "session_id": [KEY]})
-    server = serve(bash(f"cat {tmp_path}/notes"), calls(search), found)
+    server = serve(bash("cat notes"), calls(search), found)
     ran = ralph("go", "--json-schema", '{"type": "object"}', "--output-format", form)
     assert (ran.code, len(server.requests)) == (0, 3)
     assert all("[redacted]" in said for request in (1, 2) for said, _ in results(server, request))

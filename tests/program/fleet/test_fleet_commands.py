@@ -255,7 +255,7 @@ def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
     ran = replace(ralph, environment={**ralph.environment, "PATH": str(tmp_path)})("fleet", "work")
     assert (ran.code, ran.stderr) == (
         78,
-        "ralph: there is no git program on PATH (a directory inside the checkout does not count); install git\n",
+        "ralph: there is no git program on PATH (a directory that commands may write does not count); install git\n",
     )
 
 

@@ -73,9 +73,9 @@ def test_while_a_loop_waits_for_an_answer_neither_it_nor_its_iteration_can_be_du
     most = resource.prlimit(loop.pid, resource.RLIMIT_CORE)[1]
     for pid in (iteration, loop.pid):
         resource.prlimit(pid, resource.RLIMIT_CORE, (most, most))
-        os.kill(pid, signal.SIGQUIT)
+        os.kill(pid, signal.SIGABRT)
     loop.communicate(timeout=PATIENCE_S)
-    assert loop.returncode == -signal.SIGQUIT
+    assert loop.returncode == -signal.SIGABRT
     assert dumps(ralph.cwd) == []
 
 
