@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from ralph.machine.own_programs import ProgramSearch, search_outside
 from ralph.machine.planted_link import planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
-from ralph.places.link_resolver import LinkResolver
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
@@ -511,12 +510,13 @@ def opened_by_settings(
     commands may write are not resolved: a command of an earlier run could have made such a link to get access to its target.
     Raises ValueError if the environment's `SANDBOX_READ` is not valid.
     """
-    from ralph.places.gather import always_writable  # noqa: PLC0415 - most settings name no place
-
     lent = callers_places(SANDBOX_READ, environment.get(SANDBOX_READ, ""))
     named = (wanted.write, (*wanted.read, *lent), wanted.sockets)
     if not any(named):
         return named
+    from ralph.places.gather import always_writable  # noqa: PLC0415 - most settings name no place
+    from ralph.places.link_resolver import LinkResolver  # noqa: PLC0415 - most settings name no place
+
     home, writable = environment.get("HOME", ""), (*real_roots, *always_writable(environment))
     absolute = [tuple(absolute_place(place, home) for place in places) for places in named]
     writable = (*writable, *map(LinkResolver(writable), absolute[0]))
