@@ -49,7 +49,7 @@ HELP = """
 # with `ast`, `dis` and `tokenize`.
 START = """
     array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
-    functools gc glob heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
+    functools gc heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
     pathlib platform queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
     threading token tokenize traceback types typing urllib uuid warnings weakref zlib
 """
@@ -60,7 +60,7 @@ SESSIONS = """
     collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
     pathlib re reprlib types typing urllib warnings
 """
-LOOP = "hashlib hmac pwd secrets shlex"
+LOOP = "glob hashlib hmac pwd secrets shlex"
 ROOMS_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
 ROOMS_OF_LOOP = (
     "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
