@@ -83,6 +83,11 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built) -> Non
     assert len(licenses) == 1
 
 
+def test_the_repository_holds_nothing_that_git_ignores() -> None:
+    """What tests make in the checkout, for example links to the programs of the machine."""
+    assert done(["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], cwd=ROOT) == ""
+
+
 def test_the_source_archive_holds_what_a_checkout_does(built) -> None:
     with tarfile.open(built.source) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}

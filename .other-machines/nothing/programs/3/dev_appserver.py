@@ -1,1 +1,0 @@
-/usr/bin/dev_appserver.py

@@ -1,1 +1,0 @@
-/sbin/invoke-rc.d

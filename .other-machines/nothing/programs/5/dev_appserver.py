@@ -1,1 +1,0 @@
-/bin/dev_appserver.py

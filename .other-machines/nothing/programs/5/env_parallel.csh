@@ -1,1 +1,0 @@
-/bin/env_parallel.csh

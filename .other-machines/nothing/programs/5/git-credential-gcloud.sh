@@ -1,1 +1,0 @@
-/bin/git-credential-gcloud.sh
