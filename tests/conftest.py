@@ -77,7 +77,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Ends what ralph does to a process that starts commands. Otherwise this process would adopt the orphans of all
-    later tests, and nobody would reap them.
+    later tests, and nobody would reap them. An ordinary user could not look at this process in /proc.
     """
     try:
         return (yield)
@@ -85,6 +85,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         launcher: Any = sys.modules.get("ralph.machine.launcher")
         if launcher is not None:  # a test may also have called it without `protect_this_process`
             launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 0)
+            launcher.prctl(launcher.PR_SET_DUMPABLE, 1)
         processes: Any = sys.modules.get("ralph.machine.processes")
         if processes is not None:
             processes._protected = False

@@ -18,6 +18,7 @@ from ralph.fleet.takeups import WorkerStore
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.fork_server import REPOSITORY, start_ralph
+from tests.processes.owned import OWNER, processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
 SET = "night"
 KEY = "sk-ant-canary-0123456789abcdef"
-_MARKER = "FLEET_OF_THIS_TEST"
 _JOB = re.compile(r"Job ([a-z-]+):")
-_PROC = "/proc"
 NEVER = Step(Turn("Wait."), Fault(stall_after_events=2))
 """An answer that begins and does not end."""
 DONE = Turn("Done.")
@@ -103,7 +102,7 @@ class Place:
             "RALPH_FLEET_DB": self._url or f"sqlite:///{self.state('a')}/fleet/fleet.db",
             "ANTHROPIC_API_KEY": KEY,
             "ANTHROPIC_BASE_URL": self.api.base_url,
-            _MARKER: str(self.folder),
+            OWNER: str(self.folder),
         }
 
     @functools.cached_property
@@ -194,25 +193,13 @@ class Place:
 
     def processes(self) -> dict[int, str]:
         """The command lines of the processes of this place that run now: workers, runs and commands."""
-        marker = f"\0{_MARKER}={self.folder}\0".encode()
-        found = {}
-        for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208 - a test asks often, and a Path is slow
-            with suppress(OSError):  # gone meanwhile
-                if marker in b"\0" + _content(f"{_PROC}/{pid}/environ"):
-                    words = _content(f"{_PROC}/{pid}/cmdline").replace(b"\0", b" ")
-                    found[int(pid)] = words.decode(errors="replace")
-        return found
+        return processes_of({OWNER: str(self.folder)})
 
     def _answer(self, request: RecordedRequest, _index: int) -> Playable:
         job = job_of(request)
         said = sum(message["role"] == "assistant" for message in request.json()["messages"])
         times = self._asked[job, said] = self.asked(job, said) + 1
         return self._models[job](Asked(said, times, (request.body or b"").decode()))
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
-        return file.read()
 
 
 def job_of(request: RecordedRequest) -> str:

@@ -66,22 +66,24 @@ def test_the_first_command_makes_this_process_undumpable_and_an_adopter() -> Non
     assert subprocess.check_output([sys.executable, "-c", script]).split() == [b"1", b"0", b"0", b"1"]
 
 
-def adopts_orphans() -> bool:
-    adopts = ctypes.c_int()
-    ctypes.CDLL(None).prctl(37, ctypes.byref(adopts), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
-    return bool(adopts.value)
+def adopts_and_is_dumpable() -> tuple[bool, bool]:
+    adopts, libc = ctypes.c_int(), ctypes.CDLL(None)
+    libc.prctl(37, ctypes.byref(adopts), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    return bool(adopts.value), bool(libc.prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE
 
 
 @linux_only
-def test_this_process_adopts_orphans_from_its_first_command_on() -> None:
+def test_this_process_adopts_orphans_from_its_first_command_on_and_its_memory_is_private() -> None:
     processes.protect_this_process()
-    assert adopts_orphans()
+    assert adopts_and_is_dumpable() == (True, False)
 
 
 @linux_only
 def test_what_a_test_started_changes_nothing_for_the_tests_after_it() -> None:
-    """The test above has made this process an adopter. Nobody would reap what it adopts: Slurm, for one, waits for that."""
-    assert not adopts_orphans()
+    """The test above has made this process an adopter. Nobody would reap what it adopts: Slurm, for one, waits for that. The
+    user, who may not be root, must be able to look at it in /proc.
+    """
+    assert adopts_and_is_dumpable() == (False, True)
 
 
 def test_what_would_ask_somebody_is_answered_in_the_environment() -> None:

@@ -23,6 +23,7 @@ from ralph.mock_api import MockApi
 from tests.nemesis.process import StoppedError
 from tests.patience import within_s
 from tests.processes.fork_server import REPOSITORY, start_ralph
+from tests.processes.owned import OWNER, processes_of
 from tests.services.postgres import temporary
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from ralph.mock_api import RecordedRequest, Script
 
-MARKER = "RALPH_NEMESIS_FLEET"
-"""The variable that all processes of a room have, those of workers, runs and commands."""
 LINES_FILE = "lines.txt"
 FIRST_LINE = "the first line"
 BRANCH = "main"
@@ -179,7 +178,7 @@ class FleetRoom:
             "RALPH_FLEET_DB": self.url,
             "ANTHROPIC_API_KEY": "sk-ant-nemesis-0123456789",
             "ANTHROPIC_BASE_URL": self.api.base_url,
-            MARKER: self.marker,
+            OWNER: self.marker,
         }
 
     def add_workers(self, count: int, slots: int, *words: str) -> list[Worker]:
@@ -247,15 +246,7 @@ class FleetRoom:
 
     def processes(self) -> dict[int, str]:
         """The processes that carry the room's marker and have not ended, with their command lines."""
-        marker = f"{MARKER}={self.marker}".encode()
-        found = {}
-        for process in _PROC.iterdir():
-            if process.name.isdigit():
-                with suppress(OSError):  # gone meanwhile
-                    if marker in (process / "environ").read_bytes().split(b"\0"):
-                        words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-                        found[int(process.name)] = words.decode(errors="replace")[:200]
-        return found
+        return processes_of({OWNER: self.marker})
 
     def run_processes(self) -> dict[int, str]:
         """The processes that belong to runs: all that are neither a worker's supervisor nor one of its slots."""

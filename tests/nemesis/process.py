@@ -19,7 +19,8 @@ from tests.nemesis.journal_text import Line, note_line, place_of, readable_lines
 from tests.nemesis.task import FILE_TOOLS, LOG_FILE, LOG_HEAD, PROMPT
 from tests.patience import within_s
 from tests.processes.fork_server import REPOSITORY, start_ralph
-from tests.soak.leftovers import processes_with, settled
+from tests.processes.owned import OWNER
+from tests.soak.leftovers import processes_left, settled
 
 if TYPE_CHECKING:
     import threading
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
     from tests.nemesis.plan import Kill, SessionPlan
 
-MARKER = "RALPH_NEMESIS_SESSION"
 LONGEST_LIFE_S = within_s()
 """A process that lives longer than this many seconds counts as hanging."""
 USUAL_RECORDS = 34
@@ -105,7 +105,7 @@ def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Obs
             *(last.with_suffix(f".{number}.torn") for number in range(2, 100)),
         ]
         seen.torn = tuple(path.read_bytes() for path in beside if path.exists())
-    seen.left = settled(lambda: processes_with(MARKER, marker))
+    seen.left = settled(lambda: processes_left(marker))
     return seen
 
 
@@ -174,7 +174,7 @@ class _Lives:
             "RALPH_STATE_DIR": str(room / "state"),
             "ANTHROPIC_API_KEY": "sk-ant-nemesis-0123456789",
             "ANTHROPIC_BASE_URL": self.base_url,
-            MARKER: self.marker,
+            OWNER: self.marker,
         }
         command = [*words, "--output-format", "stream-json", "--retry", "off"]
         with out.open("wb") as stdout, err.open("wb") as stderr:

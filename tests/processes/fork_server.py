@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.processes.forked_processes import MODULE, MOST_SHOWN_BYTES, Orders, Start, is_as_loaded, start_fork
+from tests.processes.owned import marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,8 @@ def start_ralph(
     """
     command = [sys.executable, "-m", "ralph", *arguments]
     kind = subprocess.Popen if afresh or not _can_fork(command, environment, popen) else _Forked
-    return kind(command, cwd=cwd, env=dict(environment), **popen)
+    with marked(environment):
+        return kind(command, cwd=cwd, env=dict(environment), **popen)
 
 
 def _can_fork(command: Sequence[str], environment: Mapping[str, str], popen: Mapping[str, Any]) -> bool:

@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ import pytest
 from ralph.mock_api import MockApi, Turn
 from tests.api.harness import RawServer, read_request
 from tests.patience import PATIENCE_S
+from tests.processes import owned
 from tests.processes.fork_server import REPOSITORY, start_ralph
 
 if TYPE_CHECKING:
@@ -318,24 +318,12 @@ def loop_lines(ran: Finished) -> list[str]:
     return [line for line in told if not re.fullmatch(r"\S+ for the check", line)]
 
 
-def processes_of(ralph: Ralph) -> list[int]:
-    """The ids of all running processes that this `ralph` started, directly or not. They are found by their HOME
-    variable. Works on Linux only.
-    """
-    home = f"HOME={ralph.environment['HOME']}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):  # it ended while we looked
-            if entry.name.isdigit() and home in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+def processes_of(ralph: Ralph) -> dict[int, str]:
+    """The command lines of all running processes that this `ralph` started, directly or not. Works on Linux only."""
+    return owned.processes_of(ralph.environment)
 
 
 def iteration_of_loop(ralph: Ralph) -> int:
     """The process id of the loop's current iteration. Works on Linux only."""
-    commands: dict[int, bytes] = {}
-    for one in processes_of(ralph):
-        with suppress(OSError):  # it ended while we looked
-            commands[one] = Path(f"/proc/{one}/cmdline").read_bytes()
-    [iteration] = [one for one, command in commands.items() if b"--iteration" in command]
+    [iteration] = [pid for pid, words in processes_of(ralph).items() if "--iteration" in words]
     return iteration

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.processes.owned import OWNER, processes_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,18 +29,8 @@ def settled(look: Callable[[], list[str]]) -> list[str]:
     return found
 
 
-def processes_with(variable: str, value: str) -> list[str]:
-    """The command lines of the processes that have this variable in their environment."""
-    marker = f"{variable}={value}".encode()
-    found = []
-    for process in PROC.iterdir():
-        if not process.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
-            if marker in (process / "environ").read_bytes().split(b"\0"):
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found.append(f"process {process.name}: {command}")
-    return found
+def processes_left(owner: str) -> list[str]:
+    return [f"process {pid}: {words}" for pid, words in processes_of({OWNER: owner}).items()]
 
 
 def connections_of(port: int) -> list[str]:

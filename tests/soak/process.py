@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -15,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import MockApi
+from tests.processes.fork_server import REPOSITORY, start_ralph
+from tests.processes.owned import OWNER
 from tests.soak.answers import EFFECTS_FILE, NOTES, NOTES_FILE
-from tests.soak.leftovers import Gauge, connections_of, processes_with, settled, temporary_files
+from tests.soak.leftovers import Gauge, connections_of, processes_left, settled, temporary_files
 from tests.soak.plan import MAX_RETRIES
 from tests.soak.stalls import CLOCKS_S
 
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
     from tests.soak.plan import RunPlan
 
-MARKER = "RALPH_SOAK_RUN"
 LONGEST_RUN_S = 180.0
 """A run that takes more seconds than this counts as hanging."""
-_REPOSITORY = Path(__file__).parents[2]
 _SAMPLE_S = 0.05
 _SETTINGS = """
 [retry]
@@ -82,7 +81,7 @@ def observe(plan: RunPlan, stopping: threading.Event) -> Observed:
             files.pop(EFFECTS_FILE, "").splitlines(),
             files,
             [
-                *settled(lambda: processes_with(MARKER, marker)),
+                *settled(lambda: processes_left(marker)),
                 *settled(lambda: connections_of(server.port)),
                 *temporary_files(room / "tmp"),
             ],
@@ -108,19 +107,20 @@ def _furnished(room: Path, plan: RunPlan) -> Path:
 def _ralph(room: Path, base_url: str, marker: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(_REPOSITORY),  # the ralph beside these files, wherever another one is installed
+        "PYTHONPATH": str(REPOSITORY),  # the ralph beside these files, wherever another one is installed
         "HOME": str(room / "home"),
         "TMPDIR": str(room / "tmp"),
         "ANTHROPIC_API_KEY": "sk-ant-soak-0123456789",
         "ANTHROPIC_BASE_URL": base_url,
-        MARKER: marker,
+        OWNER: marker,
     }
-    command = [sys.executable, "-m", "ralph", "-p", "Go on until told.", "--output-format", "stream-json"]
+    words = ["-p", "Go on until told.", "--output-format", "stream-json"]
     with (room / "stdout").open("wb") as stdout, (room / "stderr").open("wb") as stderr:
-        process = subprocess.Popen(
-            command,
-            cwd=room / "work",
-            env=environment,
+        process = start_ralph(
+            words,
+            room / "work",
+            environment,
+            afresh=True,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

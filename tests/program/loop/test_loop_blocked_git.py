@@ -43,7 +43,7 @@ def test_a_pipe_for_which_git_would_wait_ends_the_loop_and_is_named(
     ran = ralph("loop", "go", "--commit")
     assert ran.code == 74
     assert f"waits for {checkout.top / name}, which is no file" in ran.last_line
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_a_pipe_that_a_configuration_names_ends_the_loop_before_it_begins(ralph, checkout, tmp_path) -> None:
@@ -91,5 +91,5 @@ def test_a_stop_gives_a_git_that_does_not_answer_three_seconds(
     assert ran.code == 143
     if options:
         assert "git status took longer than 3 s and was stopped" in "\n".join(loop_lines(ran))
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
     assert (checkout.top / "new").read_text() == "new\n"

@@ -133,6 +133,7 @@ def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(
     assert (counted["turns"], (ralph.cwd / "log").read_text()) == (2, "1\n")
 
 
+@pytest.mark.ordinary_user
 def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_exits_78(
     ralph, iterations
 ) -> None:
@@ -174,7 +175,7 @@ def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_wit
         kill_iteration(ralph, number)
     ran = ralph.finish(process)
     assert ran.code == 0, ran.stderr
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
     [counted] = loop_record(ralph)["iterations"]
     assert (counted["number"], counted["exit_code"]) == (1, 0)
     assert counted["cost_usd"] == pytest.approx(4 * ANSWER_USD)
@@ -202,7 +203,7 @@ def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed
         "api_unavailable (exit 75): iteration 1 was killed by SIGKILL, 3 times in a row; 0 iterations, "
     )
     assert "go on with: ralph loop --continue" in loop_lines(ran)
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
     assert ralph("loop", "--continue").code == 0
     [counted] = loop_record(ralph)["iterations"]
     assert counted["cost_usd"] == pytest.approx(5 * ANSWER_USD)
@@ -286,7 +287,7 @@ def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
                 break
     assert ran is None or ran.code == 0, ran.stderr
     assert loop_record(ralph)["ended"]["exit_code"] == 0
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
     records = loop_record(ralph)["iterations"]
     assert [record["number"] for record in records] == [1, 2, 3]

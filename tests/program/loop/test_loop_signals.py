@@ -48,7 +48,7 @@ def test_a_signal_reaches_the_iteration_once_and_ends_the_loop_with_128_n(ralph,
     assert loop_lines(ran)[-2] == GOES_ON
     assert loop_lines(ran)[-1].startswith(f"interrupted (exit {CODES[number]}): ")
     assert loop_record(ralph)["ended"]["exit_code"] == CODES[number]
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_a_second_signal_reaches_the_iteration_too(ralph, iterations) -> None:
@@ -66,7 +66,7 @@ def test_a_second_signal_reaches_the_iteration_too(ralph, iterations) -> None:
         wait_until(partial(is_pending, number, iteration))
     os.kill(iteration, signal.SIGCONT)
     assert ralph.finish(process).code == 143
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def is_pending(number: int, process_id: int) -> bool:
@@ -109,7 +109,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_iteration_once(ralph, iterations) -> N
     os.close(theirs)
     assert (ran.code, ran.result["exit_code"]) == (130, 130)
     assert (ralph.cwd / "ended").read_text() == "cleaned up\n"
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_a_signal_in_a_wait_for_the_api_ends_it_at_once_and_the_wait_is_recorded(ralph, iterations) -> None:
@@ -133,7 +133,7 @@ def test_a_signal_in_the_check_ends_it_and_the_iteration_before_it_is_counted_la
     wait_until((ralph.cwd / "started").exists)
     ran = ralph.stopped_by(process, signal.SIGINT)
     assert ran.code == 130
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
     (ralph.cwd / "again").touch()
     assert ralph("loop", "--continue").code == 0
     [counted] = loop_record(ralph)["iterations"]
@@ -152,7 +152,7 @@ def test_a_signal_before_anything_has_begun_ends_it_in_one_line(ralph, checkout,
     ran = ralph.stopped_by(process, signal.SIGTERM)
     assert (ran.code, ran.stderr.count("\n")) == (143, 1)
     assert loop_lines(ran)[0].startswith("interrupted (exit 143): ")
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
     assert not (ralph.cwd / ".ralph").exists()
 
 

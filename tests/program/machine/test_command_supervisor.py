@@ -72,7 +72,7 @@ def test_a_run_without_a_command_has_no_supervisor_and_one_starts_while_its_call
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate()
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_without_a_command_no_supervisor_is_started(ralph, serve) -> None:
@@ -107,7 +107,7 @@ def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve)
     [(second, is_error)] = results(server, 2)
     assert not is_error
     assert second.split()[0] != first.split()[0]
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> None:
@@ -123,7 +123,7 @@ def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> Non
     process.kill()
     process.communicate()
     assert [is_gone(pid) for pid in supervisors] == [True]
-    wait_until(lambda: processes_of(ralph) == [])
+    wait_until(lambda: processes_of(ralph) == {})
 
 
 @needs_group

@@ -21,6 +21,6 @@ def test_a_storm_of_processes_stands_still_before_it_is_killed(ralph, serve) -> 
     words = [sys.executable, "-I", "-S", process_storm.__file__, str(ralph.cwd), str(SELF_LIMIT_S)]
     serve(bash(shlex.join(words)), DONE)
     ran = ralph("go", "--sandbox", "off")  # the end of a namespace would end all of them
-    assert (ran.code, processes_of(ralph)) == (0, [])
+    assert (ran.code, processes_of(ralph)) == (0, {})
     assert (ralph.cwd / "all there").exists()
     assert not (ralph.cwd / "respawned").exists(), "something could act while the others were being killed"

@@ -33,7 +33,7 @@ def test_a_stop_takes_six_seconds_at_most_whatever_a_command_ignores(ralph, serv
     process.wait(within_s(6))
     assert process.communicate()[0] is not None
     assert process.returncode == 143
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_a_hook_has_two_seconds_more_than_its_timeout_at_most(ralph, serve) -> None:

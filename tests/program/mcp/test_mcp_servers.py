@@ -99,18 +99,13 @@ def result(server: MockApi, nth: int) -> tuple[Any, bool]:
     return one
 
 
-def processes_with(ralph: Ralph, word: bytes) -> list[int]:
+def processes_with(ralph: Ralph, word: str) -> list[int]:
     """The ids of ralph's running processes whose command line contains the word."""
-    found = []
-    for pid in processes_of(ralph):
-        with suppress(OSError):  # it ended while we looked
-            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+    return [pid for pid, words in processes_of(ralph).items() if word in words]
 
 
 def server_processes(ralph: Ralph) -> list[int]:
-    return processes_with(ralph, b"node\0")
+    return processes_with(ralph, "node ")
 
 
 def test_the_doctor_starts_the_servers_and_lists_their_tools(ralph, serve, stdio) -> None:
@@ -378,7 +373,7 @@ def test_a_server_that_does_not_start_ends_the_run_before_anything_is_spent(
     assert ran.code == 78
     assert f"the MCP server 'slow' {says}" in ran.result["errors"][0]
     assert not server.requests
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
 
 
 def test_a_server_that_dies_is_started_again_each_time(ralph, serve, stdio) -> None:
@@ -454,7 +449,7 @@ def test_two_servers_whose_tools_get_one_name_end_the_run_before_anything_is_spe
         in ran.result["errors"][0]
     )
     assert not server.requests
-    assert processes_of(ralph) == []
+    assert processes_of(ralph) == {}
     assert run(ralph, *both, "--disallowed-tools", "mcp__a_b__wait").code == 0
 
 
@@ -494,7 +489,7 @@ def test_a_killed_run_leaves_no_process_and_its_call_is_not_repeated(
     wait_until(lambda: has_intent(ralph))
     process.send_signal(number)
     assert ralph.finish(process).code == (143 if number == signal.SIGTERM else -9)
-    wait_until(lambda: processes_of(ralph) == [])
+    wait_until(lambda: processes_of(ralph) == {})
     first = server.requests[0].json()
     ran = run(ralph, "--continue", "--mcp-config", stdio)
     assert ran.code == 0, ran.stderr
@@ -556,7 +551,7 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
 def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, stdio) -> None:
     def play(_request: RecordedRequest, index: int) -> Turn:
         if index == 1:
-            [helper] = processes_with(ralph, b"ralph.mcp.helper")
+            [helper] = processes_with(ralph, "ralph.mcp.helper")
             os.kill(helper, signal.SIGKILL)
         return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
 
