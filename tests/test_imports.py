@@ -45,22 +45,23 @@ HELP = """
     collections contextlib copyreg enum errno functools gc importlib itertools keyword operator re reprlib resource
     signal types typing warnings
 """
-# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`; typer `inspect`
-# with `ast`, `dis` and `tokenize`.
+# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid`; typer `inspect` with `ast`, `dis` and
+# `tokenize`.
 START = """
     array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
     functools gc heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
-    pathlib platform queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
+    pathlib queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
     threading token tokenize traceback types typing urllib uuid warnings weakref zlib
 """
-# httpx imports `email`, `logging`, `mimetypes` and `http.cookiejar`; `ssl` and its own `hashlib` come with TLS alone. h11 imports `dataclasses`.
-HTTPX = "atexit calendar dataclasses email encodings http locale logging mimetypes quopri string stringprep unicodedata"
+# httpx imports `logging`; what it imports for cookies, logins and forms is left out, and `ssl` and its own `hashlib` come with TLS
+# alone. h11 imports `dataclasses`.
+HTTPX = "atexit dataclasses encodings logging string stringprep unicodedata"
 TYPER = "annotated_doc typer"
 SESSIONS = """
     collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
     pathlib re reprlib types typing urllib warnings
 """
-LOOP = "glob hashlib hmac pwd secrets shlex"
+LOOP = "glob hashlib hmac platform pwd secrets shlex"
 ROOMS_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
 ROOMS_OF_LOOP = (
     "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
@@ -76,7 +77,7 @@ COMMANDS = [
     (
         "hi",
         ROOMS_OF_RUN,
-        f"certifi h11 httpcore httpx httpx_sse idna msgspec {TYPER}",
+        f"h11 httpcore httpx httpx_sse msgspec {TYPER}",
         f"{START} {HTTPX}",
     ),
     ("loop hi --until true", ROOMS_OF_LOOP, f"msgspec {TYPER}", f"{START} {LOOP}"),

@@ -6,13 +6,13 @@ none of these, and each request would take 0.2 ms more.
 
 from __future__ import annotations
 
-import urllib.request
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.api.http_library import httpx
-from ralph.machine.loading import load_without, load_without_openssl
+from ralph.api.http_library import httpx, load_lightly
 
 if TYPE_CHECKING:
     import ssl
@@ -45,9 +45,7 @@ def build_transport(base_url: str, ca_file: str | None, *, is_loopback: bool) ->
     `route_to`.
     """
     route = route_to(base_url, ca_file, is_loopback=is_loopback)
-    # httpx loads httpcore with its first transport, and httpcore loads anyio for requests of coroutines, if it can. Both
-    # import `ssl` even if there is no TLS context.
-    with load_without("anyio"), load_without_openssl():
+    with load_lightly():  # httpx imports `ssl` and `certifi` even if there is no TLS context
         return httpx.HTTPTransport(
             # httpx hands None on to httpcore, which uses it for plain http alone and needs no context there.
             verify=route.tls,  # type: ignore[arg-type]  # httpx's annotation leaves None out
@@ -75,6 +73,10 @@ def _proxy_for(url: httpx.URL) -> str | None:
     """The URL of the proxy for `url` according to the environment variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and
     NO_PROXY. None if there is no proxy.
     """
+    if sys.platform != "darwin" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    import urllib.request  # noqa: PLC0415 - few machines have a proxy
+
     if urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from contextlib import contextmanager
 from functools import cache
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 _USUAL_THRESHOLDS = gc.get_threshold()
 _CONTAINERS_OF_A_START = 200_000
@@ -48,21 +49,33 @@ def load_without(*names: str) -> Iterator[None]:
 
 
 def load_typer() -> None:
-    """Loads typer with stand-ins for four modules: it uses two of them for the shells' completion and for `launch`, which
-    ralph does not use, one for translations, which it does not have, and one for suggestions, which needs it only then.
-    They take a fifth of typer's time.
+    """Loads typer without modules of which ralph uses nothing, or only after a mistake. They take a quarter of typer's time.
+
+    typer uses them for the shells' completion, for `launch`, for suggestions, and for translations, which it does not have.
+    `uuid`, which it loads, asks `platform` for the system's name.
     """
-    gettext, difflib = ModuleType("gettext"), ModuleType("difflib")
+    gettext, platform = ModuleType("gettext"), ModuleType("platform")
     vars(gettext)["gettext"] = str
-    vars(difflib)["get_close_matches"] = _close_matches
-    unused = {name: ModuleType(name) for name in ("subprocess", "shellingham")}
-    with _replaced({"gettext": gettext, "difflib": difflib, **unused}):
+    vars(platform)["system"] = lambda: os.uname().sysname
+    late = {"difflib": "get_close_matches", "shellingham": "", "subprocess": ""}
+    with _replaced({"gettext": gettext, "platform": platform}), load_late(late):
         importlib.import_module("typer")
 
 
-def _close_matches(*arguments: Any) -> list[str]:
-    found: list[str] = importlib.import_module("difflib").get_close_matches(*arguments)
-    return found
+@contextmanager
+def load_late(modules: Mapping[str, str]) -> Iterator[None]:
+    """Libraries that are loaded inside get stand-ins for `modules`, each of which loads its module when it is first used. The
+    value of each module names what libraries take out of it while they are loaded themselves: classes and functions, which
+    load the module when they are first called. A module that is already loaded stays, and outside, everybody imports the
+    usual ones.
+    """
+    stand_ins = {name: _Late(name, taken.split()) for name, taken in modules.items()}
+    with _replaced(stand_ins):
+        for name, module in stand_ins.items():  # `import email.message` makes it an attribute of its package
+            package, _, part = name.rpartition(".")
+            if package in sys.modules:
+                vars(sys.modules[package]).setdefault(part, module)
+        yield
 
 
 @contextmanager
@@ -74,27 +87,51 @@ def load_without_openssl() -> Iterator[None]:
     if "_ssl" in sys.modules or "_hashlib" in sys.modules:
         yield
     else:
-        with _replaced({"ssl": _LateSsl("ssl"), "hashlib": python_hashlib()}):
+        # httpcore asks of each connection whether its socket is an `SSLSocket`. Without the module there is none.
+        with load_late({"ssl": "SSLContext SSLSocket"}), _replaced({"hashlib": python_hashlib()}):
             yield
 
 
-class _LateSsl(ModuleType):
-    """Stands in for the module `ssl` in libraries. It has the attributes of that module, which it loads for the first of
-    them. Two classes do not load it: httpcore asks of each connection whether its socket is an `SSLSocket`, and names
-    `SSLContext` as a type. Without the module there is no object of these classes.
+class _Late(ModuleType):
+    """Stands in for a module in libraries. It has the attributes of that module, which it loads for the first of them.
+    Until the module is loaded, the attributes `taken` are stand-ins too.
     """
 
+    def __init__(self, name: str, taken: Iterable[str]) -> None:
+        super().__init__(name)
+        self._stand_ins = {one: _late(name, one) for one in taken}
+
     def __getattr__(self, name: str) -> Any:
-        module = sys.modules.get("ssl")
-        if name in ("SSLContext", "SSLSocket") and module in (None, self):
-            return _NeverMade
-        if module is self:
-            raise ImportError(f"a library uses ssl.{name} while it is loaded")
-        return getattr(importlib.import_module("ssl"), name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        module = sys.modules.get(self.__name__)
+        if name in self._stand_ins and module in (None, self):
+            return self._stand_ins[name]
+        if module is self:  # another version of the library takes more out of it: all are loaded as usual
+            for one in [key for key, value in sys.modules.items() if isinstance(value, _Late)]:
+                del sys.modules[one]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
-class _NeverMade:
-    """The class of no object."""
+def _late(module: str, name: str) -> type:
+    """Stands in for a class or a function of a module that is not loaded. A call of it is one of the real one, and a subclass
+    becomes one of the real class when its first object is made.
+    """
+
+    def call(cls: type, *arguments: Any, **keywords: Any) -> Any:
+        real = getattr(importlib.import_module(module), name)
+        if cls is stand_in:
+            return real(*arguments, **keywords)
+        # Python keeps the constructor of a class whose bases change.
+        for attribute, value in (
+            ("__bases__", (real,)),
+            ("__new__", lambda own, *_, **__: object.__new__(own)),
+        ):
+            setattr(cls, attribute, value)
+        return object.__new__(cls)
+
+    stand_in = type(name, (), {"__new__": call})
+    return stand_in
 
 
 @cache
@@ -126,12 +163,13 @@ def short_digest(data: bytes, digits: int) -> str:
 
 
 @contextmanager
-def _replaced(modules: dict[str, ModuleType | None]) -> Iterator[None]:
+def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
     """Replaces modules while the block runs: imports get the given ones. A module that is already loaded stays."""
     added = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(added)  # type: ignore[arg-type]  # see `load_without`
     try:
         yield
     finally:
-        for name in added:
-            del sys.modules[name]
+        for name, module in added.items():
+            if sys.modules.get(name) is module:
+                sys.modules.pop(name, None)

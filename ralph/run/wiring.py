@@ -5,7 +5,7 @@ function for each part. Also makes notices that tell people unexpected facts abo
 from __future__ import annotations
 
 import json
-import platform
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -345,7 +345,7 @@ def _system_prompt(
 ) -> str:
     parts = PromptParts(
         cwd=str(around.cwd),
-        platform=platform.system(),
+        platform=os.uname().sysname,
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
         memory=memory.files,

@@ -12,7 +12,6 @@ some milliseconds.
 from __future__ import annotations
 
 import os
-import platform
 import select
 import signal
 import sys
@@ -174,7 +173,7 @@ def _landlock() -> str:
 
 
 def _filter() -> str:
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in _SECCOMP_CALLS or sys.maxsize < 2**32:
         return f"ralph has no seccomp filter for {machine}"
     try:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ RATE_LIMITED = 429
 LONGEST_REQUESTED_S = 1e10
 # A number in a reset header that would be a delay of more than a year is a Unix time.
 _LONGEST_DELAY_S = 365 * 86400.0
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
@@ -72,12 +72,21 @@ def _delay_or_date(value: str, now: datetime) -> float | None:
 
 
 def _http_date(value: str) -> datetime | None:
-    """The date and time of an HTTP date, with a time zone. None if the text is not an HTTP date."""
+    """The date and time of an HTTP date, with a time zone. None if the text has none of the three forms of RFC 9110. The
+    module `email.utils` reads more forms, but takes 5 ms of each start.
+    """
+    match value.replace("-", " ").split():
+        case [_, day, month, year, time, "GMT"] | [_, month, day, time, year]:
+            pass
+        case _:
+            return None
     try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, TypeError, IndexError, OverflowError):
+        century = 0 if len(year) > 2 else 1900 if int(year) > 68 else 2000
+        hour, minute, second = map(int, time.split(":"))
+        month_number = _MONTHS.index(month) + 1
+        return datetime(century + int(year), month_number, int(day), hour, minute, second, tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return _aware(moment)
 
 
 def _reset(value: str, now: datetime, unit_s: float) -> float | None:
