@@ -1,10 +1,12 @@
-"""The directories in which ralph's state may be, as the environment names them. Imports nothing, because each run looks
+"""The directories in which ralph's state may be, as the environment names them. Imports little, because each run looks
 into the first.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from ralph.machine.loading import short_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,3 +41,8 @@ def _named(environment: Mapping[str, str], by: Sequence[tuple[str, str]]) -> Ite
 def running_below(state: str) -> str:
     """The directory with the descriptions of protected files, made while commands run."""
     return f"{state}/running"
+
+
+def name_for(directories: Sequence[str]) -> str:
+    """The part of the name of such a description that says to which directories it belongs."""
+    return short_digest("\0".join(directories).encode("utf-8", "surrogateescape"), 16)

@@ -15,8 +15,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.loading import python_hashlib, short_digest
+from ralph.machine.loading import python_hashlib
 from ralph.machine.opened_file import read_regular_file
+from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ class CommandMark:
     no command runs.
     """
 
-    def __init__(self, place: str, directories: Sequence[str]) -> None:
-        """`place` is the directory for the file; it need not exist. `directories` contain the protected files."""
-        name = short_digest("\0".join(directories).encode("utf-8", "surrogateescape"), 16)
+    def __init__(self, place: str, roots: Sequence[str], directories: Sequence[str]) -> None:
+        """`place` is the directory for the file; it need not exist. `directories` contain the protected files. `roots` are
+        all those of the run, by whose name the next run sees that there may be a file for it.
+        """
         self._place = place
-        self._prefix = f"{name}-"
-        self._path = f"{place}/{name}-{os.getpid()}-{os.urandom(3).hex()}"
+        self._prefix = f"{name_for(roots)}-{name_for(directories)}-"
+        self._path = f"{place}/{self._prefix}{os.getpid()}-{os.urandom(3).hex()}"
         self._descriptor: int | None = None
         self._entries: Mapping[str, Entry] | None = None
         self._described = b""

@@ -59,16 +59,17 @@ class ProtectedFiles:
         paths: Iterable[str] = (),
         *,
         writable: Iterable[str] = (),
+        all_roots: Sequence[str] = (),
     ) -> None:
         """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
         commands may write. All are absolute and contain no symbolic links. `state` is ralph's state directory, which
         need not exist: one directory in it holds what commands wrote to protected files, and one the description of
         protected files while a command runs. `paths` are further files and directories to compare. `writable` are
-        the other directories that commands may write.
+        the other directories that commands may write. `all_roots` are the roots with those that commands may not write.
         """
         self._files = GuardedFiles(COMPARED, roots, git_directories, paths, writable=writable)
         self._kept_in = f"{state}/undone"
-        self._mark = CommandMark(running_below(state), (*roots, *self._files.outer))
+        self._mark = CommandMark(running_below(state), all_roots, (*roots, *self._files.outer))
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
         self._left_bytes = 0

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_job
-from ralph.places.state import named_state_directories, running_below
+from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
@@ -108,10 +108,12 @@ class LocalToolbox:
         environment = settings.environment if settings.user_environment is None else settings.user_environment
         state = next(named_state_directories(environment), "")
         try:
-            # In most runs, nothing is there. Only then is the sandbox made so early.
-            if not os.listdir(running_below(state)):  # noqa: PTH208 - for speed
-                return ""
+            left = os.listdir(running_below(state))  # noqa: PTH208 - for speed
         except OSError:
+            return ""
+        # In most runs, nothing of the same directories is there. Only otherwise is the sandbox made so early.
+        own = name_for(self._room.roots.paths)
+        if not any(name.startswith(own) for name in left):
             return ""
         return self._room.box.look_after_kill("protected files")
 

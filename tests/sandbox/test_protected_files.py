@@ -455,11 +455,11 @@ def test_many_large_hooks_are_remembered_within_a_bound_and_noticed_all_the_same
 
 def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_be_undone(work) -> None:
     place = str(work.kept_in / "running")
-    directories = [str(work.root)]
+    roots = directories = [str(work.root)]
 
     def changed_after(script: str, *, is_killed: bool = True, during: bool = True) -> list[str]:
         work.files.look()
-        mark = CommandMark(place, directories)
+        mark = CommandMark(place, roots, directories)
         mark.begin(work.files._known)
         if not during:
             mark.end()
@@ -467,8 +467,9 @@ def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_
         if is_killed:
             os.close(mark._descriptor or -1)
         work.files.look()
-        assert CommandMark(place, ["/other"]).changed_since_kill({}, []) == ()
-        found = CommandMark(place, directories).changed_since_kill(
+        assert CommandMark(place, roots, ["/other"]).changed_since_kill({}, []) == ()
+        assert CommandMark(place, ["/other"], directories).changed_since_kill({}, []) == ()
+        found = CommandMark(place, roots, directories).changed_since_kill(
             work.files._known, work.files.git_directories
         )
         if not is_killed:

@@ -8,6 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.call_rules import fault_in_arguments
+from ralph.places.state import name_for
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.kernel.landlock import Support
+from ralph.sandbox.levels import Means
 from ralph.tools import read
 from ralph.tools.tool_room import ALL_TOOLS
 from ralph.values.tool_calls import ToolCall, ToolOutput
@@ -83,3 +87,15 @@ def test_importing_the_tools_loads_nothing_heavy() -> None:
         loaded & {"subprocess", "ctypes", "pathspec", "base64", "tempfile", "shutil", "difflib", "httpx"}
         == set()
     )
+
+
+def test_what_runs_in_other_directories_left_behind_makes_no_sandbox_at_the_start(
+    make_tools: Callable[..., Any], tmp_path: Path
+) -> None:
+    means = Means(Support(1, ""), "", "")
+    tools = make_tools(user_environment={"RALPH_STATE_DIR": str(tmp_path)}, box_plan=BoxPlan(means))
+    (tmp_path / "running").mkdir()
+    for directory, is_made in (("/other", False), (tools.box._room.roots.paths[0], True)):
+        (tmp_path / "running" / f"{name_for([directory])}-0").touch()
+        assert tools.box.about_killed_run() == ""
+        assert ("box" in vars(tools.box._room)) is is_made
