@@ -173,6 +173,11 @@ class Ripgrep:
         if size:
             yield beginning, size
 
+    def is_stopped(self) -> bool:
+        """Whether `is_over` has ended the search. For a caller that takes long to work on a record."""
+        self.is_cut_short = self.is_cut_short or self._is_over()
+        return self.is_cut_short
+
     def failure(self) -> str | None:
         """The error message of ripgrep, or None if ripgrep did not fail. Unreadable files are not a failure. Must be
         called after all records have been read, because this method waits for the end of the program.

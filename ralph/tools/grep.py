@@ -98,7 +98,7 @@ def _entries(
         path = os.fsdecode(name).removeprefix("./")
         if (glob is not None and not glob.matches(path)) or place.hidden.hides(path):
             continue
-        if place.hidden.holds_secret(path):
+        if place.hidden.holds_secret(path, search.is_stopped):
             continue
         path = place.named or path
         if is_apart:

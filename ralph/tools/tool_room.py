@@ -69,6 +69,11 @@ class ToolSettings(Struct, frozen=True):
     rules: PathRules | None = None
     """The permission rules about paths. None if there are no rules."""
 
+    @property
+    def places_environment(self) -> Mapping[str, str]:
+        """The environment variables that show where the user's credentials are stored."""
+        return self.environment if self.user_environment is None else self.user_environment
+
 
 # Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
 MOST_BYTES = 16 * 1024 * 1024
@@ -139,12 +144,11 @@ class ToolRoom(Struct, frozen=True, dict=True):
         from ralph.tools.files.path_guard import PathGuard  # noqa: PLC0415 - only file tools need it
 
         settings = self.settings
-        environment = settings.environment if settings.user_environment is None else settings.user_environment
         roots = self.roots.paths
         return PathGuard(
             lambda: gather_places(
                 roots,
-                environment,
+                settings.places_environment,
                 settings.configuration,
                 settings.session_directory,
                 denied=settings.box_plan.read_deny,
@@ -163,11 +167,10 @@ class ToolRoom(Struct, frozen=True, dict=True):
         from ralph.sandbox.disk_work import DiskWork  # noqa: PLC0415 - for the first command
 
         settings = self.settings
-        environment = settings.environment if settings.user_environment is None else settings.user_environment
         return CommandBox(
             settings.box_plan,
             self.roots.paths,
-            environment,
+            settings.places_environment,
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
             disk=DiskWork(self.waiter, self.clock),

@@ -105,8 +105,7 @@ class LocalToolbox:
         settings = self._room.settings
         if not settings.box_plan.is_confined:
             return ""
-        environment = settings.environment if settings.user_environment is None else settings.user_environment
-        state = next(named_state_directories(environment), "")
+        state = next(named_state_directories(settings.places_environment), "")
         try:
             left = os.listdir(running_below(state))  # noqa: PTH208 - for speed
         except OSError:
@@ -196,10 +195,7 @@ class LocalToolbox:
             try:
                 from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 
-                settings = self._room.settings
-                environment = (
-                    settings.environment if settings.user_environment is None else settings.user_environment
-                )
+                environment = self._room.settings.places_environment
                 notes.append(last_look(self._room.roots.paths, self._began_s, environment))
             except (OSError, ImportError):  # a shortage: the work is done all the same
                 notes.append(

@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.machine.opened_file import opened_path
 from ralph.machine.planted_link import planted_link, repositories
@@ -15,6 +16,7 @@ from ralph.places.gather import gather_places
 from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard
 from ralph.values.tool_calls import ToolCall, ToolError
+from tests.fakes import FakeClock
 from tests.rows import every_row
 from tests.tools.conftest import SECRET, Tools
 
@@ -187,6 +189,52 @@ def test_a_known_secret_is_found_wherever_Read_can_read(tmp_path: Path) -> None:
     tools = Tools(tmp_path / "work", user_environment={})
     try:
         assert "holds a credential of this run" in tools.error("Read", file_path="../long.txt", offset=66_560)
+    finally:
+        tools.box.close()
+
+
+def test_a_search_for_secrets_ends_in_time_and_looks_through_a_file_once(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "f0").write_bytes(b"a" * (5 << 20))
+    for number in range(1, 5):
+        (tmp_path / f"f{number}").hardlink_to(tmp_path / "f0")
+    looked_at: list[str] = []
+
+    def redact(text: str) -> str:
+        looked_at.append(text)
+        return text
+
+    work = str(tmp_path / "work")
+    guard = PathGuard(
+        lambda: gather_places([work], {"HOME": "/nowhere"}), lambda: None, redact=redact, redact_longest=9
+    )
+    hidden = guard.hidden_beneath(str(tmp_path))
+    assert hidden.holds_secret("f0", lambda: len(looked_at) == 3), "what is not known is not shown"
+    assert len(looked_at) == 3
+    looked_at.clear()
+    hidden = guard.hidden_beneath(str(tmp_path))
+    assert not any(hidden.holds_secret(f"f{number}", lambda: False) for number in range(5))
+    assert len(looked_at) == 5
+    (tmp_path / "work/inside").hardlink_to(tmp_path / "f0")
+    hidden = guard.hidden_beneath(str(tmp_path))
+    assert not hidden.holds_secret("work/inside", lambda: True), "what is in a root is shown as it is"
+    assert hidden.holds_secret("f0", lambda: True)
+
+
+def test_a_search_says_that_its_time_ended_while_it_looked_for_secrets(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/f").write_bytes(b"a\n" * (1 << 20))
+    tools = Tools(tmp_path / "work", user_environment={}, search_timeout_s=60.0)
+    clock = FakeClock()
+
+    def redact(text: str) -> str:
+        clock.seconds = 61.0
+        return text
+
+    tools.box._room = replace(tools.box._room, clock=clock, redact=redact)
+    try:
+        assert "[stopped after 60 s" in tools.error("Grep", pattern="a", path="../other")
     finally:
         tools.box.close()
 

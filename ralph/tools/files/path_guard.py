@@ -84,31 +84,44 @@ class PathGuard:
         if real != judged:
             self._refuse(real, shown, self._why_not_read(real))
         self._refuse(real, shown, self._why_not_linked(status))
-        if stat.S_ISREG(status.st_mode) and self.holds_secret(descriptor, real, status):
+        if self.holds_secret(descriptor, real, status):
             raise ToolError(f"{shown} is not read: it holds a credential of this run. {_ASK_WITHOUT}")
         return real
 
-    def holds_secret(self, descriptor: int, real: str, status: os.stat_result) -> bool:
+    def holds_secret(
+        self, descriptor: int, real: str, status: os.stat_result, is_over: Callable[[], bool] = bool
+    ) -> bool:
         """Whether an open regular file contains a secret that ralph knows, as far as Read reads it. False for a file in a root,
-        which is shown as it is. `real` is the file's real path. Leaves the position of the descriptor as it is.
+        which is shown as it is. `real` is the file's real path. Leaves the position of the descriptor as it is. `is_over` is
+        asked before each MiB. If it returns True, the answer is True too: what is not known must not be shown.
         """
-        if (
-            not self._redact_longest
-            or is_within_any(real, self.places.roots)
-            or is_made_by_kernel(real, status)
-            or self._is_own(real)
-        ):
+        if self.is_shown_as_it_is(real, status):
             return False
         at, characters, kept = 0, 0, ""
         marked = marked_encoding(os.pread(descriptor, SNIFFED_BYTES, 0))
         decoder = getincrementaldecoder("utf-8" if marked is None else marked[1])("replace")
-        while characters < MAX_SCANNED_BYTES and (chunk := os.pread(descriptor, _CHUNK_BYTES, at)):
+        while characters < MAX_SCANNED_BYTES:
+            if is_over():
+                return True
+            chunk = os.pread(descriptor, _CHUNK_BYTES, at)
+            if not chunk:
+                break
             decoded = decoder.decode(chunk)
             text = kept + decoded
             if self._redact(text) != text:
                 return True
             at, characters, kept = at + len(chunk), characters + len(decoded), text[-self._redact_longest :]
         return False
+
+    def is_shown_as_it_is(self, real: str, status: os.stat_result) -> bool:
+        """Whether an open file is shown whatever secrets its content holds. `real` is the file's real path."""
+        return (
+            not self._redact_longest
+            or not stat.S_ISREG(status.st_mode)
+            or is_within_any(real, self.places.roots)
+            or is_made_by_kernel(real, status)
+            or self._is_own(real)
+        )
 
     def _is_own(self, real: str) -> bool:
         own = self._own_files()
@@ -228,7 +241,7 @@ class HiddenPlaces:
         self._guard = guard
         self._directory = directory.rstrip("/")
         self._is_open: dict[str, bool] = {}
-        self._holds_secret: dict[str, bool] = {}
+        self._holds_secret: dict[str | Identity, bool] = {}
 
     @property
     def those_there(self) -> list[str]:
@@ -237,9 +250,9 @@ class HiddenPlaces:
         """
         return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
 
-    def holds_secret(self, path: str) -> bool:
+    def holds_secret(self, path: str, is_over: Callable[[], bool]) -> bool:
         """Whether the content of the file `path` must not be shown, as `PathGuard.holds_secret` says. `path` is as in
-        `hides`.
+        `hides`. A file with several names is looked through once.
         """
         if path not in self._holds_secret:
             real = f"{self._directory}/{path}"
@@ -249,8 +262,13 @@ class HiddenPlaces:
                 return False  # it is gone, or this user may not read it
             try:
                 status = os.fstat(descriptor)
-                is_file = stat.S_ISREG(status.st_mode)
-                self._holds_secret[path] = is_file and self._guard.holds_secret(descriptor, real, status)
+                known: str | Identity = (
+                    path if self._guard.is_shown_as_it_is(real, status) else _identity(status)
+                )
+                if known not in self._holds_secret:
+                    holds = self._guard.holds_secret(descriptor, real, status, is_over)
+                    self._holds_secret[known] = holds
+                self._holds_secret[path] = self._holds_secret[known]
             finally:
                 os.close(descriptor)
         return self._holds_secret[path]
