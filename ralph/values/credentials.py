@@ -25,6 +25,13 @@ short."""
 
 
 _RANDOM_CHARS = 20
+# A list of addresses has spaces (pip, uv), commas or bars (Go) between them.
+_BETWEEN_ADDRESSES = r"[\s,|]+(?=\S*://)"
+# Assignments in connection strings, addresses and options of Java, in lower case.
+_ASSIGNMENTS = ("password=", "passwd=", ";pwd=", "accountkey=", "?sig=", "&sig=")
+_ASSIGNED = rf"""(?i)(?:{"|".join(map(re.escape, _ASSIGNMENTS))})([^\s;&'"$][^\s;&'"]*)"""
+_PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
+"""Passwords that stand beside a token in the place of the user's name (GitHub's documentation)."""
 _NAMED_VALUE = re.compile(r"-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)", re.DOTALL)
 
 
@@ -117,7 +124,7 @@ _TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_"
 # These are compared as whole words, because GIT_AUTHOR_NAME is not a credential. AUTHENTICATE is missing, because the
 # header WWW-Authenticate only asks for a credential.
 _AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
-_LAST_WORDS = frozenset({"DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
+_LAST_WORDS = frozenset({"BEARER", "DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
 # These words mark a credential only at the end of a longer name, such as DB_PASS. Alone, PWD is a directory, and the
 # others are ordinary names.
 _LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD"})
@@ -133,6 +140,11 @@ _ABOUT = frozenset(
 _COUNTED = frozenset(
     {"MAX", "MIN", "NUM", "INPUT", "OUTPUT", "THINKING", "CONTEXT", "TOTAL", "LIMIT", "REMAINING", "RESET"}
 )
+# Bundler's names for the credentials of a host, with `__` for each dot (bundler.io/man/bundle-config.1.html), but not those of
+# its other settings with a dot. The 1Password and Bitwarden programs keep an open vault's key in the other two.
+_NAMES_OF_PROGRAMS = r"BUNDLE_(?!BUILD__|LOCAL__|MIRROR__|GEM__(?!.*__)).*__.*|OP_SESSION_.*|BW_SESSION"
+_ENDPOINTS = frozenset({"PROXY", "GOPROXY", "ENDPOINT", "INDEX", "REGISTRY", "MIRROR"})
+_ENDPOINTS_OF_TWO = (("BASE", "URL"), ("INDEX", "URL"), ("FIND", "LINKS"))
 _KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "PARTITION", "IDEMPOTENCY"})
 
 
@@ -141,7 +153,7 @@ def looks_like_credential_name(name: str) -> bool:
     words = _words(name)
     if not words or words[-1] in _PLACES:
         return False
-    if is_header_list(name):
+    if is_header_list(name) or (name.startswith(("B", "O")) and re.fullmatch(_NAMES_OF_PROGRAMS, name)):
         return True
     joined = f"_{'_'.join(words)}_"
     if any(part in joined for part in (*_ANYWHERE, *_TOGETHER)):
@@ -165,11 +177,11 @@ def is_header_list(name: str) -> bool:
 
 
 def is_endpoint_name(name: str) -> bool:
-    """Whether a variable with this name holds the address of a server. Examples are HTTPS_PROXY, npm_config_proxy and
-    OPENAI_BASE_URL.
+    """Whether a variable with this name holds addresses of servers. Examples are HTTPS_PROXY, npm_config_registry and
+    OPENAI_BASE_URL. If only one word stands before the host in them, it is a key, because such a server knows no users' names.
     """
     words = _words(name)
-    return words[-1:] in (("PROXY",), ("ENDPOINT",)) or words[-2:] == ("BASE", "URL")
+    return not _ENDPOINTS.isdisjoint(words[-1:]) or words[-2:] in _ENDPOINTS_OF_TWO
 
 
 @lru_cache(256)
@@ -302,8 +314,8 @@ def child_environment(
     harmless.
 
     A variable is not harmless in any of these cases: Its name begins with ANTHROPIC_, or is in
-    `CALLERS_VARIABLES` or `withheld`. Its name or its value looks like a credential. Its value contains one of `secrets`. It holds a
-    server's address that contains a credential.
+    `CALLERS_VARIABLES` or `withheld`. Its name looks like a credential's. Its value contains one of `secrets` or something else
+    that `_secrets_of` finds.
     """
     login_names = _login_names(environment)
 
@@ -313,9 +325,8 @@ def child_environment(
             or name in CALLERS_VARIABLES
             or name.upper().startswith("ANTHROPIC_")
             or looks_like_credential_name(name)
-            or looks_like_credential_value(value)
-            or (is_endpoint_name(name) and _endpoint_credential(value, login_names))
             or any(secret in value for secret in secrets)
+            or any(True for _ in _secrets_of(name, value, login_names))
         )
 
     return {
@@ -333,17 +344,27 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
     found: set[str] = set()
     login_names = _login_names(environment)
     for name, value in environment.items():
-        if is_endpoint_name(name):
-            found.update(_endpoint_credential(value, login_names))
-        if is_header_list(name):
-            found.update(_header_list_values(value))
-        elif looks_like_credential_name(name):
-            found.add(value.strip())
-        found.update(_secret_parts(value))
+        found.update(_secrets_of(name, value, login_names))
     for value in extra:
         found.add(value.strip())
         found.update(_secret_parts(value))
     return frozenset(secret for secret in found if len(secret) >= MIN_SECRET_CHARS)
+
+
+def _secrets_of(name: str, value: str, login_names: Collection[str]) -> Iterator[str]:
+    """Yields what is secret in an environment variable, in all forms in which it may be shown."""
+    if is_header_list(name):
+        yield from _header_list_values(value)
+    elif looks_like_credential_name(name):
+        yield value.strip()
+        if name.startswith("BUNDLE_"):
+            yield from _endpoint_credential(f"{value}@", ())
+    if "@" in value and is_endpoint_name(name):
+        for address in re.split(_BETWEEN_ADDRESSES, value):
+            yield from _endpoint_credential(address, login_names)
+    if "=" in value and any(mark in value.lower() for mark in _ASSIGNMENTS):
+        yield from re.findall(_ASSIGNED, value)
+    yield from _secret_parts(value)
 
 
 def _header_list_values(value: str) -> Iterator[str]:
@@ -363,18 +384,20 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
     """The credential in the address of a server, both as written and with percent escapes decoded.
 
-    The address may be `TOKEN@host` or `user:password@host`, with or without a scheme. The list is empty if there is
+    The address may be `TOKEN@host` or `user:password@host`, with or without a scheme, or have a name as in `UV_INDEX`
+    (`name=https://TOKEN@host`). The list is empty if there is
     no credential. It is also empty if the text before the `@` is only the user's own login name, because that name
     occurs in the paths of the user's files.
     """
     if "@" not in url:
         return []
-    found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
+    found = re.match(r"(?:(?:[\w.-]+=)?[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
     if found is None or found[1] in login_names:
         return []
     user, _, password = found[1].partition(":")
     # If the password is as short as `x`, or empty, the user name is the token.
-    secret = password if len(password) >= MIN_SECRET_CHARS else user
+    is_password = len(password) >= MIN_SECRET_CHARS and password not in _PUBLIC_PASSWORDS
+    secret = password if is_password else user
     return [found[1], _unquoted(found[1]), secret, _unquoted(secret)]
 
 

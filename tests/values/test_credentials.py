@@ -235,6 +235,34 @@ def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, u
 
 
 @every_row(
+    ("name", "value"),
+    [
+        ("GOPROXY", "https://go.test,https://{}@go.test,direct"),
+        ("GOPROXY", "https://go.test|https://me:{}@go.test"),
+        ("PIP_INDEX_URL", "https://{}@pip.test/simple"),
+        ("PIP_EXTRA_INDEX_URL", "https://one.test/simple https://{}:@two.test/simple"),
+        ("UV_INDEX", "one=https://one.test two=https://{}@two.test"),
+        ("UV_FIND_LINKS", "https://{}@links.test"),
+        ("npm_config_registry", "https://{}@npm.test/"),
+        ("BUNDLE_GEM__FURY__IO", "{}"),
+        ("BUNDLE_RUBYGEMS__PKG__GITHUB__COM", "me:{}"),
+        ("BUNDLE_GITHUB__COM", "{}:x-oauth-basic"),
+        ("OP_SESSION_my", "{}"),
+        ("BW_SESSION", "{}"),
+        ("BEARER", "{}"),
+        ("JDBC_URL", "jdbc:postgresql://db.test/db?user=me&password={}&ssl=true"),
+        ("CONN", "Server=db.test;User Id=me;Pwd={};Encrypt=true"),
+        ("SAS_URL", "https://blob.test/c?sv=1&sig={}"),
+        ("JAVA_TOOL_OPTIONS", "-Xmx1g -Dhttp.proxyPassword={} -Da=b"),
+    ],
+)
+def test_a_credential_where_programs_document_one_stays_with_ralph(name: str, value: str) -> None:
+    environment = {name: value.format(TOKEN)}
+    assert TOKEN in known_secrets(environment)
+    assert child_environment({**environment, "OTHER": "x"}, (), ()) == {"OTHER": "x"}
+
+
+@every_row(
     "environment",
     [
         {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "localhost,.test"},
@@ -242,6 +270,14 @@ def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, u
         {"HTTPS_PROXY": "http://anne.smith@proxy.test", "USER": "anne.smith"},
         {"DATABASE_URL": "postgres://postgres@localhost/test", "GIT_REMOTE": "https://anne.smith@git.test/x"},
         {"S3_ENDPOINT": "https://storage.test/a@b"},
+        {"GOPROXY": "https://go.test,direct", "UV_INDEX": "https://one.test b=https://two.test/@scope"},
+        {"BUNDLE_BUILD__NOKOGIRI": "--use-system-libraries", "BUNDLE_LOCAL__RACK": "/home/me/rack"},
+        {
+            "BUNDLE_MIRROR__ALL": "https://gems.test",
+            "BUNDLE_GEM__TEST": "minitest",
+            "BUNDLE_PATH": "vendor/gems",
+        },
+        {"PROMPT": "cwd=/x pwd=/long/path", "BASH_FUNC_x%%": "() { login --password=$1; }"},
     ],
 )
 def test_an_endpoint_without_a_credential_reaches_commands(environment: dict[str, str]) -> None:
