@@ -112,12 +112,13 @@ class Worker:
         undelivered: Undelivered,
         hidden: Sequence[Path],
         environment: Mapping[str, str],
+        writable: tuple[str, ...],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
         checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     ) -> None:
         """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine.
-        `hidden` are files and folders of the fleet that no job may read.
+        `hidden` are files and folders of the fleet that no job may read, `writable` the places that jobs may write.
         """
         self.store = store
         self.lock = lock
@@ -128,6 +129,7 @@ class Worker:
         self.undelivered = undelivered
         self.hidden = hidden
         self.environment = environment
+        self.writable = writable
         self.tell = tell
         self.redact = redact
         self.checkpoint_every_s = checkpoint_every_s
@@ -154,7 +156,7 @@ class Takeup:
         self._for_git = {
             name: value for name, value in worker.environment.items() if not name.startswith("ANTHROPIC_")
         }
-        self._calls = GitCalls(self._for_git, self._supervisor)
+        self._calls = self._git_calls()
         self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)
@@ -167,6 +169,9 @@ class Takeup:
         self._kept = taken.kept
         self._next_checkpoint = 0.0
         self._unseen_usd = 0.0
+
+    def _git_calls(self) -> GitCalls:
+        return GitCalls(self._for_git, self._supervisor, writable=self._worker.writable)
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A takeup that is lost stays so."""
@@ -505,7 +510,7 @@ class Takeup:
         taken, worker = self.taken, self._worker
         if self._stop is Stop.LOST:
             raise LostError
-        checkout.use(GitCalls(self._for_git, self._supervisor))  # the former ones may be stopped
+        checkout.use(self._git_calls())  # the former ones may be stopped
         place = worker.undelivered.place_of(taken.set_name, taken.id, taken.generation)
         kept = Kept(
             set_name=taken.set_name,

@@ -28,10 +28,13 @@ from ralph.git.answer import CheckoutError, GitAnswer, without_user
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS
+from ralph.machine.own_programs import search_outside
 from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.places.gather import named_in
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
-from ralph.values.outcome import Outcome
+from ralph.settings.merge import SettingsError, load_settings
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -112,18 +115,39 @@ def checkpoint_ref(job: str, attempt: int) -> str:
     return f"refs/ralph/{job}/{attempt}"
 
 
+def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, ...]:
+    """The places that commands of jobs may write: the folder of the jobs, the caches of packages, and what `sandbox.write`
+    of the user's settings names. Raises CannotError if a file of the user's own git configuration is there: unlike a loop,
+    a worker does not tell the settings of such a file from the user's other ones.
+    """
+    try:
+        written = load_settings({}, environment, folder, None).sandbox.write
+    except SettingsError as error:  # each job will say what is wrong
+        written = () if error.so_far is None else error.so_far.sandbox.write
+    roots = search_outside(environment, (folder, *map(os.path.expanduser, written))).roots
+    for file in named_in(roots, (), environment).configuration:
+        raise CannotError(
+            f"{file} belongs to your own git configuration, and commands of jobs may write it; keep it elsewhere"
+        )
+    return roots
+
+
 class GitCalls:
     """Starts the git calls of a worker. `stop` may be called from any thread, and everything else from one thread."""
 
     def __init__(
-        self, environment: Mapping[str, str], supervisor: CommandSupervisor, token: GitToken | None = None
+        self,
+        environment: Mapping[str, str],
+        supervisor: CommandSupervisor,
+        token: GitToken | None = None,
+        writable: tuple[str, ...] = (),
     ) -> None:
         """`environment` are the worker's variables, with those that git needs to authenticate. `token` is what git gets if a
-        server asks for a password.
+        server asks for a password. `writable` are the `places_of_jobs`.
         """
         clock = SystemClock()
         self._waiter = InboxWaiter(clock)
-        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token)
+        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token, writable=writable)
         self._is_stopped = False
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories
+from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories, places_of_jobs
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.undelivered import BUNDLE, write_file
@@ -79,13 +79,14 @@ class ExportedJob:
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
             raise CannotError(f"the variable {missing[0]} is not set")
+        places = places_of_jobs(environment, folder)
         kept = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
         self._process = JobProcess(
             set_name, job, folder, kept, hidden=(folder,), told=say, waits_in_outages=True
         )
         ours = git_environment(environment, job)
         self._supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
-        self._calls = GitCalls(ours, self._supervisor, _token(environment))
+        self._calls = GitCalls(ours, self._supervisor, _token(environment), places)
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None
         self._made: str | None = None

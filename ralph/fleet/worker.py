@@ -21,8 +21,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.fleet.attempt import LostError, MachineError, Stop, Takeup, Worker
+from ralph.fleet.checkouts import places_of_jobs
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.engine import Engine
@@ -86,13 +88,16 @@ class WorkOptions(Struct, frozen=True, kw_only=True):
     until_done: bool = False
     """Whether to end when all jobs have ended."""
     drain_s: float = DRAIN_S
+    writable: tuple[str, ...] = ()
+    """The places that commands of jobs may write, by `places_of_jobs`."""
 
 
 def work(
     database: Database, options: WorkOptions, environment: Mapping[str, str], tell: Callable[[str], None]
 ) -> int:
-    """Works until it is told to stop, and returns the exit code. Raises StoreError."""
-    return _Supervisor(database, options, environment, tell).run()
+    """Works until it is told to stop, and returns the exit code. Raises StoreError and CannotError."""
+    places = places_of_jobs(environment, database.folder / "work")
+    return _Supervisor(database, replace(options, writable=places), environment, tell).run()
 
 
 class _Supervisor:
@@ -336,6 +341,7 @@ class _Slot:
             undelivered=self._undelivered,
             hidden=self._database.private_places,
             environment=self._environment,
+            writable=self._options.writable,
             tell=self._tell,
             redact=self._redact,
         )

@@ -142,6 +142,11 @@ class Git:
         answer = self.answer("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         return answer.output.decode().strip() or None if not answer.status else None
 
+    def is_writable(self, file: str) -> bool:
+        """Whether an agent can decide what a file of the settings says. One that git finds relative to the directory is."""
+        places = search_outside(self.environment, (self.directory, *self.seams.writable)).roots
+        return not file.startswith("/") or leads_into(file, places)
+
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         """Makes the error for a command that failed."""
         name = self._repository
@@ -246,12 +251,8 @@ class CheckoutGit(Git):
         }
         super().__init__(seams, top, environment_for_git(seams, top) | ours)
         self.top = top
-        self.settings: GitSettings = settings_from(self.read(*LIST), self._is_writable)
+        self.settings: GitSettings = settings_from(self.read(*LIST), self.is_writable)
         self.options = (*options, *self.settings.arguments)
-
-    def _is_writable(self, file: str) -> bool:
-        """Whether an agent can decide what a file says. A file that git finds relative to the checkout is one."""
-        return not file.startswith("/") or leads_into(file, (str(self.top), *map(str, self.seams.writable)))
 
 
 def git_program(environment: Mapping[str, str], places: Iterable[Path | str]) -> str:

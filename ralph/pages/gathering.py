@@ -224,6 +224,7 @@ class _Gathering:
                 *(() if state.current is None else state.current.looked),
             ),
             is_unmarked=any(one.looked is None for one in state.iterations),
+            writable=state.plan.added_directories,
         )
 
     def _session(self, read: JournalRead, git: GitReader, room: PageRoom) -> list[Work]:
@@ -249,6 +250,7 @@ class _Gathering:
             left_out=self._own_files,
             looked=tuple(one for run in story.runs for one in run.looked),
             is_unmarked=read.is_unmarked,
+            writable=tuple(dict.fromkeys(place for run in story.runs for place in run.opening.writable)),
         )
 
     def _resume_command(self, read: JournalRead) -> str:

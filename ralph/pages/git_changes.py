@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import kept_commits, shown
@@ -93,6 +94,8 @@ class GitQuestion(Struct, frozen=True):
     """The commits in which the work itself has looked for secrets."""
     is_unmarked: bool = False
     """True if an older ralph made the work, which looked into no commit."""
+    writable: tuple[str, ...] = ()
+    """The directories besides the checkout that commands of the work could write."""
 
 
 class _Marks:
@@ -167,7 +170,8 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
-            return self._asked(CheckoutGit(top, self._seams, FOR_ALL), question)
+            seams = replace(self._seams, writable=question.writable)
+            return self._asked(CheckoutGit(top, seams, FOR_ALL), question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
 

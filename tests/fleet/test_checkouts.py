@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import checkouts
-from ralph.fleet.checkouts import Delivered, GitCalls, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.fleet.checkouts import (
+    Delivered,
+    GitCalls,
+    Maker,
+    NotDelivered,
+    Repositories,
+    checkpoint_ref,
+    places_of_jobs,
+)
 from ralph.git.answer import CheckoutError
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import Interrupted
 from tests.fleet.checked_out import checked_out
 from tests.fleet.http_repository import HttpRepository
@@ -599,3 +607,30 @@ def test_a_full_disk_is_outcome_74(world: World) -> None:
     with pytest.raises(CheckoutError) as error:
         world.check_out()
     assert error.value.outcome is Outcome.IO_ERROR
+
+
+@pytest.mark.parametrize("way", ["folder", "cache", "given", "link"])
+def test_a_worker_does_not_begin_where_commands_may_write_the_users_git_configuration(
+    tmp_path: Path, way: str
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "state/work"
+    (home / ".config/ralph").mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (home / ".config/ralph/config.toml").write_text(f'[sandbox]\nwrite = ["{tmp_path}/given"]\n')
+    environment = {"HOME": str(home)}
+    (home / ".gitconfig").write_text("[user]\n\tname = x\n")
+    assert {str(folder), str(tmp_path / "given")} <= {*places_of_jobs(environment, folder)}
+    place = {
+        "folder": folder,
+        "cache": home / ".cache/ralph/packages/x",
+        "given": tmp_path / "given",
+        "link": folder,
+    }[way]
+    place.mkdir(parents=True, exist_ok=True)
+    if way == "link":
+        (home / ".gitconfig").unlink()
+        (home / ".gitconfig").symlink_to(place / "more")
+    else:
+        (home / ".gitconfig").write_text(f"[include]\n\tpath = {place}/more\n")
+    with pytest.raises(CannotError, match="more belongs to your own git configuration"):
+        places_of_jobs(environment, folder)

@@ -316,3 +316,14 @@ def ends_after_another_signal(worker: subprocess.Popen[bytes]) -> bool:
         except subprocess.TimeoutExpired:
             return False
     return True
+
+
+def test_no_worker_begins_where_commands_of_jobs_may_write_the_users_git_configuration(
+    tmp_path: Path,
+) -> None:
+    with Place(tmp_path, {"one": lambda _asked: DONE}) as place:
+        place.submit(place.job("one"))
+        included = place.state("a") / "fleet/work/x/shared"
+        (place.state("a").parent / ".gitconfig").write_text(f"[include]\n\tpath = {included}\n")
+        assert place.worst("a") == 78
+        assert f"{included} belongs to your own git configuration" in place.log("a")

@@ -66,19 +66,22 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
         assert CheckoutGit(repository.top, seams).settings.values["user.name"] == "Tester"
 
 
-@pytest.mark.parametrize("way", ["include", "link", "variable", "added"])
+@pytest.mark.parametrize("way", ["include", "link", "variable", "added", "cache"])
 def test_the_users_own_settings_in_the_work_run_no_program(
     repository: Repository, tmp_path: Path, way: str
 ) -> None:
     user, added = tmp_path / "user.gitconfig", tmp_path / "added"
     added.mkdir()
-    file = (added if way == "added" else repository.top) / "shared"
+    cache = tmp_path / "cache/ralph/packages"
+    file = {"added": added, "cache": cache}.get(way, repository.top) / "shared"
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text('[filter "evil"]\n\tclean = evil\n')
     if way == "link":
         user.symlink_to(file)
     else:
         user.write_text(f'[filter "mine"]\n\tclean = mine\n[include]\n\tpath = {file}\n')
-    seams = repository.seams(GIT_CONFIG_GLOBAL=str(file if way == "variable" else user))
+    variables = {"GIT_CONFIG_GLOBAL": str(file if way == "variable" else user)}
+    seams = repository.seams(**variables, XDG_CACHE_HOME=str(tmp_path / "cache"))
     seams = replace(seams, writable=(str(added),))
     assert CheckoutGit(repository.top, seams).settings.dropped_filters == {"evil"}
 

@@ -212,6 +212,29 @@ def test_files_that_the_loop_itself_writes_are_no_changed_files(environment, tmp
     assert [file.path for file in work_of(environment, tmp_path).files] == ["left.txt"]
 
 
+@pytest.mark.parametrize("kind", ["loop", "session"])
+def test_a_page_runs_no_filter_that_commands_of_its_work_could_write(
+    environment, tmp_path, kind: str
+) -> None:
+    (tmp_path / "work").rmdir()
+    repository = committed(tmp_path / "work", tmp_path / "home")
+    repository.write("a.txt", "changed, and of another size")
+    repository.write(".gitattributes", "* filter=evil\n")
+    added = tmp_path / "added"
+    added.mkdir()
+    (added / "shared").write_text(f'[filter "evil"]\n\tclean = "touch {tmp_path}/ran; cat"\n')
+    (tmp_path / ".gitconfig").write_text(f"[include]\n\tpath = {added}/shared\n")
+    if kind == "loop":
+        state = old_record()
+        plan = replace(state.plan, directory=str(repository.top), added_directories=(str(added),))
+        LoopStore.for_user(environment, repository.top).begin().save(replace(state, plan=plan))
+    else:
+        told = Told(SESSION_ID, cwd=str(repository.top)).run(writable=(str(added),)).prompt("go")
+        keep(environment, tmp_path, told.answers(text("Done.")).ends().data)
+    assert ".gitattributes" in {file.path for file in work_of(environment, tmp_path).files}
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp_path) -> None:
     other = "7" + SESSION_ID[1:]
     keep(environment, tmp_path, completed().data)

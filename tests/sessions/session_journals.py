@@ -46,8 +46,13 @@ class Told(FakeJournal):
         opening = session_record(session_id, cwd, "2026-11-21T12:00:00+00:00", "0.1.0")
         self.append(replace(opening, forked_from=forked_from))
 
-    def run(self, started_at: str = "2026-11-21T12:00:01+00:00", model: str = MODEL) -> Told:
-        self.append(run_record(RequestShape(model, "system", ()), started_at, 4711))
+    def run(
+        self,
+        started_at: str = "2026-11-21T12:00:01+00:00",
+        model: str = MODEL,
+        writable: tuple[str, ...] = (),
+    ) -> Told:
+        self.append(run_record(RequestShape(model, "system", ()), started_at, 4711, writable=writable))
         return self
 
     def prompt(self, words: str) -> Told:

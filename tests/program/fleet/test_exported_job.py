@@ -126,6 +126,17 @@ def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
         assert path.is_symlink() or not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
+def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(
+    ralph: Ralph, place: Path, server: GitServer
+) -> None:
+    begin(ralph, place, server).git(
+        "config", "--global", "include.path", str(place / "jobs/night/a/checkout/x")
+    )
+    ran = do(ralph, place, job_of(server))
+    assert ran.code == 78
+    assert "belongs to your own git configuration" in ran.stderr
+
+
 @pytest.fixture
 def iterations_of_job(serve):
     """Starts a server that sends these answers in turn, and then a final one."""
