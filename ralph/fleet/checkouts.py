@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.settings.tables import Settings
 
 MOST_FILE_BYTES = 20_000_000
 """A file that git does not track is left out of a checkpoint if it is larger. Git hosts warn at 50 MB."""
@@ -121,10 +122,11 @@ def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, .
     a worker does not tell the settings of such a file from the user's other ones.
     """
     try:
-        written = load_settings({}, environment, folder, None).sandbox.write
+        settings: Settings | None = load_settings({}, environment, folder, None)
     except SettingsError as error:  # each job will say what is wrong
-        written = () if error.so_far is None else error.so_far.sandbox.write
-    roots = search_outside(environment, (folder, *map(os.path.expanduser, written))).roots
+        settings = error.so_far
+    written = () if settings is None else settings.sandbox.written(environment)
+    roots = search_outside(environment, (folder, *written)).roots
     for file in named_in(roots, (), environment).configuration:
         raise CannotError(
             f"{file} belongs to your own git configuration, and commands of jobs may write it; keep it elsewhere"

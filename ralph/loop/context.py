@@ -153,9 +153,9 @@ def open_context(
         _take_over(store)
     state = opening_state(options, environment, store, clock)
     files = _settings_files(state.plan, environment, early)
-    state = replace(state, plan=_with_recorded_files(state.plan, files))
-    state = replace(state, plan=_with_claude_files(state.plan, environment, early))
+    state = replace(state, plan=_with_recorded_files(state.plan, files, environment))
     settings = _settings(state.plan, environment, files)
+    state = replace(state, plan=_with_claude_files(state.plan, environment, settings, early))
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, log, is_quiet=state.plan.is_quiet)
     command_environment = child_environment(
@@ -353,10 +353,13 @@ def _settings_files(
     return files
 
 
-def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> LoopPlan:
+def _with_recorded_files(
+    plan: LoopPlan, files: tuple[SettingsFile, ...], environment: Mapping[str, str]
+) -> LoopPlan:
     if plan.settings_files is not None:
         return plan
-    return replace(plan, settings_files=recorded_files(files, (Path(plan.directory), *_reach(plan))))
+    reach = (Path(plan.directory), *_reach(plan))
+    return replace(plan, settings_files=recorded_files(files, reach, environment))
 
 
 def _reach(plan: LoopPlan) -> tuple[Path, ...]:
@@ -364,12 +367,15 @@ def _reach(plan: LoopPlan) -> tuple[Path, ...]:
     return tuple(map(Path, plan.added_directories))
 
 
-def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
+def _with_claude_files(
+    plan: LoopPlan, environment: Mapping[str, str], settings: Settings, events: Events
+) -> LoopPlan:
     """Adds the settings files made for Claude Code to the plan. For a file that an iteration could have changed, uses
     the content from the beginning of the loop. Reads the user's own file again. Raises CannotError.
     """
+    reach: tuple[Path | str, ...] = (*_reach(plan), *settings.sandbox.written(environment))
     try:
-        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings, _reach(plan))
+        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings, reach)
     except ClaudeFileError:
         if plan.claude_files is None:
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,7 @@ def build_guards(
     try:
         files = around.settings.claude_files
         if files is None:
-            reach = tuple(map(Path, options.writable))
+            reach = (*options.writable, *around.settings.sandbox.written(around.environment))
             files = read_claude_files(around.cwd, around.environment, options.claude_settings, reach)
         documents = [document_of(file) for file in files]
         has_files = guards_in_short(files) or _may_be_misspelt(documents)

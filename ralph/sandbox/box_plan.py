@@ -19,7 +19,7 @@ from ralph.machine.repository import is_within, is_within_any, repositories_abov
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.shortage import ADVICE, ShortageError
 
@@ -293,13 +293,8 @@ def program_search(
     environment: Mapping[str, str], roots: Iterable[Path | str], work: Path | None, wanted: SandboxSettings
 ) -> ProgramSearch:
     """Where ralph looks for its own programs: nowhere that commands may write, and not in the checkout `work`."""
-    home = environment.get("HOME", "")
-    places = (
-        *roots,
-        *(() if work is None else (work,)),
-        *(absolute_place(one, home) for one in wanted.write),
-    )
-    return search_outside(environment, places)
+    checkout = () if work is None else (work,)
+    return search_outside(environment, (*roots, *checkout, *wanted.written(environment)))
 
 
 def with_denied_reads(
@@ -521,8 +516,3 @@ def opened_by_settings(
     absolute = [tuple(absolute_place(place, home) for place in places) for places in named]
     writable = (*writable, *map(LinkResolver(writable), absolute[0]))
     return tuple(tuple(map(LinkResolver(writable), places)) for places in absolute)
-
-
-def absolute_place(place: str, home: str) -> str:
-    """The absolute path. `~` at the beginning stands for the home directory."""
-    return os.path.normpath(f"{home or '/'}/{place[2:]}" if place.startswith("~/") else place)

@@ -1,6 +1,7 @@
 """The settings of the sandbox in which commands run (`ralph/sandbox/`)."""
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
+from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -8,6 +9,7 @@ from msgspec import Struct
 from ralph.values.setting import Flag, Key, Kind, Takes, at_least, one_of, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Annotated
 
     from ralph.machine.running_command import Ended
@@ -133,6 +135,10 @@ class SandboxSettings(Struct, frozen=True):
         """The maximum memory of a command in bytes. 0 means no limit."""
         return min((self.max_memory_mb or 0) * _MEBIBYTE, _MOST_BYTES)
 
+    def written(self, environment: "Mapping[str, str]") -> tuple[str, ...]:
+        """The absolute paths of `write`."""
+        return tuple(absolute_place(place, environment.get("HOME", "")) for place in self.write)
+
     def why_stopped(self, how: "Ended") -> str | None:
         """A text that says which limit a stopped command exceeded and which setting contains the limit. None if the
         command ended for another reason.
@@ -147,3 +153,8 @@ class SandboxSettings(Struct, frozen=True):
                 "(sandbox.max_memory_mb)"
             )
         return None
+
+
+def absolute_place(place: str, home: str) -> str:
+    """The absolute path. `~` at the beginning stands for the home directory."""
+    return normpath(f"{home or '/'}/{place[2:]}" if place.startswith("~/") else place)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.repository import up_to_repository_root
-from ralph.settings.files import leads_through_any
+from ralph.settings.files import is_in_reach
 from ralph.values.claude_file import ClaudeFile
 from ralph.values.outcome import CannotError
 
@@ -37,7 +37,7 @@ class ClaudeFileError(CannotError):
 
 
 def read_claude_files(
-    cwd: Path, environment: Mapping[str, str], option: str | None = None, reach: Sequence[Path] = ()
+    cwd: Path, environment: Mapping[str, str], option: str | None = None, reach: Sequence[Path | str] = ()
 ) -> tuple[ClaudeFile, ...]:
     """Reads all settings files that exist, and the value of `--settings`. `reach` are the directories besides `cwd` that an
     agent may write. Raises ClaudeFileError.
@@ -72,7 +72,9 @@ def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
     )
 
 
-def _places(cwd: Path, environment: Mapping[str, str], reach: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+def _places(
+    cwd: Path, environment: Mapping[str, str], reach: Sequence[Path | str]
+) -> Iterator[tuple[str, Path]]:
     """The kinds and the paths of the files to look for.
 
     Each path occurs once, even if the home directory is the working directory.
@@ -85,7 +87,7 @@ def _places(cwd: Path, environment: Mapping[str, str], reach: Sequence[Path]) ->
     home = Path(environment.get("HOME", ""))
     path = home / _USER_FILE
     if home.is_absolute() and path not in known:
-        yield ("project" if leads_through_any(path, (cwd, *reach)) else "user"), path
+        yield ("project" if is_in_reach(path, (cwd, *reach), environment) else "user"), path
 
 
 def _from_option(text: str, cwd: Path) -> ClaudeFile:

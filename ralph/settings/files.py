@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.own_programs import search_outside
 from ralph.machine.planted_link import leads_into
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
 
@@ -36,7 +37,7 @@ class SettingsFile(Struct, frozen=True):
     path: Path
     is_trusted: bool
     """False if the file is in the working directory or another one that the agent may write, or if its path leads through
-    one. A repository's author or an agent may have written such a file. A file that the user named is always trusted."""
+    one (`is_in_reach`). A repository's author or an agent may have written such a file. A file that the user named is always trusted."""
     data: bytes | None
     """The content of the file, or None if the file does not exist."""
     is_named: bool = False
@@ -70,7 +71,7 @@ def find_settings_files(
     user_file = user_settings_path(environment)
     local_file = cwd / LOCAL_FILE
     named_file = None if config_file is None else cwd / config_file
-    places = {} if user_file is None else {user_file: not leads_through_any(user_file, (cwd, *reach))}
+    places = {} if user_file is None else {user_file: not is_in_reach(user_file, (cwd, *reach), environment)}
     places[local_file] = False
     for path, is_trusted in places.items():
         # An untrusted file that `--config` names is read only once, as the trusted file that the user chose.
@@ -87,8 +88,11 @@ def leads_through(path: Path, directory: Path) -> bool:
     return leads_into(str(path), (str(directory),))
 
 
-def leads_through_any(path: Path, directories: Iterable[Path]) -> bool:
-    return leads_into(str(path), map(str, directories))
+def is_in_reach(path: Path, directories: Iterable[Path | str], environment: Mapping[str, str]) -> bool:
+    """Whether commands may decide what a file says, because its path leads through one of the directories, the caches of
+    packages or `/dev/shm`.
+    """
+    return leads_into(str(path), search_outside(environment, directories).roots)
 
 
 def is_same_file(one: Path, other: Path) -> bool:

@@ -20,7 +20,7 @@ from ralph.settings.files import (
     RecordedFile,
     SettingsFile,
     find_settings_files,
-    leads_through_any,
+    is_in_reach,
 )
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-def recorded_files(files: Iterable[SettingsFile], reach: Sequence[Path]) -> tuple[RecordedFile, ...]:
+def recorded_files(
+    files: Iterable[SettingsFile], reach: Sequence[Path], environment: Mapping[str, str]
+) -> tuple[RecordedFile, ...]:
     """Selects the files whose contents must be recorded, because an agent could change the files before the loop is
     resumed.
 
-    These are the untrusted files, and the files whose path leads through a directory in `reach`. `reach` lists the
-    directories that the agent may write to.
+    These are the untrusted files, and the files `is_in_reach`. `reach` lists the directories that the agent may write to.
     """
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
-        if not file.is_trusted or leads_through_any(file.path, reach)
+        if not file.is_trusted or is_in_reach(file.path, reach, environment)
     )
 
 

@@ -19,10 +19,10 @@ from ralph.settings.files import (
     SettingsFile,
     find_settings_files,
     flattened,
+    is_in_reach,
     is_same_file,
     keys_at_any_depth,
     leads_through,
-    leads_through_any,
 )
 from ralph.settings.tables import (
     ALLOWED,
@@ -136,7 +136,7 @@ def load_settings(
     settings = _settings(flags, given, layers, environment)
     remarks = (*ignored, *_lacking_tools(given, settings.mcp), *settings.remarks)
     settings = replace(settings, remarks=remarks)
-    refuse_reached(settings, environment, cwd, config_file, settings.sandbox.write)
+    refuse_reached(settings, environment, cwd, config_file, settings.sandbox.written(environment))
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
@@ -162,9 +162,7 @@ def refuse_reached(
     user_file = user_settings_path(environment)
     if user_file is None or not any(str(user_file) in origin for origin in settings.origins.values()):
         return
-    home = environment.get("HOME", "")
-    for place in reach:
-        directory = Path(f"{home}/{place[2:]}" if place.startswith("~/") else place)
+    for directory in map(Path, reach):
         is_named = config_file is not None and is_same_file(cwd / config_file, user_file)
         if not is_named and leads_through(user_file, directory):
             raise SettingsError(
@@ -225,7 +223,7 @@ def _file_layers(
 ) -> _Layers:
     user_file = user_settings_path(environment)
     # If an agent can write the user's own file too, it is no use to name it in the advice.
-    is_usable = user_file is not None and not leads_through_any(user_file, (cwd, *reach))
+    is_usable = user_file is not None and not is_in_reach(user_file, (cwd, *reach), environment)
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
     try:

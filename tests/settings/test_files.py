@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ralph.settings.claude_files import read_claude_files
-from ralph.settings.files import SettingsFile, leads_through
+from ralph.settings.files import SettingsFile, find_settings_files, leads_through
 from ralph.settings.handover import LoopHandover, handed_over, taken_over
 from ralph.values.claude_file import ClaudeFile
 
@@ -61,13 +61,31 @@ def test_everything_is_beneath_the_root() -> None:
 
 def test_the_users_file_for_agents_is_a_projects_one_where_an_agent_can_write_it(place) -> None:
     (place / "in/settings.json").write_text("{}")
+    (place / "cache/ralph").mkdir(parents=True)
+    (place / "cache/ralph/packages").symlink_to("../../in")
     (place / "out/.claude").symlink_to("../in")
     environment, work = {"HOME": str(place / "out")}, place / "out/deep"
     kinds = [
-        [one.kind for one in read_claude_files(work, environment, None, reach)]
-        for reach in ((), (place / "in",))
+        [one.kind for one in read_claude_files(work, environment | more, None, reach)]
+        for more, reach in (({}, ()), ({}, (place / "in",)), ({"XDG_CACHE_HOME": str(place / "cache")}, ()))
     ]
-    assert kinds == [["user"], ["project"]]
+    assert kinds == [["user"], ["project"], ["project"]]
+
+
+@pytest.mark.parametrize("way", ["packages", "shared memory"])
+def test_the_users_own_file_does_not_count_where_every_command_may_write_it(place, way: str) -> None:
+    environment = {"HOME": str(place / "out"), "XDG_CACHE_HOME": str(place / "cache")}
+    user_file = place / "out/.config/ralph/config.toml"
+    user_file.parent.mkdir(parents=True)
+    found = []
+    for target in (
+        place / "in/c.toml",
+        Path("/dev/shm/c.toml" if way == "shared memory" else place / "cache/ralph/packages/c.toml"),
+    ):
+        user_file.unlink(missing_ok=True)
+        user_file.symlink_to(target)
+        found += [one.is_trusted for one in find_settings_files(environment, place / "out/deep", None)][:1]
+    assert found == [True, False]
 
 
 FILES = (

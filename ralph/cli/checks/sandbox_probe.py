@@ -17,8 +17,9 @@ from ralph.machine.repository import is_within_any, repository_top
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git, absolute_place, opened_by_settings, program_search
+from ralph.sandbox.box_plan import about_git, opened_by_settings, program_search
 from ralph.sandbox.detection import find_means
+from ralph.sandbox.sandbox_settings import absolute_place
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
 if TYPE_CHECKING:
