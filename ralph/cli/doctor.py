@@ -241,7 +241,7 @@ def _findings(
     yield from look_at_sandbox(wanted, environment, cwd)
     session_dir = Path(line.session_dir) if line.session_dir else None
     yield look_at_working_directory(cwd)
-    yield look_at_sessions(environment, session_dir)
+    yield look_at_sessions(environment, session_dir, cwd)
     yield from night.look_at_disks(environment, session_dir, cwd)
     yield night.look_at_process_room()
     if cwd is not None:

@@ -46,8 +46,8 @@ class LoopStore:
     @classmethod
     def for_user(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
         """Finds the user's store and makes its folder if it is missing. Raises JournalError if no place is writable."""
-        store = cls(SessionStore.for_user(environment), directory)
-        make_private(store.place)
+        store = cls(SessionStore.for_user(environment, works=(directory,)), directory)
+        make_private(store.place, (directory,))
         return store
 
     @classmethod
@@ -65,7 +65,7 @@ class LoopStore:
         `save`. Removes folders of loops that ended long ago, as `ALWAYS_KEPT` and `KEPT_DAYS` say. The caller must
         hold the checkout's lock. Raises OSError and JournalError.
         """
-        make_private(self.place)
+        make_private(self.place, (self._directory,))
         numbers = list(_numbers(self.place))
         folder = self.place / f"{max(numbers, default=0) + 1:04d}"
         folder.mkdir(mode=0o700)

@@ -40,7 +40,7 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
     above = os.path.dirname(path)  # noqa: PTH120 - strings throughout
     if not os.path.isdir(above):  # noqa: PTH112 - strings throughout
         return f"the directory {os.path.realpath(above)} does not exist"
-    problem = _problem_of_directory(above, os.path.realpath(above), directories)
+    problem = problem_of_directory(above, os.path.realpath(above), directories)
     if problem is not None:
         return problem
     if os.path.exists(path) and not _is_replaced(path):  # noqa: PTH110 - strings throughout
@@ -67,7 +67,7 @@ def write_result_file(
     above, name = os.path.split(path)
     directory = os.open(above, HELD_DIRECTORY)
     try:
-        problem = _problem_of_directory(above, opened_path(directory, above) or "", directories)
+        problem = problem_of_directory(above, opened_path(directory, above) or "", directories)
         if problem is not None:
             raise OSError(errno.EPERM, problem, path)
         if is_private:
@@ -78,11 +78,11 @@ def write_result_file(
         os.close(directory)
 
 
-def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """The reason why the directory `above` of the file must not be used, or None if it may be used.
+def problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
+    """The reason why ralph must not write in the directory `above`, or None if it may.
 
-    The reason is a link in the path that leads out of a repository, because an agent may have made the link during
-    the run. `real` is the path of the directory with all links resolved.
+    The reason is a link in the path that leads out of a repository, because an agent may have made the link. `real` is the
+    path of the directory with all links resolved, and `directories` are as in `result_file_problem`.
     """
     if real == above:
         return None

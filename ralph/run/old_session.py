@@ -36,7 +36,7 @@ from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
@@ -54,15 +54,16 @@ def open_old_session(
     *,
     redactor: Redactor,
     settings: Settings,
+    writable: Sequence[str] = (),
 ) -> OpenSession:
     """Opens the old session.
 
     `new_id` is the id of the copy if the session is forked. `redactor` learns the
-    secrets that the journal marks: this environment may not have them. Raises UsageError if there is no session that could be
+    secrets that the journal marks: this environment may not have them. `writable` is as in `open_new_session`. Raises UsageError if there is no session that could be
     resumed in this directory, and CannotError if the session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
-        store = SessionStore.for_user(environment, options.directory)
+        store = SessionStore.for_user(environment, options.directory, (cwd, *writable))
         old = OldSession(options, store, cwd, now, redactor).open(new_id, settings)
         skipped = store.skipped(cwd if options.resume is None else None)
         return replace(old, notices=(*((store.notice,) if store.notice else ()), *skipped, *old.notices))

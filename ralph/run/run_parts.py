@@ -284,21 +284,20 @@ def _build_mcp(
 
 def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:
     """Opens the requested session. If `--continue` finds no session and there is a prompt, opens a new session."""
-    wanted, now, spans_of = options.session, around.clock.utc_now(), around.redactor.spans
+    wanted, spans_of, writable = options.session, around.redactor.spans, options.writable
+    opening = (wanted, new_id, around.cwd, around.environment, around.clock.utc_now())
     if not wanted.is_old:
-        return open_new_session(wanted, new_id, around.cwd, around.environment, now, spans_of=spans_of)
+        return open_new_session(*opening, spans_of=spans_of, writable=writable)
     from ralph.run.old_session import NoSessionError, open_old_session  # noqa: PLC0415 - a new one needs none of it
 
     try:
         return open_old_session(
-            *(wanted, new_id, around.cwd, around.environment, now),
-            redactor=around.redactor,
-            settings=around.settings,
+            *opening, redactor=around.redactor, settings=around.settings, writable=writable
         )
     except NoSessionError as error:
         if not has_prompt:
             raise
-        fresh = open_new_session(wanted, new_id, around.cwd, around.environment, now, spans_of=spans_of)
+        fresh = open_new_session(*opening, spans_of=spans_of, writable=writable)
         return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
 
 

@@ -21,7 +21,7 @@ from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -155,15 +155,17 @@ def open_new_session(
     now: datetime,
     *,
     spans_of: SpansOf,
+    writable: Sequence[str] = (),
 ) -> OpenSession:
-    """Opens a new session. `spans_of` finds the secrets in a text, for the journal.
+    """Opens a new session. `spans_of` finds the secrets in a text, for the journal. `writable` are the directories besides
+    `cwd` that commands may write.
 
     Raises UsageError if a session with this id exists, and CannotError if no journal can be created.
     """
     if not options.is_kept:
         return OpenSession(new_id, NoJournal())
     with journal_errors_told(options, new_id):
-        store = SessionStore.for_user(environment, options.directory)
+        store = SessionStore.for_user(environment, options.directory, (cwd, *writable))
         journal = store.create(new_id, cwd, spans_of)
         journal.append(session_record(new_id, str(cwd), now.isoformat(), __version__))
         return OpenSession(new_id, journal, None, (store.notice,) if store.notice else ())

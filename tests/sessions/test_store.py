@@ -88,3 +88,32 @@ def test_a_store_that_cannot_be_listed_is_not_an_empty_one(tmp_path, older) -> N
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
     assert error.value.errno == errno.EMFILE
     assert list(SessionStore(tmp_path).all()) == [older]
+
+
+def test_no_journal_is_written_where_a_link_in_the_work_leads(tmp_path, monkeypatch) -> None:
+    work, added, elsewhere = (tmp_path / name for name in ("work", "added", "elsewhere"))
+    for directory in (work, added, elsewhere, work / "real"):
+        directory.mkdir()
+    for link in (work / "s", added / "s", tmp_path / "of-user"):
+        link.symlink_to(elsewhere)
+    works = (work, added)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for named, variables in (
+        (work / "s", {}),
+        (work / "s/below", {}),
+        (added / "s", {}),
+        (None, {"RALPH_STATE_DIR": str(work / "s")}),
+    ):
+        with pytest.raises(JournalError, match="/s is a link that leads out of its repository"):
+            SessionStore.for_user(variables, named, works)
+    store = SessionStore.for_user({"XDG_STATE_HOME": str(work / "s")}, None, works)
+    assert store.root.parent == tmp_path
+    assert "/s is a link that leads out" in (store.notice or "")
+    assert [*elsewhere.iterdir()] == []
+
+    assert SessionStore.for_user({}, tmp_path / "of-user/x", works).notice is None
+    store = SessionStore.for_user({}, work / "real", works)
+    store.place_of(work).symlink_to(elsewhere)
+    with pytest.raises(JournalError, match="is a link that leads out of its repository"):
+        store.create("x", work)
+    assert [path.name for path in elsewhere.iterdir()] == ["x"], "the user's own link is followed"

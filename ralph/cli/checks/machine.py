@@ -201,7 +201,7 @@ def _confinement() -> Finding:
     return ok("file confinement", "by the kernel (openat2)")
 
 
-def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Finding:
+def look_at_sessions(environment: Mapping[str, str], named: Path | None, cwd: Path | None = None) -> Finding:
     """A finding about the directory for sessions. If the directory is missing, it is created, as a run would do."""
     advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
     try:
@@ -209,7 +209,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
     except OSError as error:  # no home, and no temporary directory either
         return fail("sessions", f"there is no place for them: {_reason(error)}", advice)
     try:
-        store = SessionStore.for_user(environment, named)
+        store = SessionStore.for_user(environment, named, () if cwd is None else (cwd,))
         _write_into(store.root)
     except (JournalError, OSError) as error:
         cause = error.__cause__ if isinstance(error, JournalError) else error

@@ -106,3 +106,20 @@ def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(ralph, serve,
     assert ralph("sessions", "ls", *words).code == 74
     if not words:
         assert ralph("loop", "go").code == 74
+
+
+@pytest.mark.parametrize("where", ["the work", "an added directory"])
+def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
+    ralph, serve, tmp_path, where
+) -> None:
+    elsewhere, added = tmp_path / "elsewhere", tmp_path / "added"
+    elsewhere.mkdir()
+    added.mkdir()
+    link = (ralph.cwd if where == "the work" else added) / "s"
+    link.symlink_to(elsewhere)
+    server = serve(HELLO)
+    ran = ralph("go", "--add-dir", str(added), "--session-dir", str(link))
+    assert ran.code == 74
+    assert f"{link} is a link that leads out of its repository, to {elsewhere}" in ran.stderr
+    assert not server.requests
+    assert not [*elsewhere.iterdir()]

@@ -151,6 +151,20 @@ ALLOWS = {"permissions": {"allow": ["Bash(echo *)"]}}
 NOT_COUNTED = "allow rules of the repository do not count: {} (Bash(echo *)); --setting-sources user,project,local lets them"
 
 
+def test_the_users_own_file_allows_nothing_where_sandbox_write_decides_what_it_says(
+    ralph, serve, tmp_path
+) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    Path(ralph.environment["HOME"], ".claude").symlink_to(tmp_path / "dotfiles")
+    write(tmp_path / "dotfiles/settings.json", ALLOWS)
+    server = serve(bash("echo hi"), DONE, bash("echo hi"), DONE)
+    mode = ("--permission-mode", "dontAsk")
+    assert ralph("go", *mode).code == 0
+    ralph.user_file.write_text(f"sandbox.write = ['{tmp_path}/dotfiles']\n")
+    assert ralph("go", *mode).code == 0
+    assert [results(server, nth)[0][1] for nth in (1, 3)] == [False, True]
+
+
 def test_a_repository_allows_nothing_in_dont_ask_unless_the_user_names_it(ralph, serve) -> None:
     project = write(ralph.cwd / ".claude" / "settings.json", ALLOWS)
     server = serve(bash("echo hi"), DONE, bash("echo hi"), DONE)
