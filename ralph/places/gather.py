@@ -104,12 +104,20 @@ def gather_places(
         "denied": tuple(denied),
         "given": given,
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
+        "runtime directory": tuple(
+            one
+            for one in known["runtime"]
+            if _is_private(one) and not any(is_within(it, one) for it in homes)
+        ),
     }
     known = {**known, **bases}
     git_files = _git_files(homes, environment)
     known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, outside))
     for name, templates in PATTERNS.items():
         known[name] = bases[name] = tuple(_matching(templates, known, environment))
+    own = (pattern.replace("*", str(os.getuid())) for pattern in PATTERNS["tickets"].split())
+    # A link in /tmp may be another user's, and would close what it leads to.
+    bases["tickets"] = tuple(one for one in (*own, *bases["tickets"]) if not os.path.islink(one))
     # Copies beside such files, as editors make them.
     beside = (f"{escape(path)}?*" for path in paths_with(FILTERED, known, environment))
     known["mixed files"] = bases["mixed files"] = (
@@ -128,6 +136,19 @@ def _matching(templates: str, bases: Bases, environment: Mapping[str, str]) -> I
     for template in templates.split():
         for pattern in expanded(template, literal, variables):
             yield from iglob(pattern)
+
+
+def _is_private(directory: str) -> bool:
+    """Whether a directory is this user's alone, as a runtime directory must be: the variable may also name one such as /tmp."""
+    try:
+        status = os.lstat(directory)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not stat.S_IMODE(status.st_mode) & 0o077
+    )
 
 
 def always_writable(environment: Mapping[str, str]) -> tuple[str, ...]:

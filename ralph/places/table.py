@@ -5,7 +5,8 @@ Each row has templates, which say where the places are:
 
 * `~/x` is in each home directory. `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the
   XDG specification. `{root}`, `{git}` and the other names in `Bases` stand for paths of this run.
-* `$NAME` and `$NAME/x` begin with the value of an environment variable.
+* `$NAME` and `$NAME/x` begin with the value of an environment variable. If it names a kind before its path, as Kerberos has
+  it (`FILE:/x`), only the path counts.
 * `**/x` is a name at any depth. `*` matches any characters but a slash.
 * Any other template is an absolute path.
 
@@ -14,6 +15,7 @@ A place is a file, or a directory with everything inside it. It need not exist.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -85,15 +87,17 @@ def _guards() -> Iterator[tuple[str, Guard]]:
 GUARDS = dict(_guards())
 
 _NAME = "**/"
+_KIND = re.compile(r"\A(?:(?:WR)?FILE:|DIR::?)")
 _BASES = (
     "home in a root",
     "closed home",
     "named by git",
     "settings of agents",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
-    *"checkout path editable gitconfig mixed".split(),
+    *"checkout path editable gitconfig mixed tickets".split(),
     "mixed files",
     "secret files",
+    "runtime directory",
     "own code",
     "own start",
 )
@@ -222,9 +226,14 @@ messages and their sessions [each program's own data directory]:  {config}/Slack
 commands as they were typed, passwords among them [bash(1), zshparam(1), each shell's documentation]:  ~/.bash_history  ~/.zsh_history  ~/.history  ~/.sh_history  $HISTFILE
   {data}/fish/fish_history  ~/.python_history  ~/.node_repl_history  ~/.psql_history  ~/.mysql_history
   ~/.rediscli_history  ~/.sqlite_history
+tickets and tokens of a login [krb5.conf(5): default_ccache_name, kerberos(7), grid-proxy-init and WLCG bearer token discovery, each cloud's documentation of workload identity]:  {tickets}
+  $KRB5CCNAME  $KRB5_KTNAME  $KRB5_CLIENT_KTNAME  /etc/krb5/user  /var/kerberos/krb5/user  $X509_USER_PROXY  $X509_USER_KEY
+  $BEARER_TOKEN_FILE  $AWS_WEB_IDENTITY_TOKEN_FILE  $AZURE_FEDERATED_TOKEN_FILE  $XAUTHORITY  $ICEAUTHORITY
+mail [mail(1), login(1)]:  /var/mail  /var/spool/mail  $MAIL  $MAILDIR
 secrets of this machine [shadow(5), sshd(8), NetworkManager(8), systemd.exec(5)]:  /etc/shadow  /etc/shadow-  /etc/gshadow  /etc/gshadow-  /etc/krb5.keytab  /etc/ssl/private
   /etc/pki/tls/private  /etc/NetworkManager/system-connections  /run/secrets  /var/run/secrets  /run/credentials
   /private/etc/master.passwd
+jobs for later, with the environment of whoever made them [at(1), crontab(5)]:  /var/spool/at  /var/spool/cron
 """
 # Files with configuration and credentials, and the settings of each format that hold none (`filtered_copy.py`). Some are
 # denied above too: a new one must not be read either.
@@ -255,6 +264,8 @@ $NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/
 {cache}/ms-playwright/mcp-*  ~/.claude/plugins/*/.mcp.json  ~/.claude/plugins/*/*/.mcp.json  ~/.claude/plugins/*/*/*/.mcp.json
 ~/.claude/plugins/*/*/*/*/.mcp.json  ~/.cargo/credentials*  $CARGO_HOME/credentials*  ~/.m2/settings-security*
 """,
+    # A ticket of this user at least has the user id in the place of the `*`. There may be more letters behind it.
+    "tickets": "/tmp/krb5cc_*  /tmp/x509up_u*  /tmp/bt_u*",  # noqa: S108 - nothing is made there
 }
 # What programs need of a home directory. Each line is a kind, the source, and the places, as above.
 _SHOWN = """
@@ -343,6 +354,13 @@ ROWS: tuple[PlaceRow, ...] = (
     ),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
     PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser", source=_SPEC),
+    PlaceRow(
+        ("/run/user", "{runtime directory}"),
+        "holds tickets, keys and sockets of programs of the user's login",
+        (UNREAD,),
+        around_work="rest",
+        source="XDG Base Directory Specification, file-hierarchy(7)",
+    ),
     PlaceRow(
         ("{mixed}",),
         "holds credentials beside configuration, or cannot be understood",
@@ -550,7 +568,7 @@ def expanded(template: str, bases: Bases, variables: Mapping[str, str] = {}) -> 
     first, slash, rest = template.partition("/")
     if first.startswith("$"):
         # These two are lists. In the other variables a colon is part of a name.
-        value = variables.get(first[1:], "")
+        value = _KIND.sub("", variables.get(first[1:], ""))
         found: Sequence[str] = value.split(":") if first in ("$KUBECONFIG", "$GOPATH") else [value]
     else:
         found = bases.get(first.strip("{}"), ())

@@ -129,10 +129,19 @@ class BoxPlan(Struct, frozen=True):
         """Files and directories, which need not exist. /tmp changes all the time: for a path there that does not exist, each
         entry of /tmp would need a rule, and all rules would have to be made again after each change.
         """
-        known = () if self.places is None else (*self.places.closed_homes, *self.places.unread)
-        shared = os.path.realpath(TEMPORARY)
-        kept = (path for path in known if os.path.dirname(path) != shared or os.path.lexists(path))  # noqa: PTH120 - strings throughout
+        known, absent = self._unread, self.absent
+        kept = (path for path in known if path not in absent)
         return tuple(dict.fromkeys((*kept, *self.read_deny, *self.rules_deny, *self.elsewhere)))
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The unreadable paths directly in /tmp that do not exist yet."""
+        shared = os.path.realpath(TEMPORARY)
+        return frozenset(path for path in self._unread if _is_absent(path, shared))
+
+    @property
+    def _unread(self) -> tuple[str, ...]:
+        return () if self.places is None else (*self.places.closed_homes, *self.places.unread)
 
     def may_write(self, path: str) -> bool:
         """Whether a command may create or change the file at a path. The path must not contain symbolic links."""
@@ -224,6 +233,10 @@ class BoxPlan(Struct, frozen=True):
         if len(rights) > 1:
             rights[-1] = f"and {rights[-1]}"
         return f"{SANDBOX_WORDS} they {', '.join(rights)}." if rights else ""
+
+
+def _is_absent(path: str, directory: str) -> bool:
+    return os.path.dirname(path) == directory and not os.path.lexists(path)  # noqa: PTH120 - strings throughout
 
 
 def plan_box(

@@ -91,12 +91,15 @@ def plan_with_places(
 
 def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
     """Yields the rules that allow what a plan with places allows. `entries` returns the names in a directory, without
-    symbolic links. It is called for each directory above an unreadable path, parents first.
+    symbolic links. It is called for each directory above an unreadable path, parents first, and for each path that
+    becomes unreadable when it is made.
 
     Paths inside a writable place get no rule of their own, and directories there are not listed. Otherwise a command
     could replace a part of such a path by a symbolic link, and the rule would then allow access to the link's target.
     """
     yield Rule("/", landlock.READ_DIR)
+    for path in plan.absent:
+        tuple(entries(path))
     closed = {path for path in plan.unreadable if not plan.is_writable(path)}
     places = plan.places
     # A root in a protected folder cannot be written, and in one of secrets not read either.

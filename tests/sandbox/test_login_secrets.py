@@ -1,0 +1,139 @@
+"""Tickets, mail and the runtime directory of the user's login lie outside of the home, and neither commands nor Read may read
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.places import table
+from ralph.places.gather import gather_places
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.places.test_one_table import LEVELS
+from tests.tools.conftest import Tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A file in a directory outside of the home and of /tmp, and the variable that names it or its folder.
+NAMED = {
+    "a file of tickets": ("krb5", {"KRB5CCNAME": "FILE:{krb5}"}),
+    "a file of tickets without its kind": ("krb5", {"KRB5CCNAME": "{krb5}"}),
+    "a directory of tickets": ("tickets/tkt", {"KRB5CCNAME": "DIR:{tickets}"}),
+    "one file in it": ("tickets/tkt", {"KRB5CCNAME": "DIR::{tickets/tkt}"}),
+    "a key of a service": ("keytab", {"KRB5_CLIENT_KTNAME": "WRFILE:{keytab}"}),
+    "a proxy of a certificate": ("x509", {"X509_USER_PROXY": "{x509}"}),
+    "X authority": ("xauth", {"XAUTHORITY": "{xauth}"}),
+    "a mailbox": ("mbox", {"MAIL": "{mbox}"}),
+    "a folder of mail": ("mails/new/1", {"MAILDIR": "{mails}"}),
+    "what lies in the runtime directory": ("run/krb5cc", {"XDG_RUNTIME_DIR": "{run}"}),
+    "further below it": ("run/gvfs/x", {"XDG_RUNTIME_DIR": "{run}"}),
+}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with TemporaryDirectory(dir="/var/tmp") as made:
+        for name in ("home", "work", "tickets", "mails/new", "run/gvfs"):
+            Path(made, name).mkdir(parents=True)
+        Path(made, "run").chmod(0o700)
+        yield Path(made)
+
+
+def tools_at(level: str, place: Path, **variables: str) -> Iterator[Tools]:
+    environment = {"HOME": f"{place}/home", "PATH": os.environ["PATH"], **variables}
+    plan = plan_box(SandboxSettings(), environment, (place / "work",), place / "work")
+    if level == "landlock":
+        plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
+    if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
+        pytest.skip(f"no {level} here")
+    tools = Tools(place / "work", cwd=place / "work", environment=environment, box_plan=plan)
+    yield tools
+    tools.box.close()
+
+
+def outputs(tools: Tools, file: Path) -> str:
+    return "\n".join(
+        str(tools.call(name, arguments))
+        for name, arguments in (("Bash", {"command": f"cat {file}"}), ("Read", {"file_path": str(file)}))
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("row", NAMED)
+def test_what_a_variable_of_the_login_names_is_not_read(level: str, row: str, place: Path) -> None:
+    name, variables = NAMED[row]
+    (place / name).write_text("canary")
+    named = {
+        variable: value.replace("{", f"{place}/").replace("}", "") for variable, value in variables.items()
+    }
+    for tools in tools_at(level, place, **named):
+        assert "canary" not in outputs(tools, place / name)
+    for tools in tools_at(level, place):
+        assert outputs(tools, place / name).count("canary") == 2, "nothing else forbids it"
+
+
+def test_a_runtime_directory_that_others_may_use_closes_nothing(place: Path) -> None:
+    (place / "run").chmod(0o755)
+    for named in (f"{place}/run", "/tmp", str(place)):
+        places = gather_places([f"{place}/work"], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": named})
+        assert places.why_not_read(f"{place}/run/x") is None
+
+
+def test_the_usual_places_of_tickets_mail_and_the_runtime_directory_are_not_read(place: Path) -> None:
+    places = gather_places([f"{place}/work"], {"HOME": f"{place}/home"})
+    for path in (
+        *(f"/tmp/{name}{os.getuid()}" for name in ("krb5cc_", "x509up_u", "bt_u")),
+        *(
+            "/run/user/1000/krb5cc",
+            "/run/user/0",
+            "/var/mail/me",
+            "/etc/krb5/user/1/client.keytab",
+            "/var/spool/cron/me",
+        ),
+    ):
+        assert places.why_not_read(path), path
+
+
+def test_work_in_the_runtime_directory_is_work(place: Path) -> None:
+    work = place / "run/work"
+    work.mkdir()
+    places = gather_places([str(work)], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": f"{place}/run"})
+    assert places.why_not_read(f"{work}/a") is None
+    assert places.open_of([str(work)])
+    assert places.why_not_read(f"{place}/run/krb5cc")
+
+
+@pytest.mark.parametrize(("more", "is_got_later"), [("_abc", False), ("", False), ("", True)])
+def test_a_ticket_in_tmp_is_not_read(
+    place: Path, monkeypatch: pytest.MonkeyPatch, more: str, is_got_later: bool
+) -> None:
+    with TemporaryDirectory(prefix="ralph-test-", dir="/tmp") as made:
+        # With another secret place in /tmp, all rules are made again after each change there.
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        monkeypatch.setitem(table.PATTERNS, "tickets", f"{made}-*")
+        file = Path(f"{made}-{os.getuid()}{more}")
+        try:
+            for tools in tools_at("landlock", place):
+                if is_got_later:
+                    assert "No such file" in outputs(tools, file)
+                file.write_text("canary")
+                assert "canary" not in outputs(tools, file)
+        finally:
+            file.unlink()
+
+
+def test_a_link_among_the_tickets_closes_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In /tmp it may be another user's."""
+    monkeypatch.setitem(table.PATTERNS, "tickets", f"{place}/krb5cc_*")
+    for more in ("", "_x"):
+        (place / f"krb5cc_{os.getuid()}{more}").symlink_to("/usr")
+    assert gather_places([f"{place}/work"], {"HOME": f"{place}/home"}).why_not_read("/usr/bin/git") is None
