@@ -29,7 +29,8 @@ from ralph.fleet.rows import Kept
 from ralph.fleet.undelivered import BUNDLE, KeptWork, write_work
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.processes import environment_for_commands, reaped_children
+from ralph.machine.own_programs import search_outside, without_unsafe_loads
+from ralph.machine.processes import reaped_children
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, SignalReceived
@@ -151,7 +152,8 @@ class Takeup:
         self._stopping = threading.Lock()
         self._stopped = threading.Event()
         harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
-        self._supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
+        safe = without_unsafe_loads(harmless, search_outside(harmless, (worker.folder,)))
+        self._supervisor = CommandSupervisor(safe, most_processes=0)
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
         self._for_git = {
             name: value for name, value in worker.environment.items() if not name.startswith("ANTHROPIC_")

@@ -24,7 +24,7 @@ from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.opened_file import read_regular_file
-from ralph.machine.processes import environment_for_commands
+from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.sessions.looking import look_at
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome
@@ -85,7 +85,8 @@ class ExportedJob:
             set_name, job, folder, kept, hidden=(folder,), told=say, waits_in_outages=True
         )
         ours = git_environment(environment, job)
-        self._supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
+        safe = without_unsafe_loads(ours, search_outside(ours, (folder,)))
+        self._supervisor = CommandSupervisor(safe, makes_group=False)
         self._calls = GitCalls(ours, self._supervisor, _token(environment), places)
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None

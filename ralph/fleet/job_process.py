@@ -25,7 +25,7 @@ from ralph.fleet.jobs import VARIABLE
 from ralph.loop.process.results import NoResultError, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
-from ralph.machine.own_programs import own_python
+from ralph.machine.own_programs import own_python, search_outside, with_set_aside
 from ralph.sessions.looking import look_at
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 
@@ -113,12 +113,13 @@ class JobProcess:
         has_task = words[-2:] == _TASK_FROM_INPUT
         self._task.write_bytes(self._job.prompt.encode())
         with self._task.open("rb") as task:
+            environment = child_environment(
+                self._environment, self.state, self.turn_lock, objects=objects, hidden=self._hidden
+            )
             self._process = subprocess.Popen(
                 own_python(call, *words),
                 cwd=self.checkout,
-                env=child_environment(
-                    self._environment, self.state, self.turn_lock, objects=objects, hidden=self._hidden
-                ),
+                env=with_set_aside(environment, search_outside(environment, (self._folder,))),
                 stdin=task if has_task else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -19,12 +19,13 @@ from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_process import why_too_few_descriptors
-from ralph.machine.processes import environment_for_commands, protect_this_process
+from ralph.machine.own_programs import without_unsafe_loads
+from ralph.machine.processes import protect_this_process
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork
 from ralph.sessions.store import SessionStore
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.machine.turn_lock import FileTurnLock
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
@@ -174,7 +176,9 @@ def open_context(
         files,
         redactor,
         command_environment,
-        _make_supervisor(settings, command_environment, box),
+        _make_supervisor(
+            settings, command_environment, box, search_of(state.plan, settings, command_environment)
+        ),
         box,
         store,
         events,
@@ -186,11 +190,18 @@ def open_context(
     return context, state
 
 
+def search_of(plan: LoopPlan, settings: Settings, command_environment: Mapping[str, str]) -> ProgramSearch:
+    """Where the loop looks for ralph's own programs."""
+    directory = Path(plan.directory)
+    top = repository_top(directory)
+    return program_search(command_environment, (directory, *plan.added_directories), top, settings.sandbox)
+
+
 def _make_supervisor(
-    settings: Settings, command_environment: Mapping[str, str], box: CommandBox
+    settings: Settings, command_environment: Mapping[str, str], box: CommandBox, search: ProgramSearch
 ) -> CommandSupervisor:
     return CommandSupervisor(
-        environment_for_commands(command_environment),
+        without_unsafe_loads(command_environment, search),
         most_processes=settings.sandbox.max_processes,
         most_memory_bytes=settings.sandbox.most_memory_bytes,
         makes_group=False,  # the group would be that of the iterations

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
-from ralph.loop.context import opening_state
+from ralph.loop.context import opening_state, search_of
 from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.loop.directory.preflight import check_checkout, open_checkout
@@ -24,9 +24,8 @@ from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
 from ralph.loop.until_check import UntilCheck
-from ralph.machine.repository import repository_top
+from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
-from ralph.sandbox.box_plan import program_search
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from ralph.loop.record import FileRecord
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopPlan
-    from ralph.machine.own_programs import ProgramSearch
     from ralph.prompt.piped_input import SilentPipe
 
     Workplace = GitCheckout | PlainDirectory
@@ -83,7 +81,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
     lock. Raises CheckoutError and Interrupted.
     """
     own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
-    search = _search(context, plan)
+    search = search_of(plan, context.settings, context.command_environment)
     seams = GitSeams(
         context.command_environment, context.supervisor, context.waiter, context.clock, writable=search.roots
     )
@@ -106,15 +104,6 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         yield checkout, lock
     finally:
         lock.close()
-
-
-def _search(context: LoopContext, plan: LoopPlan) -> ProgramSearch:
-    return program_search(
-        context.command_environment,
-        (context.directory, *plan.added_directories),
-        repository_top(context.directory),
-        context.settings.sandbox,
-    )
 
 
 def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
@@ -211,10 +200,11 @@ def loop_world(
     """Makes an implementation of each port that the loop uses."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
+    search = search_of(plan, context.settings, context.command_environment)
     iterations = RalphIterations(
         plan,
         folder=record.folder,
-        environment=context.environment,
+        environment=with_set_aside(context.environment, search),
         waiter=context.waiter,
         clock=context.clock,
         lock=lock.descriptor,
@@ -252,7 +242,9 @@ def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage 
         plan.report_file,
         directory=context.directory,
         loop=record.folder.name,
-        environment=context.environment,
+        environment=without_unsafe_loads(
+            context.environment, search_of(plan, context.settings, context.command_environment)
+        ),
         supervisor=context.supervisor,
         waiter=context.waiter,
         clock=context.clock,
@@ -275,5 +267,5 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         box=context.box,
         tell=context.tell,
         limits=context.settings.sandbox,
-        search=_search(context, plan),
+        search=search_of(plan, context.settings, context.command_environment),
     )

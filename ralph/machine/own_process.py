@@ -1,5 +1,5 @@
-"""Secures this process before it imports anything else. From then on nothing is imported from the working directory,
-core dumps are forbidden, and on Linux other processes cannot read its memory.
+"""Secures this process before it imports anything else. From then on nothing is imported from where commands may write,
+core dumps are forbidden, and on Linux other processes cannot read its memory. Also follows the links of a path one by one.
 
 At its top, this module may import only modules that the interpreter has already loaded, because other modules could
 come from the working directory. Python may run code before ralph's first line if `PYTHONPATH` names it
@@ -7,11 +7,22 @@ come from the working directory. Python may run code before ralph's first line i
 """
 
 # `pathlib` would have to be imported.
-# ruff: noqa: PTH109, PTH117, PTH118, PTH119, PTH120
+# ruff: noqa: PTH109, PTH115, PTH117, PTH118, PTH119, PTH120
 
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+PACKAGE_CACHES = "ralph/packages"
+"""The place of the package caches of all checkouts, below the user's own cache."""
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - nothing is made there
+READ_LATER = ("GCONV_PATH", "LOCPATH", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES")
+"""Variables by which libraries find code or settings when they first need them, and not at the start of the process."""
+
+_MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -67,28 +78,94 @@ def _is_open(descriptor: int) -> bool:
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
-    """Removes entries from `sys.path`: relative entries, the current directory, the directories that `--cd` could
-    name, and all directories inside these. Also removes the directory of the script that started ralph, because it
-    holds no modules.
+    """Removes entries from `sys.path`: relative entries, and those to which a path leads through a place that commands may
+    write, or by a link there. These places are the current directory, the directories that `--cd` and `--add-dir` could
+    name, the caches of packages and the shared memory. Also removes the directory of the script that started ralph,
+    because it holds no modules.
 
     A directory of installed packages is not removed, such as a virtual environment inside a checkout, unless
     `PYTHONPATH` names it. Returns the removed entries that came from `PYTHONPATH`.
+
+    In the same way it leaves out the directory of byte code that `PYTHONPYCACHEPREFIX` names, and hides the variables
+    `READ_LATER` from the libraries of this process. `os.environ` keeps them for commands.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
-    works = tuple(_real(os.path.join(here, path)) for path in ("", *_values_of_cd(arguments)))
+    works = (*("", *_named_directories(arguments)), SHARED_MEMORY, package_caches(os.environ) or "")
+    # If the directory is the root of the file system, only the root itself counts: every path lies below it.
+    inside = tuple(os.path.realpath(os.path.join(here, path)) + os.sep for path in works)
+
+    def leads_inside(path: str) -> bool:
+        try:
+            return any(
+                (place + os.sep).startswith(inside) for place, _, _ in way_to(os.path.join(here, path))
+            )
+        except OSError:
+            return True
+
     scripts = _directory_of_scripts()
     kept, left_out = [], []
     for entry in sys.path:
         is_installed = entry not in named and _is_for_installed_modules(entry)
-        # If the directory is the root of the file system, only the root itself is removed: every path lies below it.
-        is_at_work = not is_installed and _real(entry).startswith(works)
+        is_at_work = not is_installed and leads_inside(entry)
         if os.path.isabs(entry) and not is_at_work and (entry != scripts or entry in named):
             kept.append(entry)
         else:
             left_out.append(entry)
     sys.path[:] = kept
+    if sys.pycache_prefix is not None and leads_inside(sys.pycache_prefix):
+        sys.pycache_prefix = None
+    for name in READ_LATER:
+        if name in os.environ and any(map(leads_inside, os.environ[name].split(os.pathsep))):
+            os.unsetenv(name)
     return [entry for entry in left_out if entry in named]
+
+
+def way_to(
+    path: str, target_of: "Callable[[str], str | None] | None" = None
+) -> "Iterator[tuple[str, bool, list[str]]]":
+    """Yields each path that the system looks up on the way to an absolute path, whether it is a symbolic link, and the names
+    that follow it, the next one last; and at the end where the path leads. No path contains links but as its last part.
+    `target_of` is `link_target`, or one that remembers. Raises OSError if there are more links than the system follows.
+    """
+    here, ahead, links = "/", path.split("/")[::-1], 0
+    while ahead:
+        part = ahead.pop()
+        if part in ("", os.curdir, os.pardir):
+            here = os.path.dirname(here) if part == os.pardir else here
+            continue
+        place = f"{here.rstrip('/')}/{part}"
+        target = (target_of or link_target)(place)
+        yield place, target is not None, ahead
+        if target is None:
+            here = place
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(f"{path}: too many links")
+        here = "/" if target.startswith("/") else here
+        ahead += target.split("/")[::-1]
+    yield here, False, ahead
+
+
+def link_target(place: str) -> str | None:
+    """Where a symbolic link leads. None if it is no link, or not there."""
+    try:
+        return os.readlink(place)
+    except OSError:
+        return None
+
+
+def package_caches(environment: "Mapping[str, str]") -> str | None:
+    """The directory of the caches for the packages of commands, one for each checkout. None if the environment names no
+    home.
+    """
+    home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):
+        if not home.startswith("/"):
+            return None
+        base = f"{home}/.cache"
+    return f"{os.path.realpath(base)}/{PACKAGE_CACHES}"
 
 
 def _directory_of_scripts() -> str:
@@ -106,10 +183,6 @@ def _current_directory() -> str:
         return os.sep
 
 
-def _real(directory: str) -> str:
-    return os.path.realpath(directory) + os.sep
-
-
 def _python_path() -> list[str]:
     value = os.environ.get("PYTHONPATH")
     return value.split(os.pathsep) if value else []
@@ -123,15 +196,15 @@ def _is_for_installed_modules(entry: str) -> bool:
     return is_standard or os.path.basename(entry) in ("site-packages", "dist-packages")
 
 
-def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd`. The result may contain other arguments too, which does no
-    harm.
+def _named_directories(arguments: list[str]) -> list[str]:
+    """Every argument that could be the value of `--cd` or `--add-dir`. The result may contain other arguments too, which
+    does no harm.
     """
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):
             name, equals, value = argument.partition("=")
-            if name == "--cd":
+            if name in ("--cd", "--add-dir"):
                 found.append(value if equals else following)
         elif argument.startswith("-") and "C" in argument:
             found.append(argument.partition("C")[2] or following)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.planted_link import way_to
+from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
 from ralph.machine.repository import is_within, is_within_any
 
 if TYPE_CHECKING:
@@ -26,16 +26,18 @@ TEMPORARY_PREFIX = "ralph-tmp-"
 """How the names of the temporary directories begin that commands may write."""
 
 _ABOVE_PACKAGE = str(Path(__file__).absolute().parents[2])
-PACKAGE_CACHES = "ralph/packages"
-"""The place of the package caches of all checkouts, below the user's own cache."""
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - nothing is made there
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is made there
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# Directories and files from which the loader and libraries of any program, and git, take code or settings.
+# Directories and files from which the loader and libraries of any program, git, and interpreters of its helpers take code or
+# settings.
 _LOADER_PREFIXES = ("LD_", "DYLD_")
 _LOADED_FROM = frozenset(
-    "GCONV_PATH OPENSSL_CONF OPENSSL_MODULES LOCPATH GIT_EXEC_PATH GIT_TEMPLATE_DIR".split()
-)
+    """
+    GIT_EXEC_PATH GIT_TEMPLATE_DIR BASH_ENV ENV PERL5LIB PERLLIB PYTHONHOME PYTHONPATH PYTHONPYCACHEPREFIX PYTHONUSERBASE RUBYLIB
+    NODE_PATH
+    """.split()
+).union(READ_LATER)
+_SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
 _MOST_SEARCHES = 64
@@ -76,7 +78,7 @@ class ProgramSearch(Struct, frozen=True):
 
 def _way(path: str) -> Iterator[tuple[str, bool]]:
     with suppress(OSError):  # more links than the system follows: nothing can be started by this path
-        yield from way_to(path)
+        yield from ((place, is_link) for place, is_link, _ in way_to(path))
 
 
 def _others_can_replace(place: str, *, is_link: bool) -> bool:
@@ -95,7 +97,7 @@ def search_outside(environment: Mapping[str, str], places: Iterable[Path | str])
     """
     caches = package_caches(environment)
     roots = dict.fromkeys(
-        os.path.realpath(place) for place in (*places, _SHARED_MEMORY, *filter(None, (caches,)))
+        os.path.realpath(place) for place in (*places, SHARED_MEMORY, *filter(None, (caches,)))
     )
     given = environment.get("TMPDIR", "")
     temporary = dict.fromkeys(map(os.path.realpath, (*_TEMPORARY, given) if given else _TEMPORARY))
@@ -103,26 +105,17 @@ def search_outside(environment: Mapping[str, str], places: Iterable[Path | str])
     return ProgramSearch(search_path, tuple(map(str, roots)), tuple(map(str, temporary)))
 
 
-def package_caches(environment: Mapping[str, str]) -> str | None:
-    """The directory of the caches for the packages of commands, one for each checkout. None if the environment names no
-    home.
-    """
-    home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
-    if not base.startswith("/"):
-        if not home.startswith("/"):
-            return None
-        base = f"{home}/.cache"
-    return f"{os.path.realpath(base)}/{PACKAGE_CACHES}"
-
-
 def own_python(statement: str, *arguments: str) -> list[str]:
     """The command line of a Python interpreter that executes `statement`, with `arguments` in `sys.argv[1:]`. The
     interpreter has the same `sys.path` as this process, so it runs the same ralph with the same dependencies. It
-    ignores the working directory, PYTHON* variables and the user's site-packages.
+    ignores the working directory, PYTHON* variables and the user's site-packages. Its environment is made by
+    `without_unsafe_loads` or `with_set_aside`.
     """
     # The package is imported first, with only its directory on the path. Other modules there must not be imported.
     statements = (
-        f"import sys; sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
+        f"import os, sys; p = {_SET_ASIDE!r}; "
+        "os.environ.update({n[len(p):]: os.environ.pop(n) for n in [*os.environ] if n.startswith(p)}); "
+        f"sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
         f"sys.path[:] = {sys.path!r}; {statement}"
     )
     return [sys.executable, "-I", *_kept_options(), "-c", statements, *arguments]
@@ -150,17 +143,41 @@ def own_program(name: str, search: ProgramSearch) -> str | None:
     return None
 
 
-def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
-    """The variables for a program of ralph's own. From those that name code or settings which any program loads, the
-    entries are left out that are empty, relative or not safe.
+def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
+    """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
+    safe.
     """
-    safe = dict(environment)
-    for name in environment:
-        if name in _LOADED_FROM or name.startswith(_LOADER_PREFIXES):
-            entries = re.split(_SEPARATORS.get(name, "[:;]"), safe.pop(name))
-            kept = [one for one in entries if one.startswith(os.sep) and search.is_safe(one)]
-            safe |= {name: ":".join(kept)} if kept else {}
+    return {
+        name: [one for one in _entries(name, value) if not one.startswith(os.sep) or not search.is_safe(one)]
+        for name, value in environment.items()
+        if value and (name in _LOADED_FROM or name.startswith(_LOADER_PREFIXES))
+    }
+
+
+def _entries(name: str, value: str) -> list[str]:
+    return re.split(_SEPARATORS.get(name, "[:;]"), value)
+
+
+def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """The variables for a program of ralph's own, without the entries of `unsafe_loads`."""
+    safe = {
+        name: value for name, value in environment.items() if name
+    }  # Python's posix_spawn takes no empty name
+    for name, unsafe in unsafe_loads(environment, search).items():
+        kept = ":".join(one for one in _entries(name, environment[name]) if one not in unsafe)
+        safe |= {name: kept}
+        if not kept:
+            del safe[name]
     return safe
+
+
+def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """Like `without_unsafe_loads`, for another ralph (`own_python`): it has the variables as they were when it runs, for its
+    commands. The loader reads them only before that.
+    """
+    safe = without_unsafe_loads(environment, search)
+    changed = {name: value for name, value in environment.items() if name and safe.get(name) != value}
+    return safe | {f"{_SET_ASIDE}{name}": value for name, value in changed.items()}
 
 
 @lru_cache(_MOST_SEARCHES)
@@ -172,15 +189,3 @@ def trusted_directories(search: ProgramSearch) -> tuple[str, ...]:
 def absolute_entries(search_path: str) -> list[str]:
     """The entries of a PATH that are neither empty nor relative."""
     return [entry for entry in search_path.split(os.pathsep) if entry.startswith(os.sep)]
-
-
-def lies_in(path: str, work: Path) -> bool:
-    """Whether a path is `work` or is inside it. Symbolic links are resolved first."""
-    return _real(path).startswith(_real(str(work)))
-
-
-def _real(directory: str) -> str:
-    """The real path with a slash at its end, so that the beginning of another path can be compared with it. For the
-    root directory the result is `//`, which matches no path.
-    """
-    return os.path.realpath(directory) + os.sep

@@ -1,21 +1,22 @@
-"""Follows the symbolic links of a path one by one. A link inside a repository may have come with the repository, so ralph
-does not follow it to a place outside. Links elsewhere were made by the user and are allowed.
+"""Finds the symbolic links on the way of a path. A link inside a repository may have come with the repository, and one where
+commands may write may be a command's, so ralph does not follow it to a place outside. Links elsewhere were made by the user
+and are allowed.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.machine.own_process import link_target, way_to
 from ralph.machine.repository import is_within_any, repository_top
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-_MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
 # Links in these directories belong to the system, such as /dev/stdin, and not to a repository.
 _OF_THE_KERNEL = ("/proc", "/sys")
 _OF_THE_SYSTEM = ("/dev", "/dev/fd")
@@ -34,7 +35,7 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
     path, the links on that path are checked too. None if no link is found, or if there are too many links.
     """
     with suppress(OSError):
-        for place, is_link in way_to(path):
+        for place, is_link, _ in way_to(path):
             above = os.path.dirname(place)  # noqa: PTH120 - strings throughout
             is_of_system = above in _OF_THE_SYSTEM or is_within_any(above, _OF_THE_KERNEL)
             if is_link and is_within_any(above, tops) and not is_of_system:
@@ -48,7 +49,7 @@ def links_and_file(path: str) -> list[str]:
     """
     found, last = [], "/"
     try:
-        for place, is_link in way_to(path):
+        for place, is_link, _ in way_to(path):
             last = place
             found += [place] if is_link else []
     except OSError:
@@ -65,33 +66,37 @@ def leads_into(path: str, directories: Iterable[str]) -> bool:
     """
     inside = tuple(os.path.realpath(directory).rstrip("/") + "/" for directory in directories)
     try:
-        return any(place.startswith(inside) for place, _ in way_to(path))
+        return any(place.startswith(inside) for place, *_ in way_to(path))
     except OSError:
         return True
 
 
-def way_to(path: str) -> Iterator[tuple[str, bool]]:
-    """Yields each path that the system looks up on the way to an absolute path, and whether it is a symbolic link. None of them
-    contains links but as its last part. Raises OSError if there are more links than the system follows.
+class LinkResolver:
+    """Resolves the links of absolute paths, which need not exist. Follows none in directories where a command could have made
+    it. Many paths in few directories are fast, because each place is looked up only once.
     """
-    here, ahead, links = "/", path.split("/")[::-1], 0
-    while ahead:
-        part = ahead.pop()
-        if part == os.pardir:
-            here = os.path.dirname(here)  # noqa: PTH120 - strings throughout
-        if part in ("", os.curdir, os.pardir):
-            continue
-        place = os.path.join(here, part)  # noqa: PTH118 - strings throughout
-        try:
-            target = os.readlink(place)  # noqa: PTH115 - strings throughout
-        except OSError:  # no link, or not there
-            yield place, False
-            here = place
-            yield place, False
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        yield place, True
-        here = "/" if target.startswith("/") else here
-        ahead += target.split("/")[::-1]
+
+    def __init__(self, unfollowed: tuple[str, ...] = ()) -> None:
+        """`unfollowed` are directories, without symbolic links, in which no link is followed: what lies there says nothing
+        about other places.
+        """
+        self.unfollowed = unfollowed
+        self._target_of = cache(link_target)
+
+    def __call__(self, path: str) -> str:
+        """The path without symbolic links. If the way leads into one of `unfollowed`, the result lies there, and may
+        contain links.
+        """
+        last = "/"
+        with suppress(OSError):  # a ring of links, which leads nowhere
+            for place, _, ahead in way_to(path, self._target_of):
+                if is_within_any(place, self.unfollowed):
+                    rest = (part for part in reversed(ahead) if part not in ("", os.curdir, os.pardir))
+                    return "/".join((place, *rest))
+                last = place
+        return last
+
+    def outside(self, path: str) -> str | None:
+        """The path without symbolic links. None if the way leads into one of `unfollowed`."""
+        real = self(path)
+        return None if is_within_any(real, self.unfollowed) else real

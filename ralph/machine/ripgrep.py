@@ -16,7 +16,7 @@ from ralph.machine.trusted_programs import RIPGREP, UnusableError, candidates, c
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from subprocess import Popen
     from typing import Self
 
@@ -115,7 +115,6 @@ class Ripgrep:
         arguments: Sequence[str],
         *,
         cwd: str | None,
-        environment: Mapping[str, str],
         is_over: Callable[[], bool],
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
@@ -136,7 +135,7 @@ class Ripgrep:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=cwd,
-                env=dict(environment),
+                env={},  # it needs none, and some variables would make it load a library or a configuration
                 start_new_session=True,
                 bufsize=0,
             )

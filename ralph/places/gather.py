@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.own_programs import PACKAGE_CACHES
-from ralph.machine.planted_link import links_and_file
+from ralph.machine.own_process import PACKAGE_CACHES
+from ralph.machine.planted_link import LinkResolver, links_and_file
 from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
@@ -28,7 +28,6 @@ from ralph.places.home_needs import (
     named_by_git,
     program_directories,
 )
-from ralph.places.link_resolver import LinkResolver
 from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.state import named_state_directories

@@ -9,7 +9,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.processes import environment_for_commands
+from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.repository import repository_top
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
@@ -40,9 +40,8 @@ def commits_of_run(
         top = repository_top(cwd)
         if top is None:
             return ()
-        with closing(
-            CommandSupervisor(environment_for_commands(environment), most_processes=0)
-        ) as supervisor:
+        safe = without_unsafe_loads(environment, search_outside(environment, (top, *writable)))
+        with closing(CommandSupervisor(safe, most_processes=0)) as supervisor:
             git = CheckoutGit(
                 top, GitSeams(environment, supervisor, waiter, clock, writable=writable), FOR_ALL
             )

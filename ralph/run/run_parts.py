@@ -138,7 +138,7 @@ def open_parts(
         if guards.sandbox:
             around = with_sandbox_limits(around, guards.sandbox)
         # The servers and the sandbox take long, so that they begin first.
-        mcp = _build_mcp(around, controls, of_driver)
+        mcp = _build_mcp(around, controls, of_driver, options.writable)
         if mcp is not None:
             opened.callback(mcp.close)
         begin_sandbox_trial(around, options.writable)
@@ -231,7 +231,7 @@ def _open_tools(
             from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
 
             connect_servers(toolbox)
-        tools = ToolParts(toolbox, mcp, plan, writable, build_report_form(around, options, old))
+        tools = ToolParts(toolbox, mcp, plan, writable, build_report_form(around, options, old, writable))
         opened.pop_all()
     return tools
 
@@ -273,13 +273,13 @@ def _make_targets(
 
 
 def _build_mcp(
-    around: Surroundings, controls: RunControls, of_driver: ServerGroup | None
+    around: Surroundings, controls: RunControls, of_driver: ServerGroup | None, writable: Sequence[str]
 ) -> McpToolset | None:
     if not around.settings.mcp_servers and of_driver is None:
         return None
     from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
 
-    return build_mcp(around, controls, of_driver)
+    return build_mcp(around, controls, of_driver, writable)
 
 
 def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:

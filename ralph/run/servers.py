@@ -10,12 +10,13 @@ from ralph.mcp.helper_process import is_package_installed
 from ralph.mcp.ports import ServerFailedError
 from ralph.mcp.servers import OwnServers
 from ralph.mcp.toolset import McpToolset
+from ralph.run.wiring import safe_environment
 from ralph.settings.mcp_servers import notice_on_repository
 from ralph.settings.merge import SettingsError
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from ralph.mcp.ports import ServerGroup
     from ralph.run.wiring import Surroundings
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 
 
 def build_mcp(
-    around: Surroundings, controls: RunControls, of_driver: ServerGroup | None = None
+    around: Surroundings,
+    controls: RunControls,
+    of_driver: ServerGroup | None = None,
+    writable: Sequence[str] = (),
 ) -> McpToolset | None:
     """The tools of the MCP servers. The servers are not started yet, but the helper process that speaks with servers
-    is running. None if the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are
+    is running. None if the run has no servers, or if it stays in plan mode, where no program runs. `writable` is as in
+    `plan_sandbox`. `of_driver` are
     the servers in the driver's own process. Raises SettingsError.
     """
     if controls.stays_in_plan:
@@ -54,7 +59,7 @@ def build_mcp(
     try:
         own = OwnServers(
             servers,
-            environment=around.tools_environment,
+            environment=safe_environment(around, writable),
             waiter=around.waiter,
             clock=around.clock,
             events=around.events,

@@ -179,6 +179,13 @@ def search_for_programs(around: Surroundings, writable: Sequence[str]) -> Progra
     return program_search(around.environment, (around.cwd, *writable), work, around.settings.sandbox)
 
 
+def safe_environment(around: Surroundings, writable: Sequence[str]) -> dict[str, str]:
+    """The variables for processes of ralph's own. `writable` is as in `plan_sandbox`."""
+    from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - few runs have such processes
+
+    return without_unsafe_loads(around.tools_environment, search_for_programs(around, writable))
+
+
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     """Decides which sandbox the commands of the run get. `writable` are the directories that commands may write in
     addition to the working directory. Raises SettingsError if a protection that the user requires is impossible here.
@@ -273,9 +280,12 @@ def text_of_prompt(prompt: Prompt | None) -> str:
     return str(prompt[0].get("text", "")) if is_text else ""
 
 
-def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
+def build_report_form(
+    around: Surroundings, options: RunOptions, old: Session | None, writable: Sequence[str]
+) -> ReportForm | None:
     """The tool with which the model gives its final report, and the validator of its arguments. None if no report is
-    required. If the options request no report, the report tool in the old session's requests is used.
+    required. If the options request no report, the report tool in the old session's requests is used. `writable` is as
+    in `plan_sandbox`.
     """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
@@ -295,7 +305,10 @@ def build_report_form(around: Surroundings, options: RunOptions, old: Session | 
     from ralph.run.report_check import ReportCheck  # noqa: PLC0415 - few runs have a schema
 
     check = ReportCheck(
-        tool.input_schema, waiter=around.waiter, clock=around.clock, environment=around.tools_environment
+        tool.input_schema,
+        waiter=around.waiter,
+        clock=around.clock,
+        environment=safe_environment(around, writable),
     )
     return ReportForm(tool, check, has_payload=True)
 

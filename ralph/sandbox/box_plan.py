@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch, search_outside
-from ralph.machine.planted_link import planted_link
+from ralph.machine.planted_link import LinkResolver, planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
@@ -523,7 +523,6 @@ def opened_by_settings(
     if not any(named):
         return named
     from ralph.places.gather import always_writable  # noqa: PLC0415 - most settings name no place
-    from ralph.places.link_resolver import LinkResolver  # noqa: PLC0415 - most settings name no place
 
     home, writable = environment.get("HOME", ""), (*real_roots, *always_writable(environment))
     absolute = [tuple(absolute_place(place, home) for place in places) for places in named]

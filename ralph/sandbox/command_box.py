@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
-from ralph.machine.own_programs import TEMPORARY_PREFIX, package_caches
+from ralph.machine.own_process import package_caches
+from ralph.machine.own_programs import TEMPORARY_PREFIX
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process

@@ -34,10 +34,11 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
             f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
             "of the working directory"
         )
-    environment, confine = settings.environment, None
     if server.is_confined:
-        environment = room.box.watch(environment, f"the sandbox of the MCP server {server.name}")
+        environment = room.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
         confine = room.box.confine(lasts=True)
+    else:
+        environment, confine = room.safe_environment, None
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(confine),

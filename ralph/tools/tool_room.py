@@ -185,11 +185,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
         with the usual limits. The caller must close the supervisor.
         """
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
-        from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
-        environment = environment_for_commands(self.settings.environment)
         return CommandSupervisor(
-            environment,
+            self.safe_environment,
             most_processes=self.settings.sandbox.max_processes,
             most_memory_bytes=self.settings.sandbox.most_memory_bytes,
             is_below_loop=self.settings.is_below_loop,
@@ -221,6 +219,13 @@ class ToolRoom(Struct, frozen=True, dict=True):
         settings = self.settings
         work = repository_top(settings.cwd) or settings.cwd
         return program_search(settings.environment, self.roots.paths, work, settings.sandbox)
+
+    @property
+    def safe_environment(self) -> dict[str, str]:
+        """The variables for processes outside of the sandbox, which load nothing that commands can replace."""
+        from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - for the first command
+
+        return without_unsafe_loads(self.settings.environment, self._search())
 
     @property
     def ripgrep(self) -> str:

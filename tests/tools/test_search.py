@@ -235,10 +235,17 @@ def test_t16_a_search_that_comes_to_no_end_ends_at_the_time_limit(
     assert "[stopped after 0.3 s" in tools.error("Glob", pattern="*")
 
 
+def test_a_search_gets_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them would make it load a library that a command made."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "x")
+    with ripgrep.Ripgrep("/usr/bin/env", [], cwd=None, is_over=lambda: False) as search:
+        assert [*search.records(b"\n")] == []
+
+
 def test_what_a_search_has_found_when_its_time_is_up_is_taken() -> None:
     """As after a suspended machine. A search that still prints is cut short all the same."""
     for command, is_cut_short in (("echo found", False), ("yes found", True)):
-        search = ripgrep.Ripgrep("/bin/sh", ["-c", command], cwd=None, environment={}, is_over=lambda: True)
+        search = ripgrep.Ripgrep("/bin/sh", ["-c", command], cwd=None, is_over=lambda: True)
         with search:
             assert search._process.stdout is not None
             assert select.select([search._process.stdout], [], [], PATIENCE_S)[0]

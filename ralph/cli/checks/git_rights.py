@@ -13,7 +13,7 @@ from ralph.git.runner import GitSeams
 from ralph.loop.defaults import DEFAULT_PLAN_FILE
 from ralph.loop.directory.preflight import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.processes import environment_for_commands
+from ralph.machine.own_programs import without_unsafe_loads
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import InboxWaiter
 from ralph.sandbox.box_plan import program_search
@@ -49,7 +49,7 @@ def look_at_git(
     ours = child_environment(environment, passed, secrets, variables)
     wanted = settings.sandbox if settings else SandboxSettings()
     search = program_search(ours, (cwd,), repository_top(cwd), wanted)
-    supervisor = CommandSupervisor(environment_for_commands(ours), makes_group=False)
+    supervisor = CommandSupervisor(without_unsafe_loads(ours, search), makes_group=False)
 
     checks = {"git identity": (_identity, _GIT_S)} | ({"push": (_push, _PUSH_S)} if tries_push else {})
     try:

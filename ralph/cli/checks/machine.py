@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, short, warn
 from ralph.machine.own_process import DESCRIPTORS, is_memory_private
-from ralph.machine.own_programs import lies_in, own_program
+from ralph.machine.own_programs import own_program, unsafe_loads
 from ralph.machine.repository import HELD_DIRECTORY, repository_top
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.values.ports import Clock, Waiter
 
+# ralph cannot undo what these have done when it begins.
+_LOADED_AT_START = (
+    *(
+        "LD_AUDIT",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONUSERBASE",
+    ),
+    *("DYLD_FALLBACK_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH", "DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH"),
+)
 # Each row has a program, the consequence of its absence, and advice.
 _PROGRAMS = (
     ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
@@ -50,14 +63,13 @@ def look_at_machine(
     """
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
-    search_path = environment.get("PATH", os.defpath)
     work = None if cwd is None else repository_top(cwd) or cwd
     search = program_search(environment, () if cwd is None else (cwd,), work, wanted)
     for program, without, advice in _PROGRAMS:
         path = own_program(program, search)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
     yield _ripgrep(search)
-    yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
+    yield from _search_paths(environment, search)
     yield _memory()
     yield _confinement()
     yield _process_limit(environment, wanted.max_processes)
@@ -124,25 +136,22 @@ def _ripgrep(search: ProgramSearch) -> Finding:
         return warn("rg", f"{error}: Glob and Grep do not work", REINSTALL)
 
 
-def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
-    """Yields a warning for each entry of PATH and PYTHONPATH because of which ralph might run a program from the
-    checkout. Entries that ralph can ignore safely are not reported.
-    """
-    if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
+def _search_paths(environment: Mapping[str, str], search: ProgramSearch) -> Iterator[Finding]:
+    """Yields a warning for each variable because of which ralph, or a program, may run what lies where commands may write."""
+    if not all(entry.startswith(os.sep) for entry in environment.get("PATH", os.defpath).split(os.pathsep)):
         yield warn(
             "PATH",
             "has an empty or a relative entry: a command of the agent may run what lies where it works",
             "take that entry out",
         )
-    named = [entry or os.curdir for entry in python_path.split(os.pathsep) if python_path]
-    within = [entry for entry in named if cwd is not None and lies_in(entry, cwd)]
-    if within:
-        yield warn(
-            "PYTHONPATH",
-            f"names {', '.join(within)}, in the working directory: before ralph begins, Python runs a "
-            "sitecustomize.py that lies there",
-            "unset it for ralph",
-        )
+    for name, entries in unsafe_loads(environment, search).items():
+        if entries and name in _LOADED_AT_START:
+            yield warn(
+                name,
+                f"names {', '.join(entry or os.curdir for entry in entries)}, where commands may write: before ralph begins, "
+                "the system or Python runs code that lies there",
+                "unset it for ralph",
+            )
 
 
 def _memory() -> Finding:

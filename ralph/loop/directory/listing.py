@@ -90,7 +90,6 @@ class Listing:
                 ripgrep_path(self._search),
                 command,
                 cwd=None,
-                environment={},
                 is_over=self._is_over,
                 start=self._start_program,
             )

@@ -138,7 +138,6 @@ def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgre
             room.ripgrep,
             arguments,
             cwd=place.real,
-            environment=room.settings.environment,
             is_over=lambda: room.give_up.is_set() or room.clock.now_s() >= deadline_s,
             start=room.box.start,
         )

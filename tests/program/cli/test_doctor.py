@@ -415,7 +415,7 @@ def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_
     assert ("PATH" in found) != entry.startswith("/"), (
         "what is in a PATH by its full name was put there on purpose"
     )
-    assert f"names {entry or '.'}, in the working directory" in found["PYTHONPATH"][1]
+    assert f"names {entry or '.'}, where commands may write" in found["PYTHONPATH"][1]
 
 
 def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_path) -> None:

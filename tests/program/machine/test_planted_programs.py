@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
+import platform
+import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ralph.machine.own_process import leave_working_directory_out
+from ralph.cli import words
+from ralph.machine.own_process import READ_LATER, leave_working_directory_out
 from ralph.mock_api import Turn
 from tests.program.model_answers import bash, calls, results
 from tests.rows import every_row
@@ -173,7 +179,7 @@ def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported
     assert (ralph.cwd / "path").read_text() == python_path, "commands have what the user has set"
 
 
-@every_row("option", ["--cd {}", "--cd={}", "-C {}", "-qC{}"])
+@every_row("option", ["--cd {}", "--cd={}", "-C {}", "-qC{}", "--add-dir {}", "--add-dir={}"])
 def test_the_import_path_leaves_out_the_directory_that_is_named(monkeypatch, tmp_path, option) -> None:
     named, other = tmp_path / "named", tmp_path / "other"
     elsewhere = tmp_path / "elsewhere"
@@ -184,6 +190,107 @@ def test_the_import_path_leaves_out_the_directory_that_is_named(monkeypatch, tmp
         patch.setattr(sys, "path", [f"{named}/src", str(other)])
         assert leave_working_directory_out(["go", *option.format(named).split()]) == [f"{named}/src"]
         assert sys.path == [str(other)]
+
+
+def test_the_import_path_leaves_out_what_a_link_in_the_working_directory_leads_to(
+    monkeypatch, tmp_path
+) -> None:
+    work, cache = tmp_path / "work", tmp_path / "cache"
+    for directory in (work, cache / "deep", cache / "ralph/packages/0"):
+        directory.mkdir(parents=True)
+    (work / "src").symlink_to(cache)
+    (work / "ring").symlink_to("ring")
+    (tmp_path / "link").symlink_to(work / "src")
+    (tmp_path / "packages").symlink_to(cache / "ralph/packages/0")
+    named = [
+        *(f"{work}/src", f"{work}/src/deep", f"{tmp_path}/link", f"{work}/ring", f"{tmp_path}/packages"),
+        *("/dev/shm/x", f"{cache}/ralph/packages/0"),
+    ]
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((*named, str(cache))))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [*named, str(cache)])
+        for prefix, kept in ((named[0], None), (named[2], None), ("x", None), (str(cache), str(cache))):
+            patch.setattr(sys, "pycache_prefix", prefix)
+            assert leave_working_directory_out(["go"]) in (named, [])
+            assert sys.pycache_prefix == kept
+        assert sys.path == [str(cache)]
+
+
+def test_byte_code_that_a_command_may_write_is_not_loaded(ralph, mark) -> None:
+    """It is looked for where PYTHONPYCACHEPREFIX names, and taken for that of a file with the same time and size."""
+    prefix = ralph.cwd / "cache"
+    source = Path(words.__file__)
+    status = source.stat()
+    planted = Path(f"{prefix}{source.parent}", Path(importlib.util.cache_from_source(str(source))).name)
+    planted.parent.mkdir(parents=True)
+    code = compile(f"{source.read_text()}\nopen({str(mark)!r}, 'w')\n", source, "exec")
+    times = struct.pack("<III", 0, int(status.st_mtime), status.st_size)
+    planted.write_bytes(importlib.util.MAGIC_NUMBER + times + marshal.dumps(code))
+    ralph.environment["PYTHONPYCACHEPREFIX"] = str(prefix)
+    loads = [sys.executable, "-c", "import ralph.cli.words"]
+    subprocess.run(loads, cwd="/", env=ralph.environment, check=True)
+    assert mark.exists(), "Python takes it"
+    mark.unlink()
+    assert console(ralph, "sessions").returncode == 0
+    assert not mark.exists()
+
+
+TELLS_VARIABLES = """
+import ctypes, os
+from ralph.machine.own_process import READ_LATER, leave_working_directory_out
+leave_working_directory_out([])
+found = ctypes.CDLL(None).getenv
+found.restype = ctypes.c_char_p
+print([(os.environ[name], found(name.encode())) for name in READ_LATER])
+"""
+
+
+def test_libraries_of_ralph_do_not_see_settings_in_the_working_directory(ralph) -> None:
+    for value, seen in (("x", None), (f"{ralph.cwd}/x", None), ("/etc/x", b"/etc/x")):
+        ran = subprocess.run(
+            [sys.executable, "-c", TELLS_VARIABLES],
+            cwd=ralph.cwd,
+            env=ralph.environment | dict.fromkeys(READ_LATER, value),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout == f"{[(value, seen)] * len(READ_LATER)}\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only its loader tells what it loads")
+@pytest.mark.parametrize("command", ["loop", "run"])
+def test_the_loader_of_ralphs_own_programs_knows_no_directory_of_the_work(
+    ralph, checkout, serve, iterations, tmp_path, command
+) -> None:
+    """The loader writes a file about each program that it starts with these variables."""
+    ralph.starts_afresh = True
+    (ralph.cwd / "lib").mkdir()
+    variables = {
+        "LD_LIBRARY_PATH": f"{ralph.cwd}/lib",
+        "LD_DEBUG": "libs",
+        "LD_DEBUG_OUTPUT": f"{tmp_path}/loaded",
+    }
+    ralph.environment |= variables
+    shows = 'printf %s "$LD_LIBRARY_PATH" >path; echo needle >a; kill -9 $PPID'
+    turns = [bash(shows), bash("true"), calls(("Grep", {"pattern": "needle"}))]
+    if command == "loop":
+        iterations(turns, [bash("true")])
+        ran = ralph("loop", "go", "--commit", "--max-iterations", "2", "--report", "page.html")
+    else:
+        serve(*turns, Turn("Done."))
+        ran = ralph("go")
+    assert ran.code == 0, ran.stderr
+    assert (ralph.cwd / "path").read_text() == f"{ralph.cwd}/lib", "commands have what the user has set"
+    started = [
+        found[1]
+        for file in tmp_path.glob("loaded.*")
+        if (found := re.search(r"initialize program: (\S+)", file.read_text(errors="replace")))
+    ]
+    own = [name for name in started if Path(name).name.startswith(("python", "git", "rg", "ssh"))]
+    assert len(own) == 1, f"only ralph itself was started with them: {started}"
 
 
 def test_what_lies_in_the_directory_that_is_named_is_not_imported_either(ralph, serve, mark) -> None:

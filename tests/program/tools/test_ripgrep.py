@@ -142,4 +142,4 @@ def test_a_program_that_cannot_be_started_is_named(tmp_path) -> None:
     program.write_bytes(b"\x7fELF no program of this machine")
     program.chmod(0o755)
     with pytest.raises(RipgrepError, match=r"^ripgrep cannot be started: .*/rg: "):
-        Ripgrep(str(program), [], cwd=None, environment={}, is_over=lambda: False)
+        Ripgrep(str(program), [], cwd=None, is_over=lambda: False)
