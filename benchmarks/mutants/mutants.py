@@ -561,8 +561,8 @@ MUTANTS = (
     Mutant(
         "an-old-folder-gets-a-protected-name",
         "a folder that was renamed makes its files new",
-        "_is_new((path, above) if is_telling else (path,), since_ns)",
-        "_is_new((path,), since_ns)",
+        "has_new_name = is_telling and is_new(above, since_s or 0.0)",
+        "has_new_name = False",
         ROOTS,
     ),
     Mutant(

@@ -25,10 +25,9 @@ from ralph.places.home_needs import (
     checkouts,
     editable_packages,
     holds_credentials,
-    named_by_git,
     program_directories,
 )
-from ralph.places.named_by_git import about_programs, changed_programs, work_named_by_git
+from ralph.places.named_by_git import about_programs, changed_programs, read_by_git, work_named_by_git
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.state import named_state_directories
 from ralph.places.table import COMPARED, FILTERED, PATTERNS, WRITABLE, expanded, git_entries_with, paths_with
@@ -111,7 +110,7 @@ def gather_places(
     }
     known = {**known, **bases}
     git_files = _git_files(homes, environment)
-    known["gitconfig"] = bases["gitconfig"] = tuple(named_by_git(git_files, homes, outside))
+    known["gitconfig"] = bases["gitconfig"] = tuple(read_by_git(git_files, next(iter(homes), "/"), outside))
     for name, templates in PATTERNS.items():
         known[name] = bases[name] = tuple(_matching(templates, known, environment))
     own = (pattern.replace("*", str(os.getuid())) for pattern in PATTERNS["tickets"].split())

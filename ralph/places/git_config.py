@@ -49,7 +49,7 @@ def programs_named(content: bytes) -> tuple[tuple[str, str], ...]:
     """The settings that make git run a program or look elsewhere, each with its value. Names are as git prints them. A
     text that is no configuration counts as one with the setting `UNREADABLE`.
     """
-    return tuple((name, value) for name, value in settings(content) if _names_program(name, value))
+    return tuple((name, value) for name, value in settings(content) if names_program(name, value))
 
 
 def submodules_named(content: bytes) -> tuple[str, ...]:
@@ -62,16 +62,8 @@ def submodules_named(content: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part, _, _ in parts if part))
 
 
-def settings_with_paths(content: bytes) -> tuple[tuple[str, str], ...]:
-    """Like `programs_named`, and also the file with attributes, which choose filters."""
-    return tuple(
-        (name, value)
-        for name, value in settings(content)
-        if name == ATTRIBUTES or (name != UNREADABLE and _names_program(name, value))
-    )
-
-
-def _names_program(name: str, value: str) -> bool:
+def names_program(name: str, value: str) -> bool:
+    """Whether a setting makes git run a program or look elsewhere."""
     if name == UNREADABLE:
         return True
     if _PROGRAMS.fullmatch(name) is None or (_LFS_FILTER.fullmatch(name) and STANDARD_LFS.fullmatch(value)):

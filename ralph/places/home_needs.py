@@ -1,7 +1,7 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH119, PTH120, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH119, PTH120, PTH208
 """Finds out what this run needs of a home directory besides the fixed places of the table: directories of PATH, packages
-that are installed as editable, files that git's configuration names, and the checkouts of the roots. What lies where commands
+that are installed as editable, and the checkouts of the roots. What lies where commands
 may write is not believed, and no link there is followed: `outside` resolves a path (`LinkResolver`), and returns None for those.
 """
 
@@ -17,29 +17,20 @@ from urllib.parse import unquote, urlsplit
 
 from ralph.machine.repository import MOST_BYTES, beginning_of, is_within, repositories_above
 from ralph.places.filtered_copy import without_credentials
-from ralph.places.git_config import settings
 from ralph.places.table import GIT_ENTRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ralph.places.git_places import GitPlaces
 
     Outside = Callable[[str], str | None]
 
 _MOST_PACKAGES = 5000
-_MOST_INCLUDED = 50
 _BINARIES = ("bin", "sbin")
 # What the directory of an installation has beside `bin`, and a checkout with a `bin` need not have.
 _INSTALLED = ("lib", "lib64", "libexec", "share", "pyvenv.cfg", "conda-meta")
 _QUOTED_PATH = re.compile(r"""(?<=['"])/[^'"\n]+(?=['"])""")
-# git-config(1): the settings whose values are files or directories that git reads.
-_DIRECTORIES_OF_GIT = ("core.hookspath", "init.templatedir")
-_NAMED_BY_GIT = re.compile(
-    r"include\.path|includeif\..*\.path|core\.(?:excludesfile|attributesfile|hookspath)|init\.templatedir"
-    r"|commit\.template|mailmap\.file|gpg\.ssh\.(?:allowedsigners|revocation)file",
-    re.DOTALL,
-)
 
 
 def program_directories(variables: Mapping[str, str], outside: Outside) -> Iterator[str]:
@@ -78,22 +69,6 @@ def _named_in(packages: str, outside: Outside) -> Iterator[str]:
                 told = json.loads(_text(f"{file}/direct_url.json", outside))
                 if told.get("dir_info", {}).get("editable"):
                     yield unquote(urlsplit(told["url"]).path)
-
-
-def named_by_git(files: Iterable[str], homes: Sequence[str], outside: Outside) -> Iterator[str]:
-    """Yields the files and directories that the user's git configuration names: what it includes, and lists of patterns."""
-    pending = list(files)
-    for file in pending:
-        for name, value in settings(_text(file, outside).encode(errors="surrogateescape")):
-            if _NAMED_BY_GIT.fullmatch(name) is None:
-                continue
-            path = f"{homes[0]}/{value[2:]}" if value.startswith("~/") and homes else value
-            path = os.path.join(os.path.dirname(file), path)
-            is_directory = name in _DIRECTORIES_OF_GIT
-            if os.path.isdir(path) == is_directory and len(pending) < _MOST_INCLUDED and path not in pending:
-                yield path
-                if name.startswith("include"):
-                    pending.append(path)
 
 
 def checkouts(roots: Sequence[str], git: GitPlaces) -> Iterator[str]:

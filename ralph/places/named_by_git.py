@@ -1,7 +1,7 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH112, PTH113, PTH116, PTH118, PTH120
-"""Finds the files in the work that git's configuration names: further configuration, which commands must not change, and
-programs, which are the project's own code. It runs no program.
+# ruff: noqa: PTH112, PTH113, PTH118, PTH120
+"""Finds the files that git's configuration names. In the work, these are further configuration, which commands must not
+change, and programs, which are the project's own code. In the home, they are what git reads. It runs no program.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine.planted_link import links_and_file
 from ralph.machine.repository import beginning_of, directory_named_in, is_within_any
-from ralph.places.git_config import ATTRIBUTES, WORKTREE, settings_with_paths
+from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_program, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 _HOOKS = "core.hookspath"
+# git-config(1): the settings whose values are directories or files that git reads.
+_DIRECTORIES = (_HOOKS, "init.templatedir")
+_FILES = re.compile(
+    r"core\.(?:excludesfile|attributesfile)|commit\.template|mailmap\.file|gpg\.ssh\.(?:allowedsigners|revocation)file"
+)
 # Git reads ten files deep (MAX_INCLUDE_DEPTH in its config.c).
 _MOST_DEEP = 10
 _MOST_FILES = 1_000
@@ -47,56 +52,77 @@ def work_named_by_git(
     """Reads the configuration of the git directories, and the user's own. No path of these contains symbolic links. `home`
     is what `~` stands for.
     """
-    writable = (*roots, *git_directories)
-    configuration: dict[str, None] = {}
+    directories, user_files = tuple(git_directories), tuple(user_files)
+    writable = (*roots, *directories)
+    own = [(f"{directory}/config", f"{directory}/config.worktree") for directory in directories]
+    configuration = {
+        place: None for file in chain(*own) for place in links_and_file(file) if place != file
+    } | dict.fromkeys(chain.from_iterable(map(links_and_file, user_files)))
     programs: dict[str, None] = {}
-    # Git runs programs in the working tree, the second value.
-    pending = [
-        (f"{directory}/{name}", _working_tree(directory), 0)
-        for directory in writable[len(roots) :]
-        for name in ("config", "config.worktree")
-    ]
-    configuration |= {
-        place: None for file, _, _ in pending for place in links_and_file(file) if place != file
-    }
-    for user_file in user_files:
-        configuration |= dict.fromkeys(links_and_file(user_file))
-        pending += [(user_file, root, 0) for root in roots]
-    read = set[tuple[str, str]]()
-    for file, tree, depth in pending:
-        if (file, tree) in read or len(read) >= _MOST_FILES:
-            continue
-        read.add((file, tree))
-        for name, value in settings_with_paths(beginning_of(file)):
+    # Git runs programs in a working tree.
+    trees = [(_working_tree(directory),) for directory in directories]
+    for files, of_files in (*zip(own, trees, strict=True), (user_files, roots)):
+        for file, name, value in settings_with_included(files, home):
             if _INCLUDES.fullmatch(name):
-                # As git does, from the directory of the name, also if that is a link.
-                included = _path(value, os.path.dirname(file), home)
-                configuration |= dict.fromkeys(links_and_file(included))
-                if depth < _MOST_DEEP:
-                    pending.append((included, tree, depth + 1))
+                configuration |= dict.fromkeys(links_and_file(_path(value, os.path.dirname(file), home)))
             elif name == ATTRIBUTES:
-                configuration |= dict.fromkeys(links_and_file(_path(value, tree, home)))
-            elif name != WORKTREE:
+                named = (links_and_file(_path(value, tree, home)) for tree in of_files)
+                configuration |= dict.fromkeys(chain.from_iterable(named))
+            elif name not in (WORKTREE, UNREADABLE) and names_program(name, value):
                 words = [value] if name == _HOOKS else _WORD.findall(value)
-                programs |= dict.fromkeys(_path(word, tree, home) for word in words)
+                programs |= dict.fromkeys(_path(word, tree, home) for tree in of_files for word in words)
     return NamedByGit(
         tuple(one for one in configuration if is_within_any(one, writable)),
         tuple(one for one in programs if is_within_any(os.path.realpath(one), writable)),
     )
 
 
+def read_by_git(user_files: Iterable[str], home: str, outside: Callable[[str], str | None]) -> Iterator[str]:
+    """Yields the files and directories that the user's git configuration names: what it includes, and lists of patterns.
+    `outside` is `LinkResolver.outside`: no file is read to which it finds no way.
+    """
+
+    def beginning(file: str) -> bytes:
+        real = outside(file)
+        return b"" if real is None else beginning_of(real)
+
+    for file, name, value in settings_with_included(user_files, home, beginning):
+        path = _path(value, os.path.dirname(file), home)
+        if os.path.isdir(path):
+            if name in _DIRECTORIES:
+                yield path
+        elif _INCLUDES.fullmatch(name) or _FILES.fullmatch(name):
+            yield path
+
+
+def settings_with_included(
+    files: Iterable[str], home: str, beginning: Callable[[str], bytes] = beginning_of
+) -> Iterator[tuple[str, str, str]]:
+    """Yields the settings of files, and of those that they include: the file, the name and the value."""
+    depths = dict.fromkeys(files, 0)
+    pending = [*depths]
+    for file in pending:
+        for name, value in settings(beginning(file)):
+            yield file, name, value
+            if _INCLUDES.fullmatch(name) and depths[file] < _MOST_DEEP and len(pending) < _MOST_FILES:
+                # As git does, from the directory of the name, also if that is a link.
+                included = _path(value, os.path.dirname(file), home)
+                if included not in depths:
+                    depths[included] = depths[file] + 1
+                    pending.append(included)
+
+
 def changed_programs(programs: Iterable[str], since_s: float) -> tuple[str, ...]:
     """Those of the programs that have changed since a time, in seconds of the epoch. Of a directory of hooks, these are the
     hooks, or the directory itself if another one may have taken its place.
     """
-    since_ns = int(since_s * 1e9) - _TICK_NS
     changed = []
     for path in programs:
         if os.path.isdir(path):
-            hooks = [*_hooks_in(path)]
-            new = [one for one in hooks if _is_new(one, since_ns)]
-            changed += new or ([path] if hooks and _is_new(path, since_ns) else [])
-        elif os.path.isfile(path) and _is_new(path, since_ns):
+            hooks = hooks_in(path)
+            new = [one for one in hooks if is_new(one, since_s)]
+            changed += new or ([path] if hooks and is_new(path, since_s) else [])
+        elif os.path.isfile(path) and is_new(path, since_s):
             changed.append(path)
     return tuple(changed)
 
@@ -106,15 +132,22 @@ def about_programs(changed: Sequence[str], roots: Sequence[str]) -> str:
     if not changed:
         return ""
     names = [os.path.relpath(one, roots[0]) if is_within_any(one, roots[:1]) else one for one in changed]
-    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:_MOST_SHOWN])
+    return f"git runs {first_of([*map(shown_path, names)])}, which changed during the run"
+
+
+def shown_path(path: str) -> str:
+    """A path in a sentence for people."""
+    return path if path.isprintable() else ascii(path)
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first names in a sentence, and how many more there are."""
     more = len(names) - _MOST_SHOWN
-    return f"git runs {shown}{f' and {more} more' if more > 0 else ''}, which changed during the run"
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _working_tree(directory: str) -> str:
-    named = [
-        value for name, value in settings_with_paths(beginning_of(f"{directory}/config")) if name == WORKTREE
-    ]
+    named = [value for name, value in settings(beginning_of(f"{directory}/config")) if name == WORKTREE]
     linked = directory_named_in(f"{directory}/gitdir")
     return os.path.realpath(f"{directory}/{named[-1]}") if named else os.path.dirname(linked or directory)
 
@@ -123,15 +156,19 @@ def _path(value: str, directory: str, home: str) -> str:
     return os.path.join(directory, f"{home}{value[1:]}" if value.startswith("~/") else value)
 
 
-def _hooks_in(directory: str) -> Iterator[str]:
+def hooks_in(directory: str) -> list[str]:
+    """The paths of the hooks in a directory that git would run."""
     with suppress(OSError), os.scandir(directory) as listing:
-        for entry in sorted(islice(listing, _MOST_FILES), key=lambda one: one.name):
-            if not entry.name.endswith(".sample") and entry.is_file() and os.access(entry, os.X_OK):
-                yield entry.path
+        files = [entry.path for entry in listing if not entry.name.endswith(".sample") and entry.is_file()]
+        return sorted(path for path in files if os.access(path, os.X_OK))
+    return []
 
 
-def _is_new(path: str, since_ns: int) -> bool:
-    """Whether a file, or a link to it, has changed."""
-    with suppress(OSError):
-        return max(os.lstat(path).st_ctime_ns, os.stat(path).st_ctime_ns) >= since_ns
+def is_new(path: str, since_s: float) -> bool:
+    """Whether a file, or a link to it, has changed since a time, in seconds of the epoch."""
+    since_ns = int(since_s * 1e9) - _TICK_NS
+    for look in (os.lstat, os.stat):
+        with suppress(OSError):
+            if look(path).st_ctime_ns >= since_ns:
+                return True
     return False

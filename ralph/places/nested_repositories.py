@@ -19,6 +19,7 @@ from ralph.machine.repository import beginning_of, common_directory, git_directo
 from ralph.places.gather import GuardedFiles
 from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
+from ralph.places.named_by_git import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
 from ralph.places.table import COMPARED, names_below_tops
 
@@ -30,8 +31,6 @@ MOST_ENTRIES = 1_000_000
 _LOOKS_UP_EVERY = 200
 _MOST_BYTES = 1 << 16
 _MOST_SHOWN = 3
-# The times of files are those of the kernel's last tick, which takes 10 ms at most (CONFIG_HZ).
-_TICK_NS = 10_000_000
 # gitrepository-layout(5): with a `commondir`, git finds the rest there.
 _REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
 _GIT = ".git"
@@ -80,21 +79,21 @@ class Look(Struct, frozen=True):
         parts = []
         if self.found:
             names = [
-                f"{_shown(one.path or '.')} ({', '.join(one.names[:_MOST_SHOWN])})" for one in self.found
+                f"{shown_path(one.path or '.')} ({', '.join(one.names[:_MOST_SHOWN])})" for one in self.found
             ]
-            parts.append(f"git runs programs that these repositories below the work name: {_first(names)}")
+            parts.append(f"git runs programs that these repositories below the work name: {first_of(names)}")
         if self.changed:
-            names = [_shown(path) for path in self.changed]
+            names = [shown_path(path) for path in self.changed]
             parts.append(
                 "these files below the work, which agents and later runs obey there, were made or changed: "
-                + _first(names)
+                + first_of(names)
             )
         if self.closed:
-            names = [_shown(path) for path in self.closed]
-            parts.append(f"these could not be looked into for such repositories and files: {_first(names)}")
+            names = [shown_path(path) for path in self.closed]
+            parts.append(f"these could not be looked into for such repositories and files: {first_of(names)}")
         if self.overfull:
             parts.append(
-                f"{_shown(self.overfull)} holds more folders than ralph guards: look at them, and remove those that no "
+                f"{shown_path(self.overfull)} holds more folders than ralph guards: look at them, and remove those that no "
                 "submodule and no worktree needs"
             )
         if self.is_cut:
@@ -124,7 +123,6 @@ def look_below(
     found: list[NestedRepository] = []
     changed: list[str] = []
     closed: list[str] = []
-    since_ns = 0 if since_s is None else int(since_s * 1e9) - _TICK_NS
     telling = frozenset[str]() if since_s is None else _telling_names()
     is_below = below_tops(roots or (top,))
     pending, left, is_cut, count = [top], most_entries, False, 0
@@ -145,9 +143,10 @@ def look_below(
         above = directory.rstrip("/")
         is_telling = above.rpartition("/")[2].lower() in telling
         if is_telling or not telling.isdisjoint(names):
-            paths = filter(is_below, sorted(f"{above}/{name}" for name in _files(directory)))
             # An old folder can get a protected name.
-            changed += (path for path in paths if _is_new((path, above) if is_telling else (path,), since_ns))
+            has_new_name = is_telling and is_new(above, since_s or 0.0)
+            paths = filter(is_below, sorted(f"{above}/{name}" for name in _files(directory)))
+            changed += (path for path in paths if has_new_name or is_new(path, since_s or 0.0))
         pending += (f"{above}/{name}" for name in folders if name != _GIT)
         if _GIT in names or "head" in names:
             found += _repositories(directory, names, top, guarded)
@@ -194,27 +193,12 @@ def _is_guarded(directory: str, guarded: Collection[str]) -> bool:
     return not places.refused and all(one in guarded for one in places.claimed)
 
 
-def _shown(path: str) -> str:
-    return path if path.isprintable() else ascii(path)
-
-
-def _first(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_SHOWN
-    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
 def _telling_names() -> frozenset[str]:
     """The names in small letters by which a directory that may have protected files is recognised: they are in it, or it has
     one of them. Few directories do.
     """
     folders_or_names = (name.rpartition("/")[0] or name for name in names_below_tops())
     return frozenset(one.rpartition("/")[2].lower() for one in folders_or_names)
-
-
-def _is_new(paths: Iterable[str], since_ns: int) -> bool:
-    with suppress(OSError):
-        return any(os.lstat(path).st_ctime_ns >= since_ns for path in paths)
-    return False
 
 
 def _listed(directory: str) -> tuple[set[str], list[str]] | None:
@@ -268,11 +252,4 @@ def _all_programs(directory: str) -> Iterator[str]:
             yield from (name for name, _ in programs_named(content))
             if len(content) >= _MOST_BYTES:
                 yield _TOO_LARGE
-        yield from (f"hooks/{name}" for name in _hooks(f"{place}/hooks"))
-
-
-def _hooks(directory: str) -> Sequence[str]:
-    with suppress(OSError), os.scandir(directory) as listing:
-        files = [entry for entry in listing if not entry.name.endswith(".sample") and entry.is_file()]
-        return sorted(entry.name for entry in files if os.access(entry.path, os.X_OK))
-    return []
+        yield from (f"hooks/{path.rpartition('/')[2]}" for path in hooks_in(f"{place}/hooks"))
