@@ -58,6 +58,8 @@ MOST_STATE_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY_S = 0.1
 _TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
+_LAST_CHECKPOINT_S = 3.0
+"""The last checkpoint of a cancelled job may take so long. Then its work is kept here."""
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _PUSHES = 5
@@ -204,7 +206,7 @@ class Takeup:
             except UnknownFormatError as error:
                 self._end(Outcome.CONFIG, str(error))
             except BadStateError as error:
-                self._end(Outcome.IO_ERROR, f"the checkpoint cannot be used: {error}")
+                self._end(Outcome.IO_ERROR, f"what was saved of it cannot be used: {error}")
             except CheckoutError as error:
                 if error.outcome is Outcome.IO_ERROR and self._process is None:
                     self._end_here(error)
@@ -277,9 +279,11 @@ class Takeup:
         except LostError:
             raise
         except (Exception, Interrupted) as error:  # whatever kept it from being delivered, it was paid for
-            # It may have ended while a checkpoint was pushed, to a host that never answers.
-            if self._ended is None and (status := process.wait(0)) is not None:
-                self._ended = process.end(status)
+            # It may have ended, or been told to stop, while a checkpoint was pushed to a host that never answers.
+            if self._ended is None:
+                was_stopped = self._stop is not None
+                status = wait_for_end(process, STOPS_WITHIN_S) if was_stopped else process.wait(0)
+                self._ended = None if status is None else process.end(status)
             if self._ended is None or self._has_left_nothing():
                 raise
             decision = decision or self._decided(self._ended)
@@ -428,7 +432,7 @@ class Takeup:
         try:
             is_ours = worker.ask(save) if is_last else save()
         except Exception as error:
-            if away_reason(error) is None or is_last:
+            if is_last or not self._is_of_store(error):
                 raise
             self._next_checkpoint = time.monotonic() + worker.checkpoint_every_s
             return False
@@ -449,6 +453,8 @@ class Takeup:
     ) -> None:
         taken = self.taken
         if self._stop is Stop.CANCELLED:
+            if not self._has_left_nothing():
+                self._checkpoint_of_cancelled(checkout)
             self._tell_end(end, decision, None, keeps_checkpoint=True)
             return
         is_resumable = decision.exit_code not in _BEGINS_ANEW
@@ -464,6 +470,17 @@ class Takeup:
             is_resumable = is_resumable or delivered is not decision
             decision = delivered
         self._tell_delivered(job, end, decision, commit, is_resumable=is_resumable)
+
+    def _checkpoint_of_cancelled(self, checkout: JobCheckout) -> None:
+        """Takes the last checkpoint of a job whose git calls were stopped, within the time that a cancellation may take."""
+        calls = GitCalls(self._for_git, self._supervisor)
+        checkout.use(calls)
+        stopping = threading.Timer(_LAST_CHECKPOINT_S, calls.stop)
+        stopping.start()
+        try:
+            self._checkpoint(checkout, is_last=True)
+        finally:
+            stopping.cancel()
 
     def _tell_delivered(
         self, job: Job, end: ProcessEnd, decision: Final, commit: str | None, *, is_resumable: bool
@@ -543,18 +560,21 @@ class Takeup:
                 self._end(Outcome.INTERNAL_ERROR, describe_bug(error))
 
     def _told_if_there(self, tell: Callable[[], bool]) -> None:
-        """Tells the store something that it may also learn later."""
+        """Tells the store something that it may also learn later. The process's main thread notices a store that cannot be
+        used.
+        """
         try:
             is_ours = tell()
         except Exception as error:
-            refusal = refusal_of(self._worker.waiting.database, error)
-            if away_reason(error) is None and refusal is not None:
-                raise refusal from error
-            if away_reason(error) is None:
+            if not self._is_of_store(error):
                 raise
         else:
             if not is_ours:
                 raise self._lost()
+
+    def _is_of_store(self, error: Exception) -> bool:
+        """Whether the error says that the store is away, or refuses."""
+        return away_reason(error) is not None or refusal_of(self._worker.waiting.database, error) is not None
 
     def _bundled(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> bool:
         """Writes the bundle, and waits for room on the disk. Returns False if the whole checkout was moved instead: git

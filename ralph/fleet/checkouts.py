@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, without_user
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS
 from ralph.machine.own_programs import search_outside
+from ralph.machine.opened_file import open_regular_file
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
 from ralph.places.nested_repositories import look_below
@@ -460,12 +462,19 @@ class JobCheckout:
 
     def take_bundle(self, bundle: Path | None) -> None:
         """Makes the worker's own git directory, and copies the commits of a bundle into it. Called once. Raises
-        CheckoutError and Interrupted.
+        BadStateError if the bundle cannot be used, CheckoutError and Interrupted.
         """
         self._make_own()
-        if bundle is not None:
-            self._git().change("update-ref", _BASE, self.commit)  # git wants to reach it from a ref
+        if bundle is None:
+            return
+        self._git().change("update-ref", _BASE, self.commit)  # git wants to reach it from a ref
+        try:
+            os.close(open_regular_file(bundle))  # git would wait for a pipe
             self._git().change("bundle", "unbundle", str(bundle))
+        except (OSError, CheckoutError) as error:
+            if isinstance(error, CheckoutError) and error.outcome is Outcome.IO_ERROR:
+                raise  # the disk is full
+            raise BadStateError(f"{bundle} cannot be used: {error}") from None
 
     def use(self, calls: GitCalls) -> None:
         """From now on, git is started by `calls`, because the former calls were stopped."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.machine.atomic_write import sync_directory
 from ralph.machine.opened_file import read_regular_file
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 FOLDER = "undelivered"
 BUNDLE, _RECORD, _STATE = "work.bundle", "record.json", "session"
 MOST_BYTES = 1024**3
-"""At this size of all bundles, workers begin no job. It is about what 20 checkpoints of the largest size have, and a disk
-has that much."""
+"""At this size of all that is kept, workers begin no job. It is about what 20 checkpoints of the largest size have, and a
+disk has that much."""
 _MOST_RECORD_BYTES = 1_000_000
 _IDENTITY = "machine"
 
@@ -59,6 +61,8 @@ class Undelivered:
     def __init__(self, folder: Path) -> None:
         """`folder` is the fleet's folder."""
         self.folder = folder / FOLDER
+        self._moved: dict[Path, int] = {}
+        """The bytes of checkouts that were moved here."""
 
     def identity(self) -> str:
         """The id of this state directory, which is made once. A host's name would not do: containers share them."""
@@ -77,9 +81,14 @@ class Undelivered:
 
     def is_full(self) -> bool:
         size = 0
-        for path in self.folder.glob(f"*/*/*/{BUNDLE}"):
-            with suppress(FileNotFoundError):  # delivered meanwhile
-                size += path.stat().st_size
+        for name in (BUNDLE, _STATE):
+            for path in self.folder.glob(f"*/*/*/{name}"):
+                with suppress(FileNotFoundError):  # delivered meanwhile
+                    size += path.stat().st_size
+        for checkout in self.folder.glob("*/*/*/checkout"):
+            if checkout not in self._moved:  # it does not change, and may have many files
+                self._moved[checkout] = _size_below(checkout)
+            size += self._moved[checkout]
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int) -> Path:
@@ -106,22 +115,30 @@ class Undelivered:
         _sync(place.parent)
 
     def work_at(self, set_name: str, job: str, generation: int) -> KeptWork | None:
-        """The work that a takeup left here. None if there is nothing, or if a whole checkout was moved here."""
-        with suppress(FileNotFoundError):
-            record = self.place_of(set_name, job, generation) / _RECORD
+        """The work that a takeup left here. None if there is nothing, or if a whole checkout was moved here. Raises
+        BadStateError if the record cannot be read.
+        """
+        place = self.place_of(set_name, job, generation)
+        record = place / _RECORD
+        try:
             return msgspec.json.decode(read_regular_file(record, _MOST_RECORD_BYTES), type=KeptWork)
-        return None
+        except FileNotFoundError:
+            if (place / BUNDLE).exists():
+                raise BadStateError(f"{record} is missing") from None
+            return None
+        except (OSError, ValueError) as error:
+            raise BadStateError(f"{record} cannot be used: {error}") from None
 
     def state_at(self, place: Path) -> bytes | None:
-        """The packed session that was kept in a folder. None if the job cannot be resumed."""
+        """The packed session that was kept in a folder. None if the job cannot be resumed. Raises OSError."""
         with suppress(FileNotFoundError):
-            return (place / _STATE).read_bytes()
+            return read_regular_file(place / _STATE, MOST_BYTES)
         return None
 
     def all(self) -> Iterator[tuple[str, str, int]]:
         """The set, the job and the generation of all that is kept here, of whichever store."""
         for place in sorted(self.folder.glob("*/*/*")):
-            if place.name.isdigit():
+            if place.name.isascii() and place.name.isdecimal():
                 yield place.parts[-3], place.parts[-2], int(place.name)
 
     def remove(self, set_name: str, job: str, generation: int) -> None:
@@ -153,6 +170,16 @@ def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
         else:
             content(descriptor)
         os.fsync(descriptor)
+
+
+def _size_below(folder: Path) -> int:
+    """The bytes of the regular files below a folder. What cannot be read counts as nothing."""
+    return sum(
+        status.st_size
+        for above, _, names in os.walk(folder)
+        for name in names
+        if stat.S_ISREG((status := os.lstat(os.path.join(above, name))).st_mode)  # noqa: PTH118 - it is fast
+    )
 
 
 def _sync(folder: Path) -> None:

@@ -25,11 +25,12 @@ from msgspec.structs import replace
 
 from ralph.fleet.attempt import LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.checkouts import places_of_jobs
+from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.engine import Engine
 from ralph.fleet.job_content import UnknownFormatError
-from ralph.fleet.job_process import fingerprint
+from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
 from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
@@ -132,9 +133,7 @@ class _Supervisor:
         def heard(number: int, _frame: object) -> None:
             self._signals.append(number)
             stop.set()
-            for process_id in self._slots:
-                with suppress(OSError):  # it has ended
-                    os.kill(process_id, signal.SIGTERM)
+            self._stop_slots()
 
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves SIGHUP
@@ -145,8 +144,17 @@ class _Supervisor:
             self._from_store(WorkerStore.create, waiting)
             patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
             self._tell(f"working on {self._database.safe_text} with {_counted(self._options.slots, 'slot')}")
-            codes = self._supervise(waiting)
-        return self._ended(codes)
+            try:
+                codes = self._supervise(waiting)
+            except StoreError:
+                # They may still reach the store, through connections of their own. If not, they keep their work here.
+                self._stop_slots()
+                self._wait_for_slots()
+                raise
+        self._wait_for_slots()
+        if not self._signals:
+            return worst_exit_code(codes)
+        return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
 
     def _from_store(self, call: Callable[[WorkerStore], T], waiting: Waiting) -> T:
         """Asks the store. The connection is closed afterwards: a fork must not inherit one."""
@@ -240,8 +248,13 @@ class _Supervisor:
                     self._looks_at_all_kept = True
                     _remove_left_folders(self._database)
 
-    def _ended(self, codes: Iterable[int]) -> int:
-        """Waits for the slots, which got the signal too. The second signal ends them. `codes` are those of the jobs."""
+    def _stop_slots(self) -> None:
+        for process_id in self._slots:
+            with suppress(OSError):  # it has ended
+                os.kill(process_id, signal.SIGTERM)
+
+    def _wait_for_slots(self) -> None:
+        """Waits for the slots, which were told to stop. A second signal ends them."""
         if self._slots:
             self._tell(
                 f"stopping: what runs has {self._options.drain_s:g} s to end, then it is handed back "
@@ -251,9 +264,6 @@ class _Supervisor:
             self._reap()
             time.sleep(0.05)
         _remove_left_folders(self._database)  # a dying run may have written while its folder was removed
-        if not self._signals:
-            return worst_exit_code(codes)
-        return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
 
 
 def _wanted(rows: list[OpenSet], slots: list[str], most: int) -> list[str]:
@@ -352,6 +362,7 @@ class _Slot:
         except StoreError as error:
             self._tell(str(error))
             self._exit_code = _STORE_EXIT
+            self._hard_stop.wait()  # until what runs has ended, or was kept here
         finally:
             self._leave(worker, folder_lock)
         return _LOST_EXIT if lock.lost.is_set() else self._exit_code or _IDLE_EXIT
@@ -595,21 +606,22 @@ class _Slot:
         return False
 
     def _watch_signals(self) -> None:
-        """Stops the running job when a signal or a loss asks for it. It has a thread of its own: the others may be waiting
-        for the store.
+        """Stops the running job when a signal, a loss or a store that cannot be used asks for it. It has a thread of its
+        own: the others may be waiting for the store.
         """
         while not self._hard_stop.wait(_TICK_S / 2):
             with self._takeup_lock:
                 running, is_busy = self._running, self._is_busy
-            if self._lost.is_set() or self._exit_code is not None:
+            if self._lost.is_set() or self._exit_code == _LOST_EXIT:
                 if running is not None:
                     running.stop(Stop.LOST)
                 break
-            if not self._signals:
+            is_broken = self._exit_code is not None
+            if not (self._signals or is_broken):
                 continue
             now = time.monotonic()
-            if self._drain_ends is None:
-                self._drain_ends = now + self._options.drain_s
+            if self._drain_ends is None or (is_broken and self._drain_ends > now):
+                self._drain_ends = now + (0 if is_broken else self._options.drain_s)
             if must_end_now(self._signals, now - self._drain_ends):
                 if running is not None:
                     running.stop(Stop.AT_ONCE)
@@ -617,7 +629,8 @@ class _Slot:
             if not is_busy:
                 break
             if now > self._drain_ends and running is not None:
-                running.stop(Stop.DRAINED if now < self._drain_ends + PUSH_S else Stop.AT_ONCE)
+                push_s = STOPS_WITHIN_S if is_broken else PUSH_S
+                running.stop(Stop.DRAINED if now < self._drain_ends + push_s else Stop.AT_ONCE)
         self._hard_stop.set()
         time.sleep(_HARD_STOP_S)  # the main thread ends the process before, unless the engine's library waits
         os._exit(_LOST_EXIT)
@@ -651,7 +664,10 @@ class _Courier(_Slot):
         }
         for place in self._undelivered.all():
             if place not in known:
-                worker.ask(functools.partial(self._adopt, worker, identity, *place))
+                try:
+                    worker.ask(functools.partial(self._adopt, worker, identity, *place))
+                except BadStateError as error:
+                    self._tell(f"{error}: look at it, and remove it")
         for kept, row, is_due in worker.ask(lambda: worker.store.kept_at(identity)):
             if is_due and _is_ours(row, self._options) and not kept.is_over and self._is_free(worker, row):
                 self._work(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import uuid
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fleet.scripted import DONE, NEVER, SET, Place
-from tests.fleet.test_undelivered import fill, small_disk
+from tests.fleet.scripted import DONE, NEVER, SET, Place, bash
+from tests.fleet.test_undelivered import BRANCH, fill, refusing, small_disk
+from tests.fleet.test_work import ends_after_another_signal
 from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from ralph.mock_api import Playable
     from tests.fleet.scripted import Asked
+    from tests.services.postgres import PostgresServer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -44,6 +48,39 @@ def test_a_store_that_is_gone_is_one_line_and_exit_74(
         assert [line for line in told.splitlines() if line.startswith("ralph: ")] == [told.splitlines()[-1]]
         assert f"ralph: the store at {file} " in told
         wait_until(lambda: not place.processes())
+
+
+@pytest.mark.parametrize("is_delivering", [False, True])
+def test_a_store_that_refuses_costs_nothing_that_was_paid(
+    tmp_path: Path, postgres: PostgresServer, postgres_url: str, is_delivering: bool
+) -> None:
+    role = f"user_{uuid.uuid4().hex}"
+    postgres.administer(f"CREATE ROLE {role} SUPERUSER LOGIN")
+    database = urlsplit(postgres_url).path[1:]
+    with refusing(tmp_path, postgres.url(database, user=role)) as refused:
+        place, host = refused.place, refused.host
+
+        def model(asked: Asked) -> Playable:
+            if asked.said < 2:
+                return bash(f"echo {asked.said} >> kept.txt")
+            host.is_silent = is_delivering
+            return DONE if is_delivering or asked.times > 1 else NEVER
+
+        place._models["paid"] = model  # type: ignore[index] # a dictionary
+        worker = place.work("a")
+        wait_until(lambda: refused.requests == 3 and (not is_delivering or "receive-pack" in host.asked[-1]))
+        postgres.administer(f"ALTER ROLE {role} NOLOGIN")
+        wait_until(lambda: "stopping: what runs has" in place.log("a"))
+        if is_delivering:  # the host has two minutes, unless a user cannot wait
+            wait_until(lambda: ends_after_another_signal(worker))
+        assert worker.wait(PATIENCE_S) == 77, place.log("a")
+        assert "Traceback" not in place.log("a")
+        postgres.administer(f"ALTER ROLE {role} LOGIN")
+        host.is_silent = False
+        assert place.worst("a") == 0, place.log("a")
+        assert (refused.row.state.value, refused.bundles()) == ("done", [])
+        assert refused.requests == (3 if is_delivering else 4), "a turn was paid again"
+        assert place.git("show", f"{BRANCH}:kept.txt") == "kept\n0\n1"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")

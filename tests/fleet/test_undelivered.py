@@ -275,12 +275,15 @@ def test_a_retry_delivers_first_and_goes_on_only_where_the_job_had_not_ended_wit
         assert place.git("show", "ralph/long:kept.txt") == "kept\n0"
 
 
-def test_at_its_bound_a_machine_begins_no_job_drops_nothing_and_still_delivers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["work.bundle", "session", "checkout/file"])
+def test_at_its_bound_a_machine_begins_no_job_drops_nothing_and_still_delivers(
+    tmp_path: Path, name: str
+) -> None:
     with refusing(tmp_path) as refused:
         place, host = refused.place, refused.host
         refused.refuse = lambda: setattr(host, "status", 403)
         assert place.worst("a") == 77
-        large = place.state("a") / "fleet/undelivered/other/large/1/work.bundle"
+        large = place.state("a") / "fleet/undelivered/other/large/1" / name
         large.parent.mkdir(parents=True)
         with large.open("wb") as file:
             os.ftruncate(file.fileno(), MOST_BYTES)
@@ -293,7 +296,7 @@ def test_at_its_bound_a_machine_begins_no_job_drops_nothing_and_still_delivers(t
         beside = place.row("beside")
         assert (beside.state.value, beside.generation, refused.requests) == ("queued", 0, 2)
         assert large.exists()
-        large.unlink()
+        shutil.rmtree(large.parents[large.parts[::-1].index("other") - 1])
         assert worker.wait(PATIENCE_S) == 0
         assert place.row("beside").state.value == "done"
 
@@ -418,3 +421,66 @@ def test_a_job_that_is_cancelled_while_the_host_hangs_is_delivered_by_a_retry(tm
         stop(worker)
         assert (refused.row.exit_code, refused.requests) == (0, 2)
         assert BRANCH in place.refs()
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_cancelled_job_keeps_its_turns(tmp_path: Path, is_silent: bool) -> None:
+    """The second turn changes files too soon after the checkpoint of the first one for another."""
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+
+        def model(asked: Asked) -> Playable:
+            if asked.said < 2:
+                return bash(f"echo {asked.said} >> kept.txt")
+            host.is_silent = is_silent and asked.times == 1
+            return NEVER if asked.times == 1 else DONE
+
+        place._models["paid"] = model  # type: ignore[index] # a dictionary
+        worker = place.work("a")
+        wait_until(lambda: refused.requests == 3)
+        place.store.cancel(SET, ["paid"])
+        wait_until(lambda: refused.row.state.value == "cancelled")
+        host.is_silent = False
+        place.store.retry(SET, ["paid"])
+        wait_until(lambda: refused.row.state.value == "done")
+        stop(worker)
+        assert refused.requests == 4, "a turn was paid again"
+        assert place.git("show", f"{BRANCH}:kept.txt") == "kept\n0\n1"
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replaced_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["record.json", "work.bundle"])
+@pytest.mark.parametrize("damage", [cut, replaced_by_pipe, os.unlink])
+def test_what_is_damaged_among_the_kept_work_is_named_and_stays(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", 403)
+        assert place.worst("a") == 77
+        (bundle,) = refused.bundles()
+        damaged = bundle.with_name(name)
+        damage(damaged)
+        unknown = bundle.parents[3] / "other/job/1/record.json"
+        unknown.parent.mkdir(parents=True)
+        unknown.write_text('{"set_name": ')
+        bundle.parents[3].joinpath("other/job/²").mkdir()
+        host.status = 200
+        place.submit(place.job("beside"))
+        place.store.retry(SET, ["paid"])
+        assert place.worst("a") == 74, place.log("a")
+        row, log = refused.row, place.log("a")
+        assert (row.state.value, row.exit_code) == ("undelivered", 74)
+        assert str(damaged) in (row.reason or "")
+        assert bundle.parent.exists()
+        assert place.row("beside").state.value == "done"
+        assert f"{unknown} cannot be used" in log
+        assert "Traceback" not in log
