@@ -32,8 +32,9 @@ def run_cli(arguments: list[str]) -> int:
             return _complain_of(shortage)
         if not isinstance(error, OSError):
             raise
+        where = "" if error.filename is None else f"{error.filename}: "
         why = "standard output is closed" if error.errno == errno.EBADF else error.strerror
-        return _complain(f"cannot write: {why}", Outcome.IO_ERROR.exit_code())
+        return _complain(f"cannot write: {where}{why}", Outcome.IO_ERROR.exit_code())
 
 
 def _run(arguments: list[str], *, is_command_inserted: bool) -> int:

@@ -58,6 +58,8 @@ MOST_STATE_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY_S = 0.1
 _TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
+LEFT_SUFFIX = ".left"
+"""Ends the name of a takeup's folder that holds paid work which could not be kept elsewhere."""
 _LAST_CHECKPOINT_S = 3.0
 """The last checkpoint of a cancelled job may take so long. Then its work is kept here."""
 _LOCK_FOR_S = 1.0
@@ -171,6 +173,8 @@ class Takeup:
         self._ended: ProcessEnd | None = None
         """How the job's process ended."""
         self._kept = taken.kept
+        self._is_left = False
+        """Whether the job's files stay where they are, because they could not be kept."""
         self._next_checkpoint = 0.0
         self._unseen_usd = 0.0
 
@@ -225,13 +229,16 @@ class Takeup:
             self._supervisor.close()
             reaped_children(())  # the orphans of a job that was killed: this process has adopted them
             self._log.stop()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._worker.undelivered.remove_room(self.taken.set_name, self.taken.id)
+            if not self._is_left:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- the steps
 
     def _end_as_planned(self, job: Job) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True, mode=0o700)
+        self._worker.undelivered.make_room(self.taken.set_name, self.taken.id)
         if self.taken.kept is not None:
             return self._deliver_kept(job, self.taken.kept)
         for name in job.env:
@@ -473,7 +480,7 @@ class Takeup:
 
     def _checkpoint_of_cancelled(self, checkout: JobCheckout) -> None:
         """Takes the last checkpoint of a job whose git calls were stopped, within the time that a cancellation may take."""
-        calls = GitCalls(self._for_git, self._supervisor)
+        calls = self._git_calls()
         checkout.use(calls)
         stopping = threading.Timer(_LAST_CHECKPOINT_S, calls.stop)
         stopping.start()
@@ -587,7 +594,7 @@ class Takeup:
             except (CheckoutError, OSError) as error:
                 is_full = isinstance(error, OSError) or error.outcome is Outcome.IO_ERROR
                 if not is_full or self._stop is not None:
-                    worker.undelivered.move(self._folder, taken.set_name, taken.id, taken.generation)
+                    self._move()
                     return False
                 if not is_told:
                     is_told = True
@@ -597,6 +604,18 @@ class Takeup:
             else:
                 return True
             self._stopped.wait(_LOOK_FOR_ROOM_S)
+
+    def _move(self) -> None:
+        """Moves the whole checkout to the kept work. Raises OSError, and then leaves it where nothing removes it."""
+        taken = self.taken
+        try:
+            self._worker.undelivered.move(self._folder, taken.set_name, taken.id, taken.generation)
+        except OSError as error:
+            self._is_left = True
+            left = self._folder.with_name(f"{taken.id}.{taken.generation}{LEFT_SUFFIX}")
+            with suppress(OSError):  # a disk of which nothing can be removed either
+                left = self._folder.rename(left)
+            raise OSError(error.errno, f"{error.strerror}; its files stay here", str(left)) from error
 
     def _write_bundle(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> None:
         taken, commits = self.taken, {}

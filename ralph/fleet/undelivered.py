@@ -6,6 +6,7 @@ Nothing here removes a folder because of its age or its size.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -69,7 +70,10 @@ class Undelivered:
         path = self.folder / _IDENTITY
         while True:
             with suppress(FileNotFoundError):
-                return read_regular_file(path, 100).decode()
+                try:
+                    return read_regular_file(path, 100).decode()
+                except UnicodeDecodeError:
+                    raise OSError(errno.EINVAL, "it is no id that ralph has written", str(path)) from None
             self.folder.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileExistsError):
                 new = self.folder / f".{secrets.token_hex(8)}"
@@ -95,6 +99,22 @@ class Undelivered:
         """The folder of the work that a takeup left."""
         return self.folder / set_name / job / str(generation)
 
+    def make_room(self, set_name: str, job: str) -> None:
+        """Makes the folder for what takeups of a job leave, while the disk has room. Raises OSError."""
+        folder = self.folder / set_name / job
+        while True:
+            with suppress(FileNotFoundError):  # another takeup has just removed the folder of the set
+                for one in (self.folder, folder.parent, folder):
+                    one.mkdir(mode=0o700, exist_ok=True)
+                return
+
+    def remove_room(self, set_name: str, job: str) -> None:
+        """Removes the folder for what takeups of a job leave, if there is nothing."""
+        folder = self.folder / set_name / job
+        for one in (folder, folder.parent):
+            with suppress(OSError):  # it has other work
+                one.rmdir()
+
     def keep(
         self, work: KeptWork, new: Path, *, state: bytes | None, write: Callable[[int], None] | None
     ) -> None:
@@ -107,10 +127,8 @@ class Undelivered:
         self.move(new, work.set_name, work.job, work.generation)
 
     def move(self, folder: Path, set_name: str, job: str, generation: int) -> None:
-        """Moves a folder to the place of what a takeup left. Needs no room on the disk."""
+        """Moves a folder to the place of what a takeup left. Needs no room on the disk after `make_room`."""
         place = self.place_of(set_name, job, generation)
-        for folder_above in (self.folder, place.parent.parent, place.parent):
-            folder_above.mkdir(mode=0o700, exist_ok=True)
         folder.rename(place)
         _sync(place.parent)
 
@@ -143,11 +161,8 @@ class Undelivered:
 
     def remove(self, set_name: str, job: str, generation: int) -> None:
         """Removes what was delivered or discarded."""
-        place = self.place_of(set_name, job, generation)
-        shutil.rmtree(place, ignore_errors=True)
-        for folder in (place.parent, place.parent.parent):
-            with suppress(OSError):  # it has other work
-                folder.rmdir()
+        shutil.rmtree(self.place_of(set_name, job, generation), ignore_errors=True)
+        self.remove_room(set_name, job)
 
 
 def write_work(

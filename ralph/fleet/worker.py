@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.attempt import LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.checkouts import places_of_jobs
+from ralph.fleet.attempt import LEFT_SUFFIX, LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
@@ -41,6 +41,7 @@ from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.machine.processes import stop_ignoring_ends
 from ralph.values.credentials import known_secrets
+from ralph.values.outcome import CannotError
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import describe_bug
 
@@ -126,6 +127,7 @@ class _Supervisor:
     def run(self) -> int:
         prepare(self._database)
         self._undelivered.identity()  # while the disk has room
+        _refuse_mounted(self._undelivered.folder, self._database.folder / "work")
         _remove_left_folders(self._database)
         stop = StopEvent()
         waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=lambda: True)
@@ -394,7 +396,7 @@ class _Slot:
         self._wait_for_takeup()
         if lock.lost.is_set():
             self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
-        shutil.rmtree(worker.folder, ignore_errors=True)
+        _remove_work(worker.folder)
         with suppress(OSError):
             worker.folder.with_name(f"{worker.folder.name}{_LOCK_SUFFIX}").unlink()
         os.close(folder_lock)
@@ -771,11 +773,32 @@ def _remove_left_folders(database: Database) -> None:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove_work(folder)
                 if not folder.exists():
                     lock.unlink()
             finally:
                 os.close(descriptor)
+
+
+def _refuse_mounted(*folders: Path) -> None:
+    """Raises CannotError unless the folders are on one file system: work is kept by a rename, which a full disk allows."""
+    devices = set()
+    for folder in folders:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        devices.add(folder.stat().st_dev)
+    if len(devices) > 1:
+        names = " and ".join(map(str, folders))
+        raise CannotError(f"{names} must be on one file system: mount the folder above them instead")
+
+
+def _remove_work(folder: Path) -> None:
+    """Removes the folder of an executor that has ended, but for work that could not be kept elsewhere."""
+    for path in folder.glob("*/*"):
+        if not path.name.endswith(LEFT_SUFFIX):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in (*folder.glob("*"), folder):
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _counted(number: int, noun: str) -> str:

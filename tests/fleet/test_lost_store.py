@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -104,7 +105,7 @@ def test_a_full_disk_keeps_no_worker_from_ending_and_what_its_job_did_is_kept(
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE_S) == 0
         assert place.row("one").state.value == "running"
-        (disk / "filler").unlink()
+        shutil.rmtree(disk / "filler")
         place.finish("a")
         assert (place.row("one").exit_code, len(place.api.requests)) == (0, 1 if is_last else 2)
-        assert SET not in os.listdir(place.state("a") / "fleet/undelivered")  # noqa: PTH208 - names
+        assert not (place.state("a") / "fleet/undelivered" / SET).exists()

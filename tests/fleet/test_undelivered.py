@@ -303,9 +303,10 @@ def test_at_its_bound_a_machine_begins_no_job_drops_nothing_and_still_delivers(
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A disk of two megabytes at `folder`."""
+    """A disk of two megabytes and few files at `folder`."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", folder], check=True)
+    options = "size=2m,nr_inodes=2000,mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], check=True)
     try:
         yield folder
     finally:
@@ -313,13 +314,17 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Fills the disk of a folder with a file, and returns it."""
+    """Fills the disk of a folder, so that not even a folder can be made, and returns the folder that fills it."""
     filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file:
+    filler.mkdir()
+    with (filler / "file").open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1 << 9):
             with suppress(OSError):
                 while True:
                     file.write(bytes(size))
+    with suppress(OSError):
+        for number in range(10_000):
+            (filler / str(number)).touch()
     return filler
 
 
@@ -342,7 +347,7 @@ def test_on_a_full_disk_the_work_waits_for_room_or_stays_as_it_is(tmp_path: Path
             if is_stopped:
                 stop(worker)
                 assert refused.row.kept is not None
-            fillers[0].unlink()
+            shutil.rmtree(fillers[0])
             if not is_stopped:
                 wait_until(lambda: refused.bundles("b"))
                 wait_until(lambda: refused.row.state.value == "queued")
@@ -354,6 +359,49 @@ def test_on_a_full_disk_the_work_waits_for_room_or_stays_as_it_is(tmp_path: Path
             assert place.worst("b") == 0, place.log("b")
             assert (refused.row.state.value, refused.requests) == ("done", 2)
             assert place.git("show", f"{BRANCH}:kept.txt") == "kept\npaid"
+
+
+def test_work_that_cannot_be_kept_elsewhere_stays_where_it_is(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        folder = place.state("a") / "fleet"
+
+        def refuse() -> None:
+            host.status = 403
+            (folder / "undelivered/night/paid").rmdir()
+            (folder / "undelivered/night/paid").touch()
+
+        refused.refuse = refuse
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: "has no room to keep its work" in place.log("a"))
+        stop(worker)
+        (left,) = (folder / "work").glob("*/night/paid.*.left")
+        assert str(left) in (refused.row.reason or "")
+        host.status = 200
+        (folder / "undelivered/night/paid").unlink()
+        refused.refuse = lambda: None
+        refused.hurry()
+        place.finish("a")
+        assert (left / "checkout/kept.txt").read_text() == "kept\npaid\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_no_worker_begins_where_work_could_not_be_kept_by_a_rename(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused, small_disk(refused.place.state("a") / "fleet/undelivered"):
+        assert refused.place.worst("a") == 78
+        assert "must be on one file system" in refused.place.log("a")
+        assert refused.requests == 0
+
+
+def test_an_id_of_a_machine_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        folder = refused.place.state("a") / "fleet/undelivered"
+        folder.mkdir(parents=True)
+        (folder / "machine").write_bytes(b"\xff\xfe")
+        assert refused.place.worst("a") == 74
+        log = refused.place.log("a")
+        assert str(folder / "machine") in log
+        assert "Traceback" not in log
 
 
 def killed_when(slot: int, is_time: Callable[[], bool]) -> None:
@@ -372,7 +420,7 @@ def test_a_worker_that_is_killed_while_it_keeps_work_loses_none(tmp_path: Path, 
         worker = place.work("a")
         wait_until(lambda: refused.requests)
         (slot,) = children_of(worker.pid)
-        kept = place.state("a") / "fleet/undelivered/night/paid"
+        kept = place.state("a") / "fleet/undelivered/night/paid/1"
         killed_when(slot, kept.exists if stage == "folder" else lambda: bool(refused.bundles()))
         host.status = 200
         refused.refuse = lambda: None
