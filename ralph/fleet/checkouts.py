@@ -29,8 +29,8 @@ from ralph.git.answer import CheckoutError, GitAnswer, without_user
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS
-from ralph.machine.own_programs import search_outside
 from ralph.machine.opened_file import open_regular_file
+from ralph.machine.own_programs import search_outside
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
 from ralph.places.nested_repositories import look_below

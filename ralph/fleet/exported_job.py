@@ -85,7 +85,7 @@ class ExportedJob:
             set_name, job, folder, kept, hidden=(folder,), told=say, waits_in_outages=True
         )
         ours = git_environment(environment, job)
-        safe = without_unsafe_loads(ours, search_outside(ours, (folder,)))
+        safe = without_unsafe_loads(ours, search_outside(ours, places))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
         self._calls = GitCalls(ours, self._supervisor, _token(environment), places)
         self._repositories = Repositories(folder / "mirrors", self._calls)

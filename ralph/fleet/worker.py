@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import places_of_jobs
 from ralph.fleet.attempt import LEFT_SUFFIX, LostError, MachineError, Stop, Takeup, Worker
+from ralph.fleet.checkouts import places_of_jobs
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
