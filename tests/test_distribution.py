@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built) -> Non
 
 
 def test_the_repository_holds_nothing_that_git_ignores() -> None:
-    """What tests make in the checkout, for example links to the programs of the machine."""
+    """Ignored files that tests make, for example links to the programs of the machine."""
     assert done(["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], cwd=ROOT) == ""
 
 
