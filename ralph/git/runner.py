@@ -204,9 +204,7 @@ class Git:
                         held=held,
                         passed=None if pipe is None else (PIPE, pipe),
                     )
-                    running = RunningCommand(
-                        process, capture, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
-                    )
+                    running = RunningCommand(process, capture, waiter=seams.waiter, clock=seams.clock)
                     ending = running.run(limit_s, f"git {name}", self._search(environment))
                     if ending.how is not Ended.NEVER_STARTED:
                         break

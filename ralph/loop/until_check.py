@@ -227,7 +227,7 @@ class UntilCheck:
             environment=environment_for_commands(environment),
             grace_s=self._grace_s,
         )
-        running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock, grace_s=self._grace_s)
+        running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
         return running.run(limit_s, _WAITING_FOR)
 
 

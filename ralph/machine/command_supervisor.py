@@ -243,7 +243,7 @@ class CommandSupervisor:
         finally:
             if held is None:
                 os.close(directory)
-        return SupervisedCommand(self, ours, output, others)
+        return SupervisedCommand(self, ours, output, others, command.grace_s)
 
     def _running(self) -> _Serving:
         if self._serving is not None and not self._serving.is_running():
@@ -369,7 +369,12 @@ class SupervisedCommand:
     """A command that was started through the supervisor. The supervisor's launcher runs it."""
 
     def __init__(
-        self, supervisor: CommandSupervisor, channel: socket.socket, output: int, others: set[int]
+        self,
+        supervisor: CommandSupervisor,
+        channel: socket.socket,
+        output: int,
+        others: set[int],
+        grace_s: float,
     ) -> None:
         self._supervisor = supervisor
         self._supervisor_pid = supervisor.pid
@@ -381,6 +386,7 @@ class SupervisedCommand:
         self._has_ended = False
         self._is_finished = False
         """Whether the launcher has reported that no process of the command is left."""
+        self.grace_s = grace_s
         self.output_descriptor = output
         self.report_descriptor = channel.fileno()
         self.exceeded: Ended | None = None

@@ -83,6 +83,11 @@ class CommandProcess(Protocol):
         """A descriptor that has something to read when `hear` should be called."""
         ...
 
+    @property
+    def grace_s(self) -> float:
+        """Seconds that the launcher gives processes between SIGTERM and SIGKILL."""
+        ...
+
     def hear(self) -> int | None:
         """Returns the exit status if the command has ended, and None if it has not. Does not block. NEVER_STARTED
         means that the command never started, and so does ELSEWHERE; another negative status means that its exit status
@@ -184,14 +189,11 @@ class RunningCommand:
         *,
         waiter: Waiter,
         clock: Clock,
-        grace_s: float,
     ) -> None:
-        """`grace_s` is the time in seconds that the launcher gives processes between SIGTERM and SIGKILL."""
         self._process = process
         self._capture = capture
         self._waiter = waiter
         self._clock = clock
-        self._grace_s = grace_s
         self._mailbox = waiter.mailbox()
         self._status: int | None = None
         self._has_output_ended = False
@@ -256,7 +258,7 @@ class RunningCommand:
         If ralph receives a signal during this wait, the wait ends at once.
         """
         self._process.ask_to_stop()
-        deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
+        deadline_s = self._clock.now_s() + self._process.grace_s + _LAUNCHER_MARGIN_S
         while self._status is None:
             if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
                 return

@@ -120,13 +120,8 @@ def _ran(
     except OSError as error:
         raise _not_started(error, room) from None
     try:
-        running = RunningCommand(
-            _started(command, room, environment),
-            capture,
-            waiter=room.waiter,
-            clock=room.clock,
-            grace_s=settings.kill_grace_s,
-        )
+        process = _started(command, room, environment)
+        running = RunningCommand(process, capture, waiter=room.waiter, clock=room.clock)
         ending = running.run(limit_s, waiting_for)
     except WorkingDirectoryGoneError:
         room.box.not_started()

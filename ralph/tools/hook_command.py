@@ -59,9 +59,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, room, environment, stdin.fileno(), errors.fileno())
-                running = RunningCommand(
-                    process, capture, waiter=room.waiter, clock=room.clock, grace_s=_GRACE_S
-                )
+                running = RunningCommand(process, capture, waiter=room.waiter, clock=room.clock)
                 ending = running.run(limit_s, waiting_for)
                 undone = box.after(waiting_for)
             except BaseException:

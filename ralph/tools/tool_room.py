@@ -135,7 +135,6 @@ class ToolRoom(Struct, frozen=True, dict=True):
     images: ImageBudget = field(default_factory=ImageBudget)
     give_up: Event = field(default_factory=Event)
     """The event that tells running searches to stop, because their results are no longer needed."""
-    _found: dict[str, str | None] = field(default_factory=dict)
     _lock: Any = field(default_factory=Lock)
 
     @cached_property
@@ -205,14 +204,13 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     def program(self, name: str) -> str | None:
         """Finds a program that ralph itself runs. Returns its path, or None if the program does not exist outside the
-        checkout. Searches only once for each name.
+        checkout.
         """
-        if name not in self._found:
-            from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
+        from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
 
-            self._found[name] = own_program(name, self._search())
-        return self._found[name]
+        return own_program(name, self._search)
 
+    @cached_property
     def _search(self) -> ProgramSearch:
         from ralph.sandbox.box_plan import program_search  # noqa: PLC0415 - for the first search or command
 
@@ -232,7 +230,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         """The path of ripgrep, as it is now. Raises RipgrepError."""
         from ralph.machine.ripgrep import ripgrep_path  # noqa: PLC0415 - for the first search
 
-        return ripgrep_path(self._search())
+        return ripgrep_path(self._search)
 
     def resolve(self, path: str) -> Path:
         """The absolute path for a path from the model, which may be relative to the working directory or begin with

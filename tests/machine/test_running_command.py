@@ -51,7 +51,7 @@ def ran(
     process = serving.start(
         ["/bin/sh", "-c", line], cwd=directory, environment={"PATH": os.environ["PATH"]}, grace_s=1
     )
-    running = RunningCommand(process, kept, waiter=waiter or InboxWaiter(CLOCK), clock=CLOCK, grace_s=1)
+    running = RunningCommand(process, kept, waiter=waiter or InboxWaiter(CLOCK), clock=CLOCK)
     return running.run(limit_s, "a command"), bytes(kept.data)
 
 

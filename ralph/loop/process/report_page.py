@@ -63,7 +63,7 @@ class LoopPage:
                 grace_s=_GRACE_S,
                 is_confined=False,
             )
-            running = RunningCommand(process, told, waiter=self._waiter, clock=self._clock, grace_s=_GRACE_S)
+            running = RunningCommand(process, told, waiter=self._waiter, clock=self._clock)
             ending = running.run(self._limit_s, "the page")
         except OSError as error:
             return str(error)
