@@ -17,7 +17,7 @@ import pytest
 from ralph.cli import words
 from ralph.machine.own_process import READ_LATER, leave_working_directory_out
 from ralph.mock_api import Turn
-from tests.program.model_answers import bash, calls, results
+from tests.program.model_answers import bash, calls, report, results
 from tests.rows import every_row
 
 # As an installer writes it, but for its name: the interpreter puts the directory of the script first.
@@ -261,7 +261,7 @@ def test_libraries_of_ralph_do_not_see_settings_in_the_working_directory(ralph) 
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only its loader tells what it loads")
-@pytest.mark.parametrize("command", ["loop", "run"])
+@pytest.mark.parametrize("command", ["loop", "run", "servers"])
 def test_the_loader_of_ralphs_own_programs_knows_no_directory_of_the_work(
     ralph, checkout, serve, iterations, tmp_path, command
 ) -> None:
@@ -279,11 +279,18 @@ def test_the_loader_of_ralphs_own_programs_knows_no_directory_of_the_work(
     if command == "loop":
         iterations(turns, [bash("true")])
         ran = ralph("loop", "go", "--commit", "--max-iterations", "2", "--report", "page.html")
+    elif command == "run":
+        serve(*turns, report(payload={}))
+        ran = ralph("go", "--json-schema", '{"type": "object"}')
     else:
-        serve(*turns, Turn("Done."))
+        serve(Turn("Done."))
+        ralph.user_file.write_text(
+            f'[mcp.servers.own]\ncommand = "{sys.executable}"\nargs = ["-c", ""]\nsandbox = false\n'
+        )
         ran = ralph("go")
-    assert ran.code == 0, ran.stderr
-    assert (ralph.cwd / "path").read_text() == f"{ralph.cwd}/lib", "commands have what the user has set"
+    assert ran.code == (78 if command == "servers" else 0), ran.stderr
+    if command != "servers":
+        assert (ralph.cwd / "path").read_text() == f"{ralph.cwd}/lib", "commands have what the user has set"
     started = [
         found[1]
         for file in tmp_path.glob("loaded.*")
