@@ -223,7 +223,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         """The variables for processes outside of the sandbox, which load nothing that commands can replace."""
         from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - for the first command
 
-        return without_unsafe_loads(self.settings.environment, self._search())
+        return without_unsafe_loads(self.settings.environment, self._search)
 
     @property
     def ripgrep(self) -> str:
