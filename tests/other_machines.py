@@ -138,8 +138,13 @@ def command_of(machine: Machine, rest: Sequence[str]) -> tuple[list[str], Path, 
     user = _ordinary_user() if is_other else pwd.getpwuid(os.geteuid())
     top = Path("/tmp" if machine.is_below_tmp else "/var/tmp", f"ralph-{machine.name}-{user.pw_uid}")
     home = top if machine.is_below_tmp or is_other else PLACE / machine.name / "home"
-    if os.path.lexists(home) and (home.is_symlink() or home.stat().st_uid not in {os.geteuid(), user.pw_uid}):
-        raise NoMachineError(f"{home} is somebody else's")
+    # Commands in namespaces have a /tmp of their own, so that programs below /tmp would be missing.
+    beside = Path("/var/tmp", top.name)
+    for place in (home, beside):
+        if os.path.lexists(place) and (
+            place.is_symlink() or place.stat().st_uid not in {os.geteuid(), user.pw_uid}
+        ):
+            raise NoMachineError(f"{place} is somebody else's")
     own_home = os.environ.get("HOME", user.pw_dir)
     path = [
         directory
@@ -166,8 +171,9 @@ def command_of(machine: Machine, rest: Sequence[str]) -> tuple[list[str], Path, 
         return [python, *words], ROOT, environment | {"PATH": os.pathsep.join(found)}
     clone = home / "ralph"
     _copy(clone)
-    found = search_path(machine, home / "programs", path)
-    _give(home, user)
+    found = search_path(machine, beside / "programs", path)
+    for place in (home, beside):
+        _give(place, user)
     setpriv = [
         "setpriv",
         f"--reuid={user.pw_uid}",

@@ -413,7 +413,7 @@ def test_the_budget_of_the_loop_is_never_overshot(
 
     rig.iterations.play = process
     rig.play()
-    assert sum(spent.values()) <= budget_usd + 1e-9
+    assert sum(spent.values()) <= budget_usd + 12 * 1e-9, "what is left is rounded before each iteration"
 
 
 def test_an_iteration_that_met_its_own_limit_does_not_end_the_loop() -> None:

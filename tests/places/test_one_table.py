@@ -64,8 +64,10 @@ LEVELS = ("namespaces", "landlock")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path, monkeypatch) -> Path:
+    """The home directory, of this process too: `~` means that of ralph."""
     made = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(made))
     for name in ("secret/key", "sockets/one", "one.socket", "scratch/file", "device", "closed/one"):
         (made / "tools" / name).parent.mkdir(parents=True, exist_ok=True)
         (made / "tools" / name).write_text("canary")

@@ -113,8 +113,12 @@ class _UserLimit:
 
     def start_python(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         limit = "ulimit -S -u 0; " if self._is_short else ""
-        self._process = _started(["bash", "-c", f'{limit}exec "$@"', "bash"], ralph, arguments, popen)
-        return self._process
+        process = self._process = _started(
+            ["bash", "-c", f'{limit}exec "$@"', "bash"], ralph, arguments, popen
+        )
+        if self._is_short:  # a limit that is lifted before it is set would stay
+            wait_until(lambda: resource.prlimit(process.pid, resource.RLIMIT_NPROC)[0] == 0)
+        return process
 
     def begin(self) -> None:
         self._is_short = True

@@ -16,11 +16,14 @@ from urllib.parse import quote
 import pytest
 
 from ralph.mock_api import Turn
+from tests.conftest import may_pass_over_permissions
 from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, first_prompt, loop_lines
 from tests.program.model_answers import bash, write
 from tests.run.driver_lines import user
 
+# The environment of ralph, which is not dumpable, only root may open.
+KERNELS_FILE = "/proc/self/environ" if may_pass_over_permissions() else "/proc/self/status"
 CANARY = "canary-8c3e51"
 PASSWORD = "correct/horse battery"
 
@@ -69,7 +72,7 @@ def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
     """
     deep = ralph.cwd / "a/b/c"
     deep.mkdir(parents=True)
-    (ralph.cwd / "AGENTS.md").symlink_to("/proc/self/environ")
+    (ralph.cwd / "AGENTS.md").symlink_to(KERNELS_FILE)
     (ralph.cwd / "a/CLAUDE.md").symlink_to(outside)
     (ralph.cwd / "a/AGENTS.md").write_text("rule of a")
     (ralph.cwd / "a/b/AGENTS.md").symlink_to("../../.git/config")
@@ -108,7 +111,7 @@ def test_a_home_that_is_the_repository_gives_no_key_by_a_link_inside_of_it_exits
 
 
 PLANTED = {
-    "the environment": "/proc/self/environ",
+    "a file of the kernel": KERNELS_FILE,
     "a key": "home",
     "git's settings": ".git/config",
 }
@@ -142,12 +145,12 @@ def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_in
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
     for option in OPTIONS:
         prompt = () if option == "--prompt-file" else ("go",)
-        ran = ralph_here(*prompt, option, "/proc/self/environ")
+        ran = ralph_here(*prompt, option, KERNELS_FILE)
         assert ran.code == 2
         assert "the kernel makes it up" in ran.stderr
-    with Path("/proc/self/environ").open("rb") as environ:
+    with Path(KERNELS_FILE).open("rb") as made_up:
         for arguments in ((), ("-f", "/dev/stdin")):
-            process = ralph.start(*arguments, stdin=environ)
+            process = ralph.start(*arguments, stdin=made_up)
             ran = ralph.finish(process)
             assert (ran.code, "the kernel makes it up" in ran.stderr) == (2, True), ran.stderr
 
@@ -223,7 +226,7 @@ def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_e
     prompt = ralph.cwd / "PROMPT.md"
     prompt.write_text(f"the task, and a pasted {KEY}\n")
     server = iterations(
-        [bash("ln -sf /proc/self/environ PROMPT.md; echo 1 > one")],
+        [bash(f"ln -sf {KERNELS_FILE} PROMPT.md; echo 1 > one")],
         [bash(f"ln -sf {outside} PROMPT.md; echo 2 > two")],
         [write("three", "3\n")],
     )
