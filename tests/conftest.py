@@ -33,6 +33,9 @@ sys.dont_write_bytecode = False
 if os.access("/var/tmp", os.W_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
 
+# What the user has told git does not count here: a signature for each commit, hooks, or another name of the first branch.
+os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
 _CAP_DAC_OVERRIDE = 1
 """The number of the Linux capability to ignore the permissions of files (capabilities(7))."""
 

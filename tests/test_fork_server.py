@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Turn
+from tests.conftest import may_pass_over_permissions
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes import fork_server
 from tests.processes.children import children, is_gone
@@ -52,6 +53,11 @@ forked_processes._get_ready(socket.socket(fileno=int(sys.argv[1])), forked_proce
 """
 
 
+roots = pytest.mark.skipif(
+    not may_pass_over_permissions(), reason="only root may look into a process that is not dumpable"
+)
+
+
 def waiting(cwd: Path, **popen: Any) -> subprocess.Popen[bytes]:
     """Starts a ralph that waits for its prompt."""
     return start_ralph(["-"], cwd, ENVIRONMENT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, **popen)
@@ -69,6 +75,7 @@ def test_it_says_and_returns_what_a_fresh_interpreter_does(words, tmp_path) -> N
     assert forked.returncode == fresh.returncode
 
 
+@roots
 def test_it_is_a_child_of_the_tests_and_the_system_shows_it_as_it_was_started(tmp_path) -> None:
     with waiting(tmp_path, start_new_session=True) as process:
         place = Path(f"/proc/{process.pid}")
@@ -103,6 +110,7 @@ def test_it_has_the_umask_and_the_ignored_signals_of_the_moment_it_was_started_a
     assert state(waiting(tmp_path)) == (f"{usual:04o}", False)
 
 
+@roots
 def test_an_iteration_of_a_forked_loop_has_all_that_one_of_a_fresh_loop_has(tmp_path) -> None:
     shown = []
     for place in ("forked", "fresh"):

@@ -91,6 +91,7 @@ class Order(NamedTuple):
 
     command: Sequence[str]
     cwd: str
+    """The directory as `python -m` puts it on the import path. The last descriptor is what it is."""
     environment: Mapping[str, str]
     new_session: bool
     umask: int
@@ -117,8 +118,8 @@ class Orders:
 
     def start(self, order: Order, descriptors: Sequence[int]) -> int:
         """Orders a fork and returns its process id. The fork is a child of this process. `descriptors` are
-        descriptors of this process for the three standard streams and for `kept`. Raises the OSError that the
-        server met.
+        descriptors of this process for the three standard streams, for `kept` and for the directory. Raises the OSError
+        that the server met.
         """
         written = json.dumps(order._asdict()).encode("utf-8", "surrogateescape")
         socket.send_fds(self._connection, [len(written).to_bytes(4, "big")], list(descriptors))
@@ -186,7 +187,7 @@ def start_fork(
     """
     order = Order(
         command,
-        str(start.cwd or f"/proc/{os.getpid()}/cwd"),  # also if it was removed
+        str(start.cwd or ""),
         start.env,
         start.start_new_session,
         _umask(),
@@ -195,7 +196,11 @@ def start_fork(
     )
     wanted = (start.p2cread, start.c2pwrite, start.errwrite)
     streams = [own if theirs == -1 else theirs for own, theirs in enumerate(wanted)]
-    popen.pid = orders.start(order, [*streams, *start.pass_fds])
+    place = os.open(start.cwd or ".", os.O_PATH | os.O_DIRECTORY)  # also if it was removed
+    try:
+        popen.pid = orders.start(order, [*streams, *start.pass_fds, place])
+    finally:
+        os.close(place)
     popen._child_created = True  # type: ignore[attr-defined]  # typeshed leaves private names out
     pipes = (start.p2cread, start.p2cwrite, start.c2pread, start.c2pwrite, start.errread, start.errwrite)
     popen._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # typeshed leaves private names out
@@ -327,7 +332,9 @@ def _become(order: Order, descriptors: Sequence[int], control: socket.socket) ->
     try:
         if _HAVE_ITERATIONS.intersection(words[:1]) or any(word.startswith(_OF_A_SCHEMA) for word in words):
             orders = _server_of_its_own()
-        _place(descriptors, (*range(_STREAMS), *order.kept))
+        os.fchdir(descriptors[-1])
+        os.close(descriptors[-1])
+        _place(descriptors[:-1], (*range(_STREAMS), *order.kept))
         _take_over(order)
     except OSError as error:
         control.sendall((-(error.errno or errno.EIO)).to_bytes(4, "big", signed=True))
@@ -406,7 +413,6 @@ def _take_over(order: Order) -> None:
     if order.new_session:
         os.setsid()
     os.umask(order.umask)
-    os.chdir(order.cwd)
     set_by_the_interpreter = os.environ.get("LC_CTYPE")  # PEP 538
     os.environ.clear()
     if set_by_the_interpreter is not None:
