@@ -41,13 +41,39 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 _STANDS_FOR = ("git-lfs", "tmux", "redis-server", "redis-cli", "docker")
 _REFUSES = '#!/bin/sh\necho "$0: no test asks for this program" >&2\nexit 97\n'
 
+_TOLD_TO_GIT = """[init]
+	defaultBranch = trunk
+[commit]
+	gpgSign = true
+[gpg]
+	program = false
+[core]
+	hooksPath = ~/none
+	autocrlf = input
+[diff]
+	noprefix = true
+[status]
+	short = true
+[color]
+	ui = always
+[filter "lfs"]
+	clean = git-lfs clean -- %f
+	smudge = git-lfs smudge -- %f
+	process = git-lfs filter-process
+	required = true
+[url "git@github.com:"]
+	insteadOf = https://github.com/
+"""
+"""A ~/.gitconfig of somebody who has git-lfs, and whose commits fail without a key."""
+
 # What Debian 11 has is older than each option that ralph would like to use.
 _OLD_BUBBLEWRAP = """#!/bin/sh
 [ "$1" = --version ] && echo "bubblewrap 0.4.1" && exit
 for word; do
     case $word in
         --) break ;;
-        --*overlay*|--disable-userns|--assert-userns-disabled|--perms|--size|--chmod|--bind-fd|--ro-bind-fd|--clearenv|--argv0)
+        --*overlay*|--disable-userns|--assert-userns-disabled|--perms|--size|--chmod|--bind-fd|--ro-bind-fd|--clearenv|--argv0 \\
+        |--add-seccomp-fd|--level-prefix)
             echo "bwrap: Unknown option $word" >&2; exit 1 ;;
     esac
 done
@@ -60,7 +86,9 @@ class Machine:
     name: str
     about: str
     has_programs: bool | None = None
-    """Whether all of `PROGRAMS` are installed, or none of them. None leaves them as they are here."""
+    """Whether all of `PROGRAMS` are installed, or none of them. None leaves them as they are here. Where all are, the user
+    has told git much.
+    """
     has_old_bubblewrap: bool = False
     is_of_ordinary_user: bool = False
     is_below_tmp: bool = False
@@ -68,11 +96,16 @@ class Machine:
 
 
 MACHINES = (
-    Machine("everything", "root; all of the programs", has_programs=True),
+    Machine("everything", "root; all of the programs, and a ~/.gitconfig", has_programs=True),
     Machine("nothing", "root; none of the programs", has_programs=False),
     Machine("old-bubblewrap", "root; bubblewrap 0.4.1 is on PATH", has_old_bubblewrap=True),
     Machine("home-below-tmp", "root; HOME lies below /tmp", is_below_tmp=True),
-    Machine("ordinary-user", "another user's clone; all of the programs", True, is_of_ordinary_user=True),
+    Machine(
+        "ordinary-user",
+        "another user's clone; all of the programs, and a ~/.gitconfig",
+        True,
+        is_of_ordinary_user=True,
+    ),
     Machine(
         "ordinary-user-below-tmp",
         "another user's clone below /tmp; none of the programs",
@@ -164,8 +197,10 @@ def command_of(machine: Machine, rest: Sequence[str]) -> tuple[list[str], Path, 
         "LANG": "C.UTF-8",
     }
     words = ["quickstart.py", "test", *rest]
+    home.mkdir(parents=True, exist_ok=True)
+    if machine.has_programs:
+        (home / ".gitconfig").write_text(_TOLD_TO_GIT)
     if not is_other:
-        home.mkdir(parents=True, exist_ok=True)
         python = sys.executable
         found = search_path(machine, PLACE / machine.name / "programs", path)
         return [python, *words], ROOT, environment | {"PATH": os.pathsep.join(found)}

@@ -54,7 +54,7 @@ def test_an_old_bubblewrap_refuses_what_is_newer_and_does_the_rest(programs, tmp
     found = found_on(Machine("m", "", has_old_bubblewrap=True), programs, tmp_path)
     ran = [
         subprocess.run([found["bwrap"] or "", *words], capture_output=True, text=True, check=False)
-        for words in (["--version"], ["--tmp-overlay", "/x"], ["--ro-bind", "/", "/", "--", "--overlay"])
+        for words in (["--version"], ["--add-seccomp-fd", "9"], ["--ro-bind", "/", "/", "--", "--overlay"])
     ]
     assert [(one.returncode, one.stdout) for one in ran] == [
         (0, "bubblewrap 0.4.1\n"),
@@ -75,7 +75,9 @@ def test_the_page_names_six_machines_and_each_program_is_there_and_is_not() -> N
 
 
 @every_row("machine", [machine for machine in MACHINES if not machine.is_of_ordinary_user])
-def test_a_home_lies_where_the_machine_says(machine: Machine, monkeypatch, tmp_path) -> None:
+def test_a_home_lies_where_the_machine_says_and_has_what_the_user_told_git(
+    machine: Machine, monkeypatch, tmp_path
+) -> None:
     monkeypatch.setattr(other_machines, "PLACE", tmp_path)
     monkeypatch.setattr(other_machines, "_real_bubblewrap", lambda _path: "/usr/bin/bwrap")
     command, directory, environment = command_of(machine, ["tests/git"])
@@ -85,6 +87,7 @@ def test_a_home_lies_where_the_machine_says(machine: Machine, monkeypatch, tmp_p
         machine.is_below_tmp or tmp_path.is_relative_to("/tmp")
     )
     assert "CI" not in environment
+    assert Path(environment["HOME"], ".gitconfig").exists() == bool(machine.has_programs)
 
 
 def test_no_test_puts_its_own_program_behind_those_of_the_system() -> None:
