@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.driver import results as results_of
 from tests.program.kept_sessions import only_journal
@@ -35,6 +37,7 @@ def system_events(ran: Finished, subtype: str) -> list[dict[str, Any]]:
 # --- Reports that count
 
 
+@pytest.mark.ordinary_user
 def test_a_payload_by_a_schema_file_seen_from_the_call_is_the_answer_and_in_the_result_file(
     ralph, serve
 ) -> None:
