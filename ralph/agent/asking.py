@@ -190,7 +190,7 @@ class Asking:
 
     def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
         session, window = self._transcript.session, self._site.roster.window
-        tasks, files = session.tasks, session.changed_files
+        tasks, files = session.tasks, tuple(session.changed_files)
         most_task_tokens = min(before, window or before) // _TASKS_SHARE
         if summary is not None:
             return fresh_context(tasks, summary, files, most_task_tokens=most_task_tokens)

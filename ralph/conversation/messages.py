@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import content_size, tokens_of_bytes
+from ralph.conversation.growing import GrowingSequence
 from ralph.values.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
 from ralph.values.tool_calls import ToolOutput, ToolResult
 
@@ -253,7 +254,7 @@ class Conversation(Struct, frozen=True):
     head: RequestHead = _NO_HEAD
     marks_cache: bool = False
     """True if requests contain prompt-cache markers."""
-    messages: tuple[Message, ...] = ()
+    messages: GrowingSequence[Message] = GrowingSequence()
     thinkers: frozenset[Author] = frozenset()
     """The authors of all messages that contain thinking blocks."""
     _packed: RequestBody = ()
@@ -280,7 +281,7 @@ class Conversation(Struct, frozen=True):
     def plus(self, message: Message) -> Conversation:
         if message.author is not None and message.author not in self.thinkers and message.thinks:
             return replace(self, thinkers=self.thinkers | {message.author}).plus(message)
-        messages = (*self.messages, message)
+        messages = self.messages.plus(message)
         messages_size = self._messages_size + message.size
         loose_bytes = self._loose_bytes + message.length
         newest = messages[max(self._packed_messages, len(messages) - _ALWAYS_LOOSE) :]
@@ -291,13 +292,12 @@ class Conversation(Struct, frozen=True):
         packed = messages[self._packed_messages : end]
         piece = b"".join(old.body + b"," for old in packed)
         starts = accumulate((old.length + len(b",") for old in packed), initial=0)
+        messages = messages.first(self._packed_messages)
+        for one in (*(old.within(piece, start) for old, start in zip(packed, starts, strict=False)), *newest):
+            messages = messages.plus(one)
         return replace(
             self,
-            messages=(
-                *messages[: self._packed_messages],
-                *(old.within(piece, start) for old, start in zip(packed, starts, strict=False)),
-                *newest,
-            ),
+            messages=messages,
             _packed=(*self._packed, piece),
             _packed_messages=end,
             _loose_bytes=newest_bytes,
@@ -323,7 +323,7 @@ class Conversation(Struct, frozen=True):
         """A conversation of the first `number` messages. It shares the pieces of this one, and copies no message, unless
         a message that was joined into a piece is left out.
         """
-        kept = self.messages[:number]
+        kept = self.messages.first(number)
         if number < self._packed_messages:
             shorter = self.emptied()
             for message in kept:

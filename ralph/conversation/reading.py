@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ralph.conversation.growing import GrowingSequence
 from ralph.conversation.messages import THINKING, Author, Conversation, Message, RequestShape, make_message
 from ralph.conversation.records import (
     AssistantRecord,
@@ -42,7 +43,7 @@ class Reading:
         self._forget()
 
     def _forget(self) -> None:
-        self._read: tuple[Message, ...] = ()
+        self._read = GrowingSequence[Message]()
         """The messages from which `_view` was made."""
         self._view = Conversation.start(self._shape)
 
@@ -52,11 +53,9 @@ class Reading:
         if all(_is_read_whole(author, shape.author) for author in conversation.thinkers):
             self._forget()  # the remembered messages may belong to an earlier context
             return conversation if conversation.is_under(shape) else conversation.under(shape)
-        known = len(self._read)
-        if conversation.messages[:known] != self._read:
+        if not conversation.messages.begins_with(self._read):
             self._forget()  # the end of the conversation was repaired, or its last message was replaced
-            known = 0
-        for message in conversation.messages[known:]:
+        for message in conversation.messages[len(self._read) :]:
             readable = readable_part(message, shape.author)
             if readable is not None:
                 self._view = self._view.plus(readable)

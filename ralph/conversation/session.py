@@ -8,8 +8,7 @@ call has a result, the results become the next user message. No other record is 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from ralph.conversation import records as kinds
 from ralph.conversation.context_size import ContextMeter
+from ralph.conversation.growing import GrowingMapping, GrowingSequence
 from ralph.conversation.messages import (
     Conversation,
     RequestHead,
@@ -51,38 +51,6 @@ class NoMessageError(SessionError):
 NO_SHAPE = RequestShape("", "", ())
 
 
-class CallIds(Collection[str]):
-    """Ids of tool calls. The value is immutable: `plus` returns another one. Both share their memory, because a copy
-    for each answer would take 500 KB in a session of 5,000 turns.
-    """
-
-    def __init__(self, ids: Iterable[str] = (), numbers: dict[str, int] | None = None) -> None:
-        """The ids in `numbers`, and then `ids`. `numbers` has the position of each id, and is shared."""
-        self._numbers = {} if numbers is None else numbers
-        for one in ids:
-            self._numbers.setdefault(one, len(self._numbers))
-        self._size = len(self._numbers)
-        """Ids from this position on belong to later values."""
-
-    def plus(self, ids: Iterable[str]) -> CallIds:
-        is_newest = len(self._numbers) == self._size
-        return CallIds(ids, self._numbers) if is_newest else CallIds((*self, *ids))
-
-    def __contains__(self, one: object) -> bool:
-        return self._numbers.get(one, self._size) < self._size  # type: ignore[call-overload,no-any-return]  # any object is a key to ask for
-
-    def __iter__(self) -> Iterator[str]:
-        return islice(self._numbers, self._size)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CallIds) and set(self) == set(other)
-
-    __hash__ = None  # type: ignore[assignment]  # as Python does it for a class with `__eq__`, which ruff wants seen
-
-
 class Session(Struct, frozen=True):
     """The state of a session. The default values are the state before the first record."""
 
@@ -105,8 +73,8 @@ class Session(Struct, frozen=True):
     is_delivered: bool = True
     """True if the result of the last run is treated as delivered. False if the delivery failed, or if no record about
     it follows the end of the run."""
-    call_ids: CallIds = field(default_factory=CallIds)
-    """The ids of all calls so far."""
+    call_ids: GrowingMapping[None] = GrowingMapping()
+    """The ids of all calls so far, as keys."""
     target: str = ""
     """The name of the current target."""
     first: str = ""
@@ -122,10 +90,10 @@ class Session(Struct, frozen=True):
     """The lists of tools in the last run's record, `RunRecord.tool_patterns`."""
     writable: tuple[str, ...] = ()
     """Additional directories in which file tools of the last run could write."""
-    tasks: tuple[tuple[Block, ...], ...] = ()
+    tasks: GrowingSequence[tuple[Block, ...]] = GrowingSequence()
     """All prompts of the user, in order."""
-    changed_files: tuple[str, ...] = ()
-    """The files that file tools have changed, in the order of their first change."""
+    changed_files: GrowingMapping[None] = GrowingMapping()
+    """The files that file tools have changed, as keys in the order of their first change."""
     report: Mapping[str, Any] | None = None
     """The arguments of the accepted final report. None if no report was accepted, or if the session was continued
     afterwards."""
@@ -140,7 +108,7 @@ class Session(Struct, frozen=True):
     """Base URLs of the endpoints that have answered, even if only with an error."""
     moved_from: str | None = None
     """The earlier working directory, if no answer has come since the session was moved. Otherwise None."""
-    seen: Mapping[str, str] = field(default_factory=dict)
+    seen: GrowingMapping[str] = GrowingMapping()
     """The files that the model has seen. Each path is mapped to the content that the model was shown last, in the form of
     `ToolOutput.seen`."""
 
@@ -281,8 +249,8 @@ def _move(session: Session, record: kinds.MovedRecord) -> Session:
         moved_from=None if origin == new else origin,
         pending=pending,
         writable=tuple(map(moved, session.writable)),
-        changed_files=tuple(map(moved, session.changed_files)),
-        seen={moved(path): state for path, state in session.seen.items()},
+        changed_files=GrowingMapping((moved(path), None) for path in session.changed_files),
+        seen=GrowingMapping((moved(path), state) for path, state in session.seen.items()),
         **_heads_in(session, new),
     )
 
@@ -353,13 +321,13 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
     if record.amends:
         old = messages[-1].content
         conversation = session.conversation.amended(message)
-        tasks = tuple(_tasks_after(tasks, old, message.content))
+        tasks = _tasks_after(tasks, old, message.content)
     else:
         conversation = session.conversation.plus(message)
     session = replace(_without_answer(session), conversation=conversation)
     opening = _opening_of(record, old)
     if task := _users_own(opening):
-        tasks = (*tasks, task)
+        tasks = tasks.plus(task)
     if opening:  # the message begins a new turn
         session = replace(session, queued=(), turn_state=TurnState())
     return replace(session, tasks=tasks)
@@ -371,14 +339,16 @@ def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def _tasks_after(
-    tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
-) -> list[tuple[Block, ...]]:
+    tasks: GrowingSequence[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
+) -> GrowingSequence[tuple[Block, ...]]:
     """The user's prompts after the content `new` has replaced the content `old` of a message. If an image is in `old`
     and not in `new`, it is removed from the prompts.
     """
     gone = [block for block in old if block.get("type") == "image" and block not in new]
+    if not gone:
+        return tasks
     kept = (tuple(block for block in task if block not in gone) for task in tasks)
-    return [task for task in kept if task]
+    return GrowingSequence(task for task in kept if task)
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
@@ -426,7 +396,7 @@ def _take_answer(session: Session, record: kinds.AssistantRecord) -> Session:
     conversation, call_ids = session.conversation, session.call_ids
     if committed is not None:
         conversation = conversation.plus(committed)
-        call_ids = call_ids.plus(committed.tool_use_ids)
+        call_ids = call_ids.plus(dict.fromkeys(committed.tool_use_ids))
     return replace(
         _answered_by(session, session.shape),
         moved_from=None,
@@ -473,7 +443,7 @@ def _take_result(session: Session, record: kinds.ResultRecord) -> Session:
         session,
         report=_report_in(session, record),
         changed_files=_changed_by(session, record),
-        seen={**session.seen, **record.seen} if record.seen else session.seen,
+        seen=session.seen.plus(record.seen),
         conversation=conversation,
         turn_state=turn_state,
         pending=pending,
@@ -491,12 +461,10 @@ def _report_in(session: Session, record: kinds.ResultRecord) -> Mapping[str, Any
     return next(reports, session.report)
 
 
-def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]:
+def _changed_by(session: Session, record: kinds.ResultRecord) -> GrowingMapping[None]:
     change = session.intents.get(record.tool_use_id)
     is_real = change is not None and change.is_real and not record.is_error
-    if change is None or not is_real or change.path in session.changed_files:
-        return session.changed_files
-    return (*session.changed_files, change.path)
+    return session.changed_files.plus({change.path: None}) if change and is_real else session.changed_files
 
 
 def _without_answer(session: Session) -> Session:

@@ -71,9 +71,9 @@ def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: 
     assert own == WHOLE.server.bodies[len(WHOLE.server.bodies) - len(own) :]
     assert again.run.conversation.messages == WHOLE.run.conversation.messages
     done = replay(again.journal.records)
-    assert (done.tasks, done.changed_files, done.summary) == (
-        ((text(TASK),),),
-        tuple(f"/work/write_{number} größe" for number in range(1, 8)),
+    assert ([*done.tasks], [*done.changed_files], done.summary) == (
+        [(text(TASK),)],
+        [f"/work/write_{number} größe" for number in range(1, 8)],
         SUMMARY,
     )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import tokens_of_bytes
+from ralph.conversation.growing import GrowingSequence
 from ralph.conversation.messages import (
     NOT_RUN,
     Author,
@@ -45,7 +46,7 @@ def results(*ids: str) -> Message:
 
 
 def conversation(*messages: Message, shape: RequestShape = SHAPE) -> Conversation:
-    return replace(Conversation.start(shape), messages=messages)
+    return replace(Conversation.start(shape), messages=GrowingSequence(messages))
 
 
 def sent(talk: Conversation) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ralph.conversation.growing import GrowingMapping
 from ralph.conversation.records import moved_record, session_record
 from ralph.conversation.session import Session, apply, counted
 from ralph.sessions.history import history_of
@@ -67,12 +68,12 @@ def test_moves_that_an_older_ralph_copied_into_a_fork_have_no_effect() -> None:
 def test_what_is_known_of_files_moves_with_the_directory() -> None:
     session = Session(
         cwd="/old",
-        seen={"/old/a": "1", "/older/b": "2"},
+        seen=GrowingMapping({"/old/a": "1", "/older/b": "2"}),
         writable=("/old/c", "/d"),
-        changed_files=("/old/a",),
+        changed_files=GrowingMapping({"/old/a": None}),
     )
     session = apply(session, moved_record("/new"))
     assert session.seen == {"/new/a": "1", "/older/b": "2"}
-    assert (session.writable, session.changed_files) == (("/new/c", "/d"), ("/new/a",))
+    assert (session.writable, [*session.changed_files]) == (("/new/c", "/d"), ["/new/a"])
     assert apply(session, moved_record("/newest")).moved_from == "/old", "no answer has come since"
     assert apply(session, moved_record("/old")).moved_from is None

@@ -102,7 +102,7 @@ def test_a_killed_run_leaves_what_it_began_with(
 
     state, path = opened(store, here, ID)
     assert without_name(read_again(path)) == without_name(state)
-    assert (state.cwd, state.seen, state.writable) == (
+    assert (state.cwd, dict(state.seen), state.writable) == (
         str(here),
         {str(here / "f"): "sha256:1"},
         (str(here / "w"),),
