@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.file_digests import FileDigests, differing
-from ralph.git.look import counted, gitlinks, look, status_of
+from ralph.git.look import counted, look, looked, status_of
 from ralph.git.own_paths import OwnPaths
 from ralph.git.pins import (
     Pins,
@@ -45,7 +45,7 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ralph.git.look import GitStatus, StatusEntry
+    from ralph.git.look import GitStatus, Looked, StatusEntry
     from ralph.git.runner import GitSeams
     from ralph.places.nested_repositories import Look
     from ralph.values.redaction import LookedCommit
@@ -90,6 +90,8 @@ class GitCheckout:
         self._own = OwnPaths(top, self._directory, own_paths)
         self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
+        self._last: tuple[Snapshot, Looked] | None = None
+        """The last snapshot with its look, until a commit uses it."""
         self._warn, self._warned, self._warned_of_programs = warn, "", ""
         self._redactor = redactor or Redactor()
         self._is_below = below_tops([*map(str, self._given)])
@@ -114,13 +116,16 @@ class GitCheckout:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
         git = self.git()
         lines, files = list[str](), dict[str, str]()
-        status = look(git, digests, lines, files, own=self._own)
+        found = look(git, digests, lines, files, own=self._own)
+        status = found.status
         guarded = guarded_settings(git.settings) | self._hooks(digests)
         # The content of the plan file counts even if git ignores the file.
         files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
         lines += [f"{path}\0{digest}" for path, digest in sorted(files.items())]
         whole = hashlib.sha256("\0\0".join(lines).encode("utf-8", "surrogateescape"))
-        return Snapshot(whole.hexdigest(), status.head, files, status.branch, guarded)
+        made = Snapshot(whole.hexdigest(), status.head, files, status.branch, guarded)
+        self._last = made, found
+        return made
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
         """The digest of each hook. The keys are the paths of the hooks relative to the git directory. Only the first
@@ -153,20 +158,23 @@ class GitCheckout:
         guarded = differing(before.guarded, after.guarded)
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
-    def commit(self, message: str) -> bool:
-        """Commits all uncommitted work and returns whether there was any. Skips repositories inside this one that are
+    def commit(self, message: str, seen: Snapshot | None = None) -> bool:
+        """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot,
+        its look is used once, because in a large tree another one would take as long as the commit. Skips repositories inside this one that are
         not tracked. Skips those whose configuration names a program, and protected files below the working directory, also
         if they are staged. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
         branch.
         """
         self.refuse_foreign()
         git = self.git()
-        status = status_of(git)
+        last, self._last = self._last, None
+        found = last[1] if last is not None and last[0] is seen else looked(git)
+        status = found.status
         self.refuse_unfinished(status)
         self.refuse_detached(status)
         all_entries = [*counted(status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
-        look = self._look_for_planted(git, protected)
+        look = self._look_for_planted(found.links, protected)
         entries, left_out = [], []
         for entry in all_entries:
             is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
@@ -213,7 +221,7 @@ class GitCheckout:
         """
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
-    def _look_for_planted(self, git: CheckoutGit, protected: set[str]) -> Look:
+    def _look_for_planted(self, links: Sequence[str], protected: set[str]) -> Look:
         """Looks through the tree for repositories whose configuration names a program, and for protected files that are new,
         and tells the user of them and of the paths `protected`, which are not committed.
         """
@@ -227,7 +235,7 @@ class GitCheckout:
             str(self.top),
             roots=[*map(str, self._given)],
             since_s=self._began_s,
-            gitlinks=gitlinks(git),
+            gitlinks=links,
             is_over=is_over,
         )
         self._warn_of_programs()

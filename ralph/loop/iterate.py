@@ -148,7 +148,9 @@ class OuterLoop:
             self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
-        is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
+        is_committed = self._commit(
+            self._book.current, result.outcome, result.summary or result.last_words, seen=after
+        )
         since = self._looked_until(before.head)
         head: str = after.head
         looked: tuple[LookedCommit, ...] = ()
@@ -208,9 +210,14 @@ class OuterLoop:
             self._warn(f"the page of this loop (--report) could not be written: {problem}")
 
     def _commit(
-        self, iteration: CurrentIteration | IterationRecord, outcome: Outcome, closing_words: str = ""
+        self,
+        iteration: CurrentIteration | IterationRecord,
+        outcome: Outcome,
+        closing_words: str = "",
+        *,
+        seen: Snapshot | None = None,
     ) -> bool:
-        """Commits the iteration's uncommitted work. The commit's subject comes from `closing_words`, the model's last
+        """Commits the iteration's uncommitted work. `seen` is as in `Checkout.commit`. The commit's subject comes from `closing_words`, the model's last
         answer or report. Returns False if there was nothing to commit, or if the commit failed. Records the failure,
         so that the loop tries again and does not end as a success.
         """
@@ -223,7 +230,7 @@ class OuterLoop:
         )
         problem, is_committed = None, False
         try:
-            is_committed = self._world.checkout.commit(message)
+            is_committed = self._world.checkout.commit(message, seen)
         except CheckoutError as error:
             problem = (
                 f"iteration {iteration.number}: its work could not be committed, and stays as it is: {error}"
@@ -330,10 +337,10 @@ class OuterLoop:
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
             return
-        is_unchanged = self._world.checkout.snapshot().digest == current.digest
-        if is_unchanged and self.state.commit_problem is None:
+        seen = self._world.checkout.snapshot()
+        if seen.digest == current.digest and self.state.commit_problem is None:
             return
-        self._commit(current, end.outcome)
+        self._commit(current, end.outcome, seen=seen)
         changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
         self._book.save_current(commits=changes.commits)
         if end.outcome is not Outcome.INTERRUPTED:  # a person who stops a loop does not wait for a remote

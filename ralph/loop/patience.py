@@ -178,8 +178,8 @@ class PatientCheckout:
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return self._patience.keep_trying(lambda: self._checkout.changes(before, after))
 
-    def commit(self, message: str) -> bool:
-        return self._patience.keep_trying_locked(lambda: self._checkout.commit(message))
+    def commit(self, message: str, seen: Snapshot | None = None) -> bool:
+        return self._patience.keep_trying_locked(lambda: self._checkout.commit(message, seen))
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         return self._patience.keep_trying(lambda: self._checkout.look_through(since))

@@ -39,8 +39,8 @@ class Checkout(Protocol):
         """The changes between two snapshots. Raises CheckoutError."""
         ...
 
-    def commit(self, message: str) -> bool:
-        """Commits all uncommitted work, including untracked files. Returns False if there was nothing to commit.
+    def commit(self, message: str, seen: Snapshot | None = None) -> bool:
+        """Commits all uncommitted work, including untracked files. If `seen` is the last snapshot, the work that it saw. Returns False if there was nothing to commit.
         Raises CheckoutError.
         """
         ...

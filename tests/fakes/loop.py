@@ -95,7 +95,7 @@ class FakeCheckout:
         self._shortages.meet("changes")
         return Changes(files=("a.py",) if before.digest != after.digest else ())
 
-    def commit(self, message: str) -> bool:
+    def commit(self, message: str, seen: Snapshot | None = None) -> bool:
         self._shortages.meet("commit")
         if self.commit_problem is not None:
             raise CheckoutError(self.commit_problem)

@@ -149,3 +149,18 @@ def test_a_damaged_repository_is_not_taken_for_one_further_above(repository: Rep
     (inner.top / ".git/HEAD").unlink()
     with pytest.raises(CheckoutError, match="not a git repository"):
         checkout.commit("no")
+
+
+def test_after_a_snapshot_what_it_saw_is_committed_and_later_files_by_the_next_commit(
+    repository: Repository,
+) -> None:
+    checkout = repository.checkout()
+    repository.write("seen")
+    repository.write("gone")
+    seen = checkout.snapshot()
+    repository.write("later")
+    (repository.top / "gone").unlink()
+    assert checkout.commit("first", seen)
+    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "seen"}
+    assert checkout.commit("second", seen), "a look is used once"
+    assert "later" in files_of(repository)

@@ -95,7 +95,7 @@ class PlainDirectory:
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return Changes(files=tuple(sorted(differing(before.files, after.files))))
 
-    def commit(self, message: str) -> bool:  # noqa: ARG002 - the port has this parameter
+    def commit(self, message: str, seen: Snapshot | None = None) -> bool:  # noqa: ARG002 - the port has these parameters
         raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:  # noqa: ARG002 - the port's
