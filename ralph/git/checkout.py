@@ -311,7 +311,7 @@ class GitCheckout:
         return replace(pins, places=frozenset(one for one in found if one is not None))
 
     def tracks(self, path: Path) -> bool:
-        """Whether git tracks the file. Raises CheckoutError and Interrupted."""
+        """Whether git tracks the file, or a file in the directory. Raises CheckoutError and Interrupted."""
         inside = os.path.relpath(os.path.realpath(path), self.top)
         return not inside.startswith("../") and bool(
             self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")

@@ -140,7 +140,7 @@ def _refuse_what_is_not_as_it_was(
     If the loop pushes, restores the git settings for pushes that were recorded when the loop began. Raises
     CannotError if the record of these settings is damaged.
     """
-    if checkout.tracks(record.path):
+    if checkout.tracks(record.folder):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
         raise CannotError(why)
     pins = record.pins()

@@ -1,14 +1,26 @@
-"""Reads and writes `loop.json`, the record of a loop's state, in the loop's folder. `--continue` and `--status` read
-it. If a record cannot be read completely, an error names the fault.
+"""Reads and writes the record of a loop's state in the loop's folder. Ended iterations are appended to a file of their own,
+a line each, and `loop.json` has everything else and the size of the lines that belong to it. So what a killed process has
+appended and not counted is left out. `--continue` and `--status` read both files. If a record cannot be read completely, an
+error names the fault.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.loop.state import NewerStateError, read_state, state_text
+from msgspec.structs import replace
+
+from ralph.loop.state import (
+    FORMAT,
+    NewerStateError,
+    iteration_line,
+    read_iterations,
+    read_state,
+    state_text,
+)
 from ralph.machine.atomic_write import remove_leftovers, replace_at
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.repository import HELD_DIRECTORY
@@ -17,13 +29,14 @@ from ralph.values.outcome import CannotError, Outcome
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.loop.state import LoopState
+    from ralph.loop.state import IterationRecord, LoopState
 
 RECORD_FILE = "loop.json"
+ITERATIONS_FILE = "iterations.jsonl"
 PINS_FILE = "git.json"
 """The name of the file with the git settings that were pinned when the loop began. It contains the result of
 `GitCheckout.pins_text`."""
-# A record of thousands of iterations has a few megabytes.
+# The lines of thousands of iterations have a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_TAIL_BYTES = 64 * 1024
 _PRIVATE = 0o600
@@ -38,30 +51,59 @@ class FileRecord:
         """`folder` is the loop's folder, which contains the record."""
         self.folder = folder
         self.path = folder / RECORD_FILE
+        self._iterations_path = folder / ITERATIONS_FILE
         self._has_saved = False
+        self._appended: tuple[IterationRecord, ...] = ()
+        """The iterations whose lines are in the first `_size` bytes of their file."""
+        self._size = 0
 
     def save(self, state: LoopState) -> None:
         """Saves the state atomically. Raises OSError."""
         if not self._has_saved:
             remove_leftovers(self.folder)
-        write_private(self.folder, RECORD_FILE, state_text(state).encode())
+            with suppress(RecordError):
+                self.load()  # the lines of an earlier process stay
+        self._append(state.iterations)
+        changing = replace(state, iterations=(), iterations_bytes=self._size, format=FORMAT)
+        write_private(self.folder, RECORD_FILE, state_text(changing).encode())
         self._has_saved = True
+
+    def _append(self, iterations: tuple[IterationRecord, ...]) -> None:
+        """Appends the lines of the iterations that are new or have changed, and syncs them. Only the last line that is there
+        may be of an iteration that has changed since. Raises OSError.
+        """
+        if self._size and _size_of(self._iterations_path) < self._size:  # somebody removed it
+            self._appended, self._size = (), 0
+        kept = len(self._appended)
+        kept -= bool(kept) and iterations[kept - 1] != self._appended[-1]
+        if kept == len(iterations):
+            return
+        lines = b"".join(map(iteration_line, iterations[kept:]))
+        append_private(self.folder, ITERATIONS_FILE, lines, self._size)
+        self._appended, self._size = iterations, self._size + len(lines)
 
     def load(self) -> LoopState:
         """Reads the saved state. Raises RecordError. Its outcome is `config` if a newer ralph wrote the record, and
         `io_error` if the record is damaged.
         """
+        path = self.path
         try:
-            return read_state(self._text())
+            state = read_state(self._text())
+            if state.iterations_bytes is None:  # an older ralph's
+                return replace(state, format=FORMAT)
+            path = self._iterations_path
+            iterations = read_iterations(self._lines(state.iterations_bytes))
+            self._appended, self._size = iterations, state.iterations_bytes
+            return replace(state, iterations=iterations, iterations_bytes=None)
         except OSError as error:
             said = error.strerror or type(error).__name__
-            raise RecordError(f"cannot read {self.path}: {said}", Outcome.IO_ERROR) from error
+            raise RecordError(f"cannot read {path}: {said}", Outcome.IO_ERROR) from error
         except NewerStateError as error:
             raise RecordError(f"{self.path} {error}; ralph loop begins a new loop") from error
         except RecursionError:
-            raise RecordError(f"{self.path} is damaged: nested too deep", Outcome.IO_ERROR) from None
+            raise RecordError(f"{path} is damaged: nested too deep", Outcome.IO_ERROR) from None
         except ValueError as error:
-            raise RecordError(f"{self.path} {error}", Outcome.IO_ERROR) from error
+            raise RecordError(f"{path} {error}", Outcome.IO_ERROR) from error
 
     def keep_check(self, iteration: int, tail: str) -> None:
         """Writes the end of the check's output after an iteration into a file of its own, because each `save` writes
@@ -92,6 +134,13 @@ class FileRecord:
         except (OSError, ValueError) as error:
             raise RecordError(f"cannot read {path}: {error}", Outcome.IO_ERROR) from error
 
+    def _lines(self, size: int) -> bytes:
+        """The lines of the ended iterations. Raises OSError, and ValueError if some are missing."""
+        lines = read_regular_file(self._iterations_path, _MOST_BYTES)[:size] if size else b""
+        if len(lines) < size:
+            raise ValueError(f"is damaged: it has {len(lines):,} bytes, and {RECORD_FILE} counts {size:,}")
+        return lines
+
     def _text(self) -> str:
         """The text of the record. Raises OSError, and ValueError if the record is not UTF-8."""
         try:
@@ -117,6 +166,31 @@ def write_private(folder: Path, name: str, data: bytes) -> Path:
     except OSError as error:  # the error of a call with `dir_fd` does not name the directory
         raise OSError(error.errno, error.strerror, str(path)) from error
     return path
+
+
+def append_private(folder: Path, name: str, data: bytes, size: int) -> None:
+    """Writes and syncs `data` behind the first `size` bytes of a file, and removes what was there. Only the user can read the
+    file. Another kind of file in its place is removed. Raises OSError.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / name
+    if not size:
+        with suppress(FileNotFoundError):
+            path.unlink()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, _PRIVATE), "wb") as file:
+        file.truncate(size)
+        file.seek(size)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _size_of(path: Path) -> int:
+    with suppress(OSError):
+        status = os.lstat(path)
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return 0
 
 
 def new_file(folder: Path, name: str) -> int:

@@ -24,7 +24,8 @@ from ralph.values.usage import total_usd
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = 1
+FORMAT = 2
+"""The format of the record. In format 1, `loop.json` holds the iterations too."""
 MOST_FILES_KEPT = 20
 """The maximum number of names of changed files in the record of one iteration. The total number of changed files is
 recorded too."""
@@ -163,6 +164,9 @@ class LoopState(Struct, frozen=True):
     """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
     unpushed: int = 0
     """The number of commits that the remote lacked when the loop ended."""
+    iterations_bytes: int | None = None
+    """In a record, the size of that part of the file of ended iterations which belongs to it. None if the iterations are in
+    the record itself, and in memory."""
 
     @property
     def has_unsaved_work(self) -> bool:
@@ -234,7 +238,28 @@ def state_text(state: LoopState) -> str:
 def state_fields(state: LoopState) -> dict[str, Any]:
     """The state as a dictionary of JSON values."""
     fields: dict[str, Any] = to_builtins(state)
+    if state.iterations_bytes is None:
+        del fields["iterations_bytes"]
     return fields
+
+
+def iteration_line(record: IterationRecord) -> bytes:
+    """The line of an ended iteration. A later line with the same number replaces an earlier one."""
+    return json.dumps(to_builtins(record)).encode() + b"\n"
+
+
+def read_iterations(lines: bytes) -> tuple[IterationRecord, ...]:
+    """Parses the lines of ended iterations. Raises ValueError with a message such as "is damaged in line 3: ...", and
+    RecursionError.
+    """
+    found: dict[int, IterationRecord] = {}
+    for number, line in enumerate(lines.splitlines(), 1):
+        try:
+            record = convert(json.loads(line), IterationRecord)
+        except ValueError as error:
+            raise ValueError(f"is damaged in line {number}: {error}") from None
+        found[record.number] = record
+    return tuple(found.values())
 
 
 def read_state(text: str) -> LoopState:

@@ -73,7 +73,7 @@ def test_a_value_of_a_wrong_type_is_named() -> None:
 
 def test_a_newer_format_is_no_damage() -> None:
     with pytest.raises(NewerStateError, match="a newer ralph wrote it"):
-        read_state('{"format": 2}')
+        read_state('{"format": 3}')
 
 
 def test_what_was_spent_counts_the_iteration_under_way_and_is_unknown_where_one_is() -> None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.loop.record import FileRecord
+from ralph.loop.state import state_text
 from ralph.mock_api import MockApi, Turn
 from tests.api.harness import RawServer, read_request
 from tests.patience import PATIENCE_S
@@ -302,7 +304,7 @@ def loop_folder(ralph: Ralph) -> Path:
 
 def loop_record(ralph: Ralph) -> dict[str, Any]:
     """The current record of the newest loop."""
-    record: dict[str, Any] = json.loads((loop_folder(ralph) / "loop.json").read_text())
+    record: dict[str, Any] = json.loads(state_text(FileRecord(loop_folder(ralph)).load()))
     return record
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ralph.loop.record import FileRecord
+from ralph.loop.state import state_text
 from ralph.mock_api import MockApi, RecordedRequest, Scenario
 from tests.patience import PATIENCE_S
 from tests.processes.fork_server import REPOSITORY, start_ralph
@@ -228,7 +230,9 @@ class _Stage:
         made = Recording(self.directory, self._servers, self._runs)
         for path in self._journals():
             made.journals[str(path.relative_to(self.directory))] = path.read_bytes()
-        made.loops = [path.read_text() for path in sorted(self.home.rglob("loop.json"))]
+        made.loops = [
+            state_text(FileRecord(path.parent).load()) for path in sorted(self.home.rglob("loop.json"))
+        ]
         made.files = dict(self._new_files())
         if self._scene.is_checkout:
             made.history = self._git("log", "--format=%s%n%b", "--stat=60")

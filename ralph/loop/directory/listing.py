@@ -13,6 +13,7 @@ from ralph.machine.ripgrep import (
     FILES_AS_GIT_SEES_THEM,
     OUTSIDE_OF_REPOSITORIES,
     REINSTALL,
+    SORTED,
     Ripgrep,
     RipgrepError,
     ripgrep_path,
@@ -84,7 +85,7 @@ class Listing:
 
     def _start(self) -> Ripgrep:
         rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
-        command = [*FILES_AS_GIT_SEES_THEM, *rules, "--files", "--null", "--", "./"]
+        command = [*FILES_AS_GIT_SEES_THEM, *SORTED, *rules, "--files", "--null", "--", "./"]
         try:
             return Ripgrep(
                 ripgrep_path(self._search),

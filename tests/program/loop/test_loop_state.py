@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.loop.record import FileRecord
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import loop_folder, loop_lines, loop_record
 from tests.program.model_answers import bash, write
@@ -16,7 +17,7 @@ from tests.program.model_answers import bash, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-OF_AN_ITERATION = {"loop.json", "prompt.md", "live.json", "log.jsonl", "log.txt"}
+OF_AN_ITERATION = {"loop.json", "iterations.jsonl", "prompt.md", "live.json", "log.jsonl", "log.txt"}
 USAGE = {"input_tokens": 1000, "output_tokens": 100}
 
 
@@ -130,7 +131,7 @@ def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_reco
     assert ralph("loop", "--continue", "--max-iterations", "2").code == 0
     [record] = state.glob("loops/*/0001/loop.json")
     told = json.loads(record.read_text())
-    assert len(told["iterations"]) == 2
+    assert len(FileRecord(record.parent).load().iterations) == 2
 
     thief = serve(Turn("Thank you."))
     told["plan"]["run_arguments"] = ["--base-url", thief.base_url]

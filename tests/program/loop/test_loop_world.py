@@ -41,7 +41,15 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     kept = {path.name: path.read_text() for path in loop_folder(ralph).iterdir()}
     assert kept["check.log"] == "[redacted]\n"
     of_checks = {"check.log", "check-0001.txt", "check-0002.txt"}
-    assert set(kept) == {*of_checks, "live.json", "log.jsonl", "log.txt", "loop.json", "prompt.md"}
+    assert set(kept) == {
+        *of_checks,
+        "iterations.jsonl",
+        "live.json",
+        "log.jsonl",
+        "log.txt",
+        "loop.json",
+        "prompt.md",
+    }
     assert [name for name, text in kept.items() if KEY in text] == []
     assert KEY not in "\n".join(loop_lines(ran))
     assert KEY not in str(server.requests[0].json()["messages"])
