@@ -42,8 +42,10 @@ _FAILED = 2
 
 FILES_AS_GIT_SEES_THEM = (
     *("--no-config", "--no-ignore-dot", "--no-ignore-global", "--no-ignore-exclude"),
-    *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
+    *("--hidden", "--glob", "!.git", "--color", "never"),
 )
+SORTED = ("--sort", "path")
+"""Ripgrep then uses one thread."""
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
 """The options for a search in a directory that is in no repository. With them, .gitignore files inside the directory
 apply, and .gitignore files above it do not."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.terminal_text import readable_text
 from ralph.tools.found_list import MOST_ENTRIES, FoundList
-from ralph.tools.search.file_search import LineQuery, place_at, search_lines
+from ralph.tools.search.file_search import LineQuery, place_at, search_end_s, search_lines
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
 from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ralph.machine.ripgrep import Record, Ripgrep
     from ralph.tools.search.file_search import SearchPlace
@@ -25,6 +25,8 @@ _OTHER_ESCAPE = re.compile(r"\\[^n]")
 _NEGATED_CLASS = re.compile(r"\[\^\]?+[^\]]*+\]?")
 _LINE_BREAK = re.compile(r"\n|\\n")
 _MOST_CONTEXT_LINES = 1000
+# Enough for all that a result can show, if few of the lines are long.
+_MOST_SORTED_BYTES = 4 * 1024 * 1024
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
@@ -32,18 +34,64 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     _check_pattern(pattern)
     place = place_at(room.resolve(path), path, room)
     query = _query(arguments)
+    separator = b"\0" if query.output_mode == "files_with_matches" else b"\n"
+    deadline_s = search_end_s(room)
+    with search_lines(place, query, room, deadline_s, is_sorted=False) as search:
+        records = _in_order(search, query, separator)
+        if records is not None:
+            return _output(arguments, search, records, query, place=place, room=room)
+    with search_lines(place, query, room, deadline_s, is_sorted=True) as search:
+        return _output(arguments, search, search.records(separator), query, place=place, room=room)
+
+
+def _in_order(search: Ripgrep, query: LineQuery, separator: bytes) -> list[Record] | None:
+    """The records of a search that is not sorted, sorted by path. None if there are too many, or if ripgrep needed too much
+    memory: it holds all that it has found in a file. Records that belong to no file are left out.
+    """
+    files: dict[bytes, list[Record]] = {}
+    size, last, is_apart = 0, b"", False
+    for record in search.records(separator):
+        size += len(record[0])
+        if size > _MOST_SORTED_BYTES:
+            return None
+        name, has_name, _ = record[0].partition(b"\0")
+        if separator == b"\n" and not has_name:
+            is_apart = is_apart or record[0] == b"--"
+            continue
+        of_file = files.setdefault(name, [])
+        if is_apart and name == last:
+            of_file.append((b"--", 2))
+        of_file.append(record)
+        last, is_apart = name, False
+    if not search.is_cut_short and search.ending_signal():
+        return None
+    between = [(b"--", 2)] if query.output_mode == "content" and (query.before or query.after) else []
+    in_order: list[Record] = []
+    for name in sorted(files, key=lambda name: name.split(b"/")):
+        in_order += [*(between if in_order else ()), *files[name]]
+    return in_order
+
+
+def _output(
+    arguments: Arguments,
+    search: Ripgrep,
+    records: Iterable[Record],
+    query: LineQuery,
+    *,
+    place: SearchPlace,
+    room: ToolRoom,
+) -> ToolOutput:
     found = FoundList(
         min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), room.settings.max_output_bytes
     )
-    with search_lines(place, query, room) as search:
-        for entry in _entries(search, query, place, room, has_numbers=arguments.get("-n", True)):
-            if not found.add(entry):
-                break
-        failure = None if found.entries or search.is_cut_short else search.failure()
-        if failure:
-            raise ToolError(f"the search failed: {failure}")
-        text = found.text("No matches found", search, room.settings.search_timeout_s, place.hidden)
-        return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
+    for entry in _entries(records, query, place, room, has_numbers=arguments.get("-n", True)):
+        if not found.add(entry):
+            break
+    failure = None if found.entries or search.is_cut_short else search.failure()
+    if failure:
+        raise ToolError(f"the search failed: {failure}")
+    text = found.text("No matches found", search, room.settings.search_timeout_s, place.hidden)
+    return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 
 def _check_pattern(pattern: str) -> None:
@@ -80,7 +128,7 @@ def _query(arguments: Arguments) -> LineQuery:
 
 
 def _entries(
-    search: Ripgrep, query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
+    records: Iterable[Record], query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
 ) -> Iterator[str]:
     """Yields the results as lines for the model. Leaves out files that do not match the glob, and files that must not
     be read.
@@ -90,7 +138,7 @@ def _entries(
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
     lists_files = query.output_mode == "files_with_matches"
     is_apart = False
-    for record in search.records(b"\0" if lists_files else b"\n"):
+    for record in records:
         name, has_name, rest = record[0].partition(b"\0")
         if not lists_files and not has_name:  # "--", or what ripgrep says about a binary file
             is_apart = is_apart or record[0] == b"--"

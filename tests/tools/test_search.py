@@ -328,3 +328,28 @@ def test_a_signal_ends_a_running_search(make_tools: Callable[..., Any], tmp_path
     assert children() <= before
     (tmp_path / ".gitignore").unlink()
     assert tools.ok("Glob", pattern="*") == "No files found"
+
+
+def test_a_search_uses_all_processors_and_is_repeated_in_order_only_where_it_finds_much(
+    search_tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ripgrep sorts with one thread."""
+    started: list[bool] = []
+
+    class Counted(ripgrep.Ripgrep):
+        def __init__(self, program: str, arguments: list[str], **options: Any) -> None:
+            started.append("--sort" in arguments)
+            super().__init__(program, arguments, **options)
+
+    monkeypatch.setattr("ralph.tools.search.file_search.Ripgrep", Counted)
+    for number in range(40):
+        (tmp_path / f"{number:02}").write_text("first\n\n\nx\n" * 3)
+    assert search_tools.ok("Grep", pattern="no such thing") == "No matches found"
+    few = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
+    assert started == [False, False]
+    monkeypatch.setattr("ralph.tools.grep._MOST_SORTED_BYTES", 100)
+    many = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
+    assert started == [False, False, False, True]
+    assert few == many
+    assert few.startswith("00-3-\n00:4:x\n--\n00-7-\n")
+    assert few.count("--\n") == 3 * 40 - 1

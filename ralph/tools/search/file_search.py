@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.repository import HELD_DIRECTORY, repository_top
-from ralph.machine.ripgrep import FILES_AS_GIT_SEES_THEM, OUTSIDE_OF_REPOSITORIES, Ripgrep, RipgrepError
+from ralph.machine.ripgrep import (
+    FILES_AS_GIT_SEES_THEM,
+    OUTSIDE_OF_REPOSITORIES,
+    SORTED,
+    Ripgrep,
+    RipgrepError,
+)
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
@@ -99,16 +105,26 @@ def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
     """Starts a listing of files. Each record of the result is a path that begins with `./` and ends with NUL. Raises
     ToolError and ShortageError.
     """
-    return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
+    return _started(
+        [*_options(place), *SORTED, "--files", "--null", "--", place.target], place, room, search_end_s(room)
+    )
 
 
-def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgrep:
-    """Starts a search for lines. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
+def search_end_s(room: ToolRoom) -> float:
+    """The time at which a search that begins now must end, by the clock."""
+    return room.clock.now_s() + room.settings.search_timeout_s
+
+
+def search_lines(
+    place: SearchPlace, query: LineQuery, room: ToolRoom, deadline_s: float, *, is_sorted: bool
+) -> Ripgrep:
+    """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
     LINE`, `PATH NUL COUNT` or `PATH NUL`. Ripgrep does not apply every glob, so the caller must compare the paths
     with the glob again. Raises ToolError and ShortageError.
     """
     command = [
         *_options(place),
+        *(SORTED if is_sorted else ()),
         "--null",
         "--with-filename",
         "--no-heading",
@@ -128,11 +144,10 @@ def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgre
         # --glob would include ignored files again.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
-    return _started(command, place, room)
+    return _started(command, place, room, deadline_s)
 
 
-def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgrep:
-    deadline_s = room.clock.now_s() + room.settings.search_timeout_s
+def _started(arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_s: float) -> Ripgrep:
     try:
         return Ripgrep(
             room.ripgrep,
