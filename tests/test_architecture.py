@@ -137,6 +137,7 @@ TOUCHES_THE_WORLD = (
     "places.home_needs",
     "places.named_by_git",
     "places.nested_repositories",
+    "places.ssh_files",
     "prompt",
     "run.command",
     "run.context",

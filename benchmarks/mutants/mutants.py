@@ -638,8 +638,8 @@ MUTANTS = (
     Mutant(
         "mounts-leave-protected-files-out",
         "with namespaces, protected files are read-only",
-        "GuardedFiles(READ_ONLY, open_roots, guarded, parts.read_only)",
-        "GuardedFiles(READ_ONLY, (), (), ())",
+        "READ_ONLY, open_roots, guarded, parts.read_only, writable=plan.write",
+        "READ_ONLY, (), (), ()",
         PLACES,
     ),
     Mutant(
@@ -762,6 +762,27 @@ MUTANTS = (
         "2: errors_to, _HELD: held}",
         "2: errors_to, _HELD: None}",
         FLEET_GIT,
+    ),
+    Mutant(
+        "git-runs-what-an-agent-can-write",
+        "a program of the user's configuration does not run if commands may write it",
+        "is_theirs = known[origin] or (scope not in _OF_THE_REPOSITORY and names_writable(value))",
+        "is_theirs = known[origin]",
+        GIT,
+    ),
+    Mutant(
+        "ssh-reads-what-an-agent-can-write",
+        "a push by ssh is refused if commands may write ssh's configuration",
+        "yield file, [one for one in dict.fromkeys((*links, last)) if is_agents(one) and one not in places]",
+        "pass",
+        GIT,
+    ),
+    Mutant(
+        "push-publishes-borrowed-objects",
+        "objects that commands may not read are not published",
+        "if not self._may_read(path):",
+        "if False:",
+        GIT,
     ),
     Mutant(
         "remote-names-a-program",

@@ -120,8 +120,8 @@ def checkpoint_ref(job: str, attempt: int) -> str:
 
 def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, ...]:
     """The places that commands of jobs may write: the folder of the jobs, the caches of packages, and what `sandbox.write`
-    of the user's settings names. Raises CannotError if a file of the user's own git configuration is there: unlike a loop,
-    a worker does not tell the settings of such a file from the user's other ones.
+    of the user's settings names. Raises CannotError if a file of the user's own git configuration, or a program that it names,
+    is there: unlike a loop, a worker does not tell the settings of such a file from the user's other ones.
     """
     try:
         settings: Settings | None = load_settings({}, environment, folder, None)
@@ -129,7 +129,8 @@ def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, .
         settings = error.so_far
     written = () if settings is None else settings.sandbox.written(environment)
     roots = search_outside(environment, (folder, *written)).roots
-    for file in named_in(roots, (), environment).configuration:
+    found = named_in(roots, (), environment)
+    for file in (*found.configuration, *filter(os.path.exists, found.programs)):
         raise CannotError(
             f"{file} belongs to your own git configuration, and commands of jobs may write it; keep it elsewhere"
         )

@@ -36,7 +36,7 @@ from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory
 from ralph.places.gather import changed_by_run
-from ralph.places.git_places import foreign_directories
+from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.places.table import TOLD, git_entries_with
@@ -78,10 +78,11 @@ class GitCheckout:
         writable: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
         redactor: Redactor | None = None,
+        may_read: Callable[[str], bool] = lambda _path: True,
     ) -> None:
         """`top` is the result of `repository_top`. `own_paths` are as in `OwnPaths`. `writable` lists the directories
         outside the checkout where the agent may write. `warn` tells the user what a commit leaves out. `redactor` finds
-        the secrets in commits.
+        the secrets in commits. `may_read` tells whether the agent's commands may read a path, which has no links.
         """
         self.top = top
         self._seams = seams
@@ -94,6 +95,7 @@ class GitCheckout:
         """The last snapshot with its look, until a commit uses it."""
         self._warn, self._warned, self._warned_of_programs = warn, "", ""
         self._redactor = redactor or Redactor()
+        self._may_read = may_read
         self._is_below = below_tops([*map(str, self._given)])
         self._began_s = seams.clock.utc_now().timestamp()
 
@@ -318,7 +320,15 @@ class GitCheckout:
         )
 
     def refuse_foreign(self) -> None:
-        """Raises CheckoutError if git would write a directory or a file that is not this checkout's own."""
+        """Raises CheckoutError if git would write a directory or a file that is not this checkout's own, or publish objects
+        that an agent may not read.
+        """
+        for path, file in borrowed_objects(str(self.top)):
+            if not self._may_read(path):
+                raise CheckoutError(
+                    f"git would read objects in {path}, which commands may not read ({file} names it); if it is yours and "
+                    f"you trust this checkout, open it to commands (sandbox.read in the settings)"
+                )
         found = foreign_directories(str(self.top), tuple(map(str, self._given)))
         for path, why in found:
             raise CheckoutError(
@@ -400,8 +410,9 @@ def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None
     for path, value in zip(fields[0::3], fields[2::3], strict=False):
         if value in dropped:
             raise CheckoutError(
-                f"{shown([path])} goes through the filter {value!r}, a program that only the repository's own "
-                "configuration names, which an agent can write; define it in your own: git config --global"
+                f"{shown([path])} goes through the filter {value!r}, a program that an agent can write, or that only a "
+                "configuration names which it can write; define it in your own (git config --global), with a program "
+                "where commands may not write"
             )
 
 

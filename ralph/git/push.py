@@ -172,7 +172,7 @@ class Push:
     def _reached(self, url: str, command: Sequence[str], *rest: str) -> GitAnswer:
         remote = self.target.remote
         with self._environment(self._settings.with_only_url(remote, url)) as environment:
-            git = Git(self._git.seams, self._git.top, environment, ())
+            git = Git(self._git.seams, self._git.top, environment)
             limit_s, given = REMOTE_LIMIT_S, tuple(map(str, self._writable))
             asking = self._asking
             return reach(git, command, url, rest, remote=remote, limit_s=limit_s, asking=asking, given=given)

@@ -15,8 +15,10 @@ from urllib.parse import unquote
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import Git
-from ralph.git.settings import ALWAYS, LIST, settings_from
+from ralph.git.settings import ALWAYS, LIST
+from ralph.places.gather import home_directories
 from ralph.places.git_places import foreign_directories
+from ralph.places.ssh_files import ssh_files, ssh_files_of_agents, used_by_ssh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,9 @@ _OLDEST = (2, 32)
 """The oldest version of git that works. GIT_CONFIG_GLOBAL came with this version, and GIT_CONFIG_COUNT with 2.31."""
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 _WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+# git-clone(1): an address with a scheme, or HOST:PATH.
+_SSH = re.compile(r"(?:git\+)?ssh(?:\+git)?://|(?!\w[\w+.-]*://|\w+::)", re.IGNORECASE)
+_SSH_COMMAND = "core.sshcommand"
 # The suffixes that git tries on the path of a repository, in git's order (`enter_repo` in git's path.c).
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
 # Settings in force in a remote on this machine. They override the remote's own settings.
@@ -67,8 +72,29 @@ def reach(
             map(quote, _for_theirs(asking, path, given, refuses_checked_out=refuses_checked_out))
         )
         started = f"{_whose_files(asking)}git {options} {service}"
+    elif _SSH.match(url if remote else os.fsdecode(git.read("ls-remote", "--get-url", "--", url))):
+        _refuse_unsafe_ssh(git)
     words = (*command, f"--{service}={started}", "--", remote or url, *rest)
     return git.call(*words, limit_s=limit_s, held=held, is_remote=True)
+
+
+def _refuse_unsafe_ssh(git: Git) -> None:
+    """Raises CheckoutError if commands can decide what ssh runs: by its configuration, or by a program that this names."""
+    environment = git.environment
+    named = [
+        environment[name.replace("KEY", "VALUE")]
+        for name, key in environment.items()
+        if key.lower() == _SSH_COMMAND
+    ]
+    commands = [environment["GIT_SSH_COMMAND"]] if "GIT_SSH_COMMAND" in environment else named[-1:]
+    homes = home_directories(environment)
+    advice = "keep it where commands may not write, or let ssh do without it (GIT_SSH_COMMAND='ssh -F none')"
+    for file, _ in ssh_files_of_agents(commands, git.agents_places.roots, homes):
+        raise CheckoutError(f"commands may write {file}, where ssh finds what to run: {advice}")
+    for file in ssh_files(commands, homes):
+        for value in used_by_ssh(file):
+            if git.names_writable(value):
+                raise CheckoutError(f"{file} makes ssh use what commands may write ({value}): {advice}")
 
 
 def refuse_old(git: Git) -> None:
@@ -93,7 +119,7 @@ def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked
         return [*ALWAYS, *ours]
     # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
     there = Git(asking.seams, asking.directory / place, {**asking.environment, "GIT_DIR": "."})
-    settings = settings_from(there.read(*LIST))
+    settings = there.settings_of(there.read(*LIST))
     updates = settings.values.get("receive.denycurrentbranch", "").lower() == "updateinstead"
     if updates and not refuses_checked_out:
         raise CheckoutError(

@@ -9,10 +9,12 @@ import os
 import re
 import tempfile
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
 from ralph.git.blocking_files import blocking_file
@@ -32,6 +34,7 @@ from ralph.machine.running_command import (
     MemoryCapture,
     RunningCommand,
 )
+from ralph.places.named_by_git import paths_in
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
 
 LOCAL_LIMIT_S = 300.0
@@ -65,6 +69,13 @@ _NOT_OURS = frozenset(
     GIT_NO_REPLACE_OBJECTS
     """.split()
 )
+# Programs that git starts, a library that ssh loads, certificates, and files to which git adds what it does.
+_NAMES_A_FILE = re.compile(
+    r"GIT_(?:ASKPASS|SSH|SSH_COMMAND|PROXY_COMMAND|TRACE.*|SSL_.*|PROXY_SSL_.*)|SSH_ASKPASS|SSH_SK_PROVIDER"
+    r"|SSL_CERT_(?:FILE|DIR)|CURL_CA_BUNDLE"
+)
+# Git reads `trace2.*` of the configuration before all else, and no `-c` comes before it (git-config(1)).
+_UNTRACED = dict.fromkeys(("GIT_TRACE2", "GIT_TRACE2_EVENT", "GIT_TRACE2_PERF"), "0")
 _OF_READING = {"GIT_OPTIONAL_LOCKS": "0"}
 # Git's message ends with strerror(3) in the C locale. Nothing else shows a shortage.
 _SHORTAGE = re.compile(
@@ -142,10 +153,24 @@ class Git:
         answer = self.answer("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         return answer.output.decode().strip() or None if not answer.status else None
 
-    def is_writable(self, file: str) -> bool:
-        """Whether an agent can decide what a file of the settings says. One that git finds relative to the directory is."""
-        places = search_outside(self.environment, (self.directory, *self.seams.writable)).roots
-        return not file.startswith("/") or leads_into(file, places)
+    @cached_property
+    def agents_places(self) -> ProgramSearch:
+        """The places that commands may write, with the directory."""
+        return search_outside(self.environment, (self.directory, *self.seams.writable))
+
+    def is_writable(self, path: str) -> bool:
+        """Whether an agent can decide what is at a path. One that git finds relative to the directory is such a path."""
+        return not path.startswith("/") or _leads_to_agents(path, self.agents_places)
+
+    def names_writable(self, value: str) -> bool:
+        """Whether a setting names a path for which `is_writable` is True. Git starts programs in the directory. So a word there
+        counts that is the name of a file, if it has a slash or a dot.
+        """
+        return _names_agents(value, self.agents_places, self.environment, self.directory)
+
+    def settings_of(self, listing: bytes) -> GitSettings:
+        """As `settings_from`, for this directory and the places that commands may write. Raises CheckoutError."""
+        return settings_from(listing, self.is_writable, self.names_writable)
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         """Makes the error for a command that failed."""
@@ -244,13 +269,36 @@ class CheckoutGit(Git):
             # So that git uses neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
             "GIT_WORK_TREE": str(top),
             "GIT_CEILING_DIRECTORIES": str(top.parent),
-            # Git uses the first `core.gitProxy`: a later one does not replace it.
-            "GIT_PROXY_COMMAND": seams.environment.get("GIT_PROXY_COMMAND", ""),
         }
-        super().__init__(seams, top, environment_for_git(seams, top) | ours)
+        # Git uses the first `core.gitProxy`: a later one does not replace it.
+        environment = {"GIT_PROXY_COMMAND": ""} | environment_for_git(seams, top)
+        super().__init__(seams, top, environment | ours)
         self.top = top
-        self.settings: GitSettings = settings_from(self.read(*LIST), self.is_writable)
+        settings = self.settings_of(self.read(*LIST))
+        left_out = (name for name in seams.environment if _is_unsafe(name, seams, top))
+        self.settings: GitSettings = replace(settings, left_out=(*settings.left_out, *left_out))
         self.options = (*options, *self.settings.arguments)
+
+
+def _leads_to_agents(path: str, search: ProgramSearch) -> bool:
+    return leads_into(path, search.roots) or (os.path.lexists(path) and not search.is_safe(path))
+
+
+def _names_agents(value: str, search: ProgramSearch, environment: Mapping[str, str], directory: Path) -> bool:
+    return any(
+        _leads_to_agents(path, search)
+        if path.startswith("/")
+        else ("/" in path or "." in path) and (directory / path).is_file()
+        for path in paths_in(value, environment.get("HOME", ""), environment)
+    )
+
+
+def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:
+    """Whether an environment variable names a program or a file of git's that an agent can write."""
+    if _NAMES_A_FILE.fullmatch(name) is None:
+        return False
+    search = search_outside(seams.environment, (work, *seams.writable))
+    return _names_agents(seams.environment[name], search, seams.environment, work)
 
 
 def git_program(environment: Mapping[str, str], places: Iterable[Path | str]) -> str:
@@ -269,16 +317,24 @@ def environment_for_git(seams: GitSeams, work: Path) -> dict[str, str]:
     """The environment variables for ralph's git calls. Programs on PATH in `work` or in another place that commands may
     write are not run, because an agent may have made them.
     """
-    ours = {name: value for name, value in seams.environment.items() if name not in _NOT_OURS}
-    search = search_outside(ours, (work, *seams.writable))
-    return environment_for_commands(without_unsafe_loads(ours, search)) | {
-        # Git looks there for its helper programs, ssh and a shell.
-        "PATH": os.pathsep.join(trusted_directories(search)),
-        # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
-        "GIT_NO_LAZY_FETCH": "1",
-        # Git's messages are parsed in this package.
-        "LC_ALL": "C",
+    ours = {
+        name: value
+        for name, value in seams.environment.items()
+        if name not in _NOT_OURS and not _is_unsafe(name, seams, work)
     }
+    search = search_outside(ours, (work, *seams.writable))
+    return (
+        _UNTRACED
+        | environment_for_commands(without_unsafe_loads(ours, search))
+        | {
+            # Git looks there for its helper programs, ssh and a shell.
+            "PATH": os.pathsep.join(trusted_directories(search)),
+            # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
+            "GIT_NO_LAZY_FETCH": "1",
+            # Git's messages are parsed in this package.
+            "LC_ALL": "C",
+        }
+    )
 
 
 def git_directory_of(top: Path) -> Path:

@@ -2,7 +2,8 @@
 repository's configuration names. An agent can write `.git/config`, and many git settings are commands. Settings from
 the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph
 replaces it by the user's value of this setting. If the user has set no value, ralph uses an empty or harmless value.
-The same holds for a file of the user's that lies where an agent can write it, or is found through a link there.
+The same holds for a file of the user's that lies where an agent can write it, or is found through a link there, and for a
+setting whose value leads there.
 This module runs nothing: it only parses the output of `git config --list`.
 
 These rules apply to git calls without a remote, and depend on a list of the settings that name programs. Git calls
@@ -32,6 +33,8 @@ ALWAYS = (
     *("-c", "push.negotiate=false"),
     # Git writes into `rr-cache` before a commit. ralph commits no tree with conflicts.
     *("-c", "rerere.enabled=false", "-c", "rerere.autoUpdate=false"),
+    # It names packs by their paths, which may lead elsewhere.
+    *("-c", "core.multiPackIndex=false"),
     # If these are on, git leaves a maintenance process behind.
     *("-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )
@@ -40,7 +43,10 @@ ALWAYS = (
 _PROGRAMS = {
     "core.sshcommand": "ssh",
     "core.alternaterefscommand": "true",
+    "uploadpack.packobjectshook": "env",
 }
+# Programs that a push runs, if the user names them.
+_OF_REMOTES = ("core.sshcommand", "core.askpass", "core.gitproxy")
 # The name between the dots may be empty: `[filter ""]`, chosen by `filter=` in `.gitattributes`.
 _FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|required)", re.DOTALL)
 _CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
@@ -88,11 +94,16 @@ class GitSettings(Struct, frozen=True):
         return told[-1].lower() if told else "sha1"
 
 
-def settings_from(listing: bytes, is_writable: Callable[[str], bool] = lambda _: False) -> GitSettings:
-    """Makes the settings from `listing`, the output of `LIST`. `is_writable` tells whether an agent can decide what a file says:
-    the user's own file there counts as the repository's. Raises CheckoutError.
+def settings_from(
+    listing: bytes,
+    is_writable: Callable[[str], bool] = lambda _: False,
+    names_writable: Callable[[str], bool] = lambda _: False,
+) -> GitSettings:
+    """Makes the settings from `listing`, the output of `LIST`. `is_writable` tells whether an agent can decide what a file says,
+    and `names_writable` whether a value names such a file: the user's own settings there count as the repository's. Raises
+    CheckoutError.
     """
-    settings = list(_read(listing, is_writable))
+    settings = list(_read(listing, is_writable, names_writable))
     theirs = [setting for setting in settings if setting.is_of_repository]
     trusted = [setting for setting in settings if not setting.is_of_repository]
     known = {setting.name: setting.value for setting in trusted}
@@ -113,7 +124,9 @@ def settings_from(listing: bytes, is_writable: Callable[[str], bool] = lambda _:
     )
 
 
-def _read(listing: bytes, is_writable: Callable[[str], bool]) -> Iterator[Setting]:
+def _read(
+    listing: bytes, is_writable: Callable[[str], bool], names_writable: Callable[[str], bool]
+) -> Iterator[Setting]:
     parts = listing.decode("utf-8", "surrogateescape").split("\0")
     known: dict[str, bool] = {}
     for scope, origin, setting in zip(parts[0::3], parts[1::3], parts[2::3], strict=False):
@@ -121,7 +134,8 @@ def _read(listing: bytes, is_writable: Callable[[str], bool]) -> Iterator[Settin
         kind, _, file = origin.partition(":")
         if origin not in known:
             known[origin] = scope not in _OF_THE_REPOSITORY and kind == "file" and is_writable(file)
-        yield Setting(_LOCAL if known[origin] else scope, name, value if has_value else "true")
+        is_theirs = known[origin] or (scope not in _OF_THE_REPOSITORY and names_writable(value))
+        yield Setting(_LOCAL if is_theirs else scope, name, value if has_value else "true")
 
 
 def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:
@@ -179,7 +193,7 @@ def _replaced_filters(
 def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str]:
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
-        is_program = setting.name == "core.sshcommand" or _CREDENTIAL_HELPER.fullmatch(setting.name)
+        is_program = setting.name in _OF_REMOTES or _CREDENTIAL_HELPER.fullmatch(setting.name)
         if is_program or (match and match["name"] in filters):
             yield setting.name
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopPlan
     from ralph.prompt.piped_input import SilentPipe
+    from ralph.sandbox.command_box import CommandBox
 
     Workplace = GitCheckout | PlainDirectory
 
@@ -95,6 +97,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         warn=context.warn,
         start=context.box.start,
         redactor=context.redactor,
+        may_read=lambda path: _may_read(context.box, path),
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
     try:
@@ -104,6 +107,14 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         yield checkout, lock
     finally:
         lock.close()
+
+
+def _may_read(box: CommandBox, path: str) -> bool:
+    """Whether commands may read a path. Raises CheckoutError if the sandbox cannot be made."""
+    try:
+        return not box.is_confined or box.parts.may_read(path)
+    except OSError as error:
+        raise CheckoutError(f"the sandbox cannot be made: {error}", Outcome.IO_ERROR) from None
 
 
 def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:

@@ -27,8 +27,15 @@ from ralph.places.home_needs import (
     holds_credentials,
     program_directories,
 )
-from ralph.places.named_by_git import about_programs, changed_programs, read_by_git, work_named_by_git
+from ralph.places.named_by_git import (
+    INCLUDES,
+    about_programs,
+    changed_programs,
+    read_by_git,
+    work_named_by_git,
+)
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
+from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import named_state_directories
 from ralph.places.table import COMPARED, FILTERED, PATTERNS, WRITABLE, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -53,6 +60,7 @@ _GIT_FILES = (
     "$GIT_CONFIG_GLOBAL",
     "$GIT_CONFIG_SYSTEM",
 )
+_KEY = "GIT_CONFIG_KEY_"
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 PACKAGE = str(Path(__file__).parents[1])
@@ -78,7 +86,8 @@ def gather_places(
     """
     homes, given = home_directories(environment), tuple(given)
     git = git_places(roots, environment, os.getuid())
-    writable = (*roots, *given, *always_writable(environment), *git.granted, *git.parts)
+    always = always_writable(environment)
+    writable = (*roots, *given, *always, *git.granted, *git.parts)
     outside = LinkResolver(writable).outside
     known = {"~": homes, **xdg_bases(homes, environment)}
     own = (path for template in _OWN_FILES for path in expanded(template, known))
@@ -95,7 +104,8 @@ def gather_places(
         "own code": own_code(roots),
         "own start": tuple(_own_start(own_code(roots))),
         "git": git.claimed,
-        "named by git": named_in(roots, git.claimed, environment).configuration,
+        "named by git": named_in(roots, git.claimed, environment, (*given, *always)).configuration,
+        "named by ssh": tuple(_named_by_ssh((*roots, *given, *always), homes, environment)),
         "checkout": tuple(checkouts(roots, git)),
         "path": tuple(program_directories(environment, outside)),
         "editable": tuple(editable_packages(environment, outside)),
@@ -171,18 +181,45 @@ def _ways(files: Iterable[str], roots: Sequence[str]) -> dict[str, None]:
 
 
 def named_in(
-    roots: Sequence[str], git_directories: Sequence[str], environment: Mapping[str, str]
+    roots: Sequence[str],
+    git_directories: Sequence[str],
+    environment: Mapping[str, str],
+    also: Iterable[str] = (),
 ) -> NamedByGit:
-    """The files in the work that the git directories, those in them, and the user's own configuration name."""
+    """The files in the roots, and in the other places `also` that commands may write, that the git directories, those in them,
+    and the user's own configuration name.
+    """
     homes = home_directories(environment)
     directories = GuardedFiles(COMPARED, roots, git_directories).git_directories
-    return work_named_by_git(roots, directories, _git_files(homes, environment), next(iter(homes), "/"))
+    files = (*_git_files(homes, environment, *roots[:1]), *_included_by(environment))
+    return work_named_by_git(roots, directories, files, next(iter(homes), "/"), also)
 
 
-def _git_files(homes: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The user's own configuration files of git."""
+def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: str = "/") -> list[str]:
+    """The user's own configuration files of git. A relative path of a variable is relative to `directory`."""
     known = {"~": homes, **xdg_bases(homes, environment)}
-    return [path for template in _GIT_FILES for path in expanded(template, known, environment)]
+    variables = {
+        name[1:]: os.path.join(directory, value)
+        for name in _GIT_FILES
+        if (value := environment.get(name[1:], ""))
+    }
+    return [path for template in _GIT_FILES for path in expanded(template, known, variables)]
+
+
+def _included_by(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yields the files that the environment makes git read as configuration, as it names them (git-config(1))."""
+    for name, key in environment.items():
+        if name.startswith(_KEY) and INCLUDES.fullmatch(key.lower()):
+            yield environment.get(f"GIT_CONFIG_VALUE_{name.removeprefix(_KEY)}", "")
+
+
+def _named_by_ssh(
+    writable: Sequence[str], homes: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Yields what leads to ssh's configuration, and its files, where commands may write: for plain ssh, and as git starts it."""
+    for commands in ((), (environment.get("GIT_SSH_COMMAND", ""),)):
+        for _, parts in ssh_files_of_agents(commands, writable, homes):
+            yield from (one for one in parts if not any(is_within(place, one) for place in writable))
 
 
 def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
@@ -301,7 +338,8 @@ class GuardedFiles:
         self.overfull = ""
         """A folder with so many others that not all are guarded, or empty if there is none."""
         self._entries = git_entries_with(guard)
-        self._folders = tuple(dict.fromkeys(one.rpartition("/")[0] for one in self._entries if "/" in one))
+        above = (reversed([*directories_above(f"/{one}")][:-1]) for one in self._entries)
+        self._folders = tuple(dict.fromkeys(folder[1:] for folders in above for folder in folders))
         names = (os.path.join(root, name) for root in roots for name in names_at(root, guard))
         self._names = [os.path.split(path) for path in dict.fromkeys(names)]
         self._tops = {root for root in roots if not any(is_within(root, one) for one in roots if one != root)}
@@ -390,7 +428,7 @@ class GuardedFiles:
         open_folders = {""}
         for folder in self._folders:
             yield f"{directory}/{folder}", "around"
-            if _is_directory(f"{directory}/{folder}"):
+            if folder.rpartition("/")[0] in open_folders and _is_directory(f"{directory}/{folder}"):
                 open_folders.add(folder)
         for entry in self._entries:
             if entry.rpartition("/")[0] in open_folders:

@@ -6,8 +6,10 @@ whether ralph's own git commits and pushes there. It runs no program and writes 
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,8 +36,9 @@ _GIT = ".git"
 # Git writes into most entries of a git directory, and follows a link in the place of many, as with `index`, `MERGE_RR` and
 # `rr-cache/*/preimage`. It only reads these.
 _ONLY_READ = ("hooks", "info", "description", "config", "fsmonitor--daemon.ipc")
-# The entries of other git directories, and those of which only the first level can be a directory that git writes into.
-_NOT_WALKED = ("modules", "worktrees", "objects")
+# The entries that have other git directories.
+_NOT_WALKED = ("modules", "worktrees")
+_MOST_BORROWED = 1_000
 GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 """The variables by which the user's environment names a git directory (git(1))."""
 
@@ -115,12 +118,12 @@ def foreign_directories(
 
 
 def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
-    """Yields each path to which something leads that git may write in a git directory, and what leads there: a symbolic
-    link, or a symbolic ref that is no name of a ref. Yields too what could hide one: a directory that cannot be read, and
-    what is neither a file nor a directory.
+    """Yields each path to which something leads that git may write or publish in a git directory, and what leads there: a
+    symbolic link, or a symbolic ref that is no name of a ref. Yields too what could hide one: a directory that cannot be read,
+    and what is neither a file nor a directory.
     """
-    objects, refs = f"{directory}/objects", f"{directory}/refs"
-    pending = [directory, objects]
+    refs = f"{directory}/refs"
+    pending = [directory]
     for one in pending:
         is_top = one == directory
         try:
@@ -139,12 +142,38 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
                 if not (is_head and _is_ref(os.readlink(entry.path))):
                     yield os.path.realpath(entry.path), f"{entry.path} is a link"
             elif entry.is_dir(follow_symlinks=False):
-                if one != objects and not (is_top and entry.name in _NOT_WALKED):
+                if not (is_top and entry.name in _NOT_WALKED):
                     pending.append(entry.path)
             elif not entry.is_file(follow_symlinks=False):
                 yield entry.path, "it is neither a file nor a directory"
             elif (is_head or is_within(one, refs)) and (name := _named_as_ref(entry.path)):
                 yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
+
+
+def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
+    """Yields each directory from which the checkout at `top` borrows objects (gitrepository-layout(5), objects/info/alternates),
+    without symbolic links, and the file that names it. Git reads objects there as if they were the checkout's.
+    """
+    pending = [f"{os.path.realpath(path)}/objects" for path, _ in _claimed_by_checkout(top, ())]
+    known = {*pending}
+    for objects in pending:
+        file = f"{objects}/info/alternates"
+        for line in os.fsdecode(beginning_of(file)).splitlines():
+            real = os.path.realpath(os.path.join(objects, _unquoted(line)))
+            if line and not line.startswith("#") and real not in known and len(known) < _MOST_BORROWED:
+                known.add(real)
+                pending.append(real)
+                yield real, file
+
+
+def _unquoted(line: str) -> str:
+    """A line of alternates as git reads it: in quotes, it has the escapes of C. Other text is a path as it is."""
+    if line.startswith('"'):
+        with suppress(ValueError, SyntaxError):
+            return os.fsdecode(
+                ast.literal_eval(f"b{line.encode('utf-8', 'surrogateescape').decode('latin-1')}")
+            )
+    return line
 
 
 def _named_as_ref(file: str) -> str:

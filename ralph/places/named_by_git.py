@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH112, PTH113, PTH118, PTH120
+# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH120
 """Finds the files that git's configuration names. In the work, these are further configuration, which commands must not
 change, and programs, which are the project's own code. In the home, they are what git reads. It runs no program.
 """
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.planted_link import links_and_file
+from ralph.machine.planted_link import leads_into, links_and_file
 from ralph.machine.repository import beginning_of, directory_named_in, is_within_any
 from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_program, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-_INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
+INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 _HOOKS = "core.hookspath"
 # git-config(1): the settings whose values are directories or files that git reads.
 _DIRECTORIES = (_HOOKS, "init.templatedir")
@@ -35,10 +35,15 @@ _MOST_SHOWN = 3
 # The times of files are those of the kernel's last tick, which takes 10 ms at most (CONFIG_HZ).
 _TICK_NS = 10_000_000
 _WORD = re.compile(r"[^\s\"'`;|&()<>$=!]+")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_QUOTES = re.compile(r"[\"'`\\]")
+# Where an absolute path or one of a home begins, and where it may end: at white space, at a quote, or with the text.
+_PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]")
+_PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
 
 
 class NamedByGit(Struct, frozen=True):
-    """Absolute paths in the roots or in their git directories. Files need not exist."""
+    """Absolute paths where commands may write. Files need not exist."""
 
     configuration: tuple[str, ...] = ()
     """The files with settings or attributes, and the links on the way to them."""
@@ -47,13 +52,18 @@ class NamedByGit(Struct, frozen=True):
 
 
 def work_named_by_git(
-    roots: Sequence[str], git_directories: Iterable[str], user_files: Iterable[str], home: str
+    roots: Sequence[str],
+    git_directories: Sequence[str],
+    user_files: Iterable[str],
+    home: str,
+    also: Iterable[str] = (),
 ) -> NamedByGit:
     """Reads the configuration of the git directories, and the user's own. No path of these contains symbolic links. `home`
-    is what `~` stands for.
+    is what `~` stands for. `also` are the other places that commands may write.
     """
-    directories, user_files = tuple(git_directories), tuple(user_files)
-    writable = (*roots, *directories)
+    directories, roots = tuple(git_directories), tuple(roots)
+    user_files = tuple(_path(file, next(iter(roots), "/"), home) for file in user_files)
+    writable = (*roots, *directories, *also)
     own = [(f"{directory}/config", f"{directory}/config.worktree") for directory in directories]
     configuration = {
         place: None for file in chain(*own) for place in links_and_file(file) if place != file
@@ -63,17 +73,17 @@ def work_named_by_git(
     trees = [(_working_tree(directory),) for directory in directories]
     for files, of_files in (*zip(own, trees, strict=True), (user_files, roots)):
         for file, name, value in settings_with_included(files, home):
-            if _INCLUDES.fullmatch(name):
+            if INCLUDES.fullmatch(name):
                 configuration |= dict.fromkeys(links_and_file(_path(value, os.path.dirname(file), home)))
             elif name == ATTRIBUTES:
                 named = (links_and_file(_path(value, tree, home)) for tree in of_files)
                 configuration |= dict.fromkeys(chain.from_iterable(named))
             elif name not in (WORKTREE, UNREADABLE) and names_program(name, value):
-                words = [value] if name == _HOOKS else _WORD.findall(value)
+                words = [value] if name == _HOOKS else [*paths_in(value, home)]
                 programs |= dict.fromkeys(_path(word, tree, home) for tree in of_files for word in words)
     return NamedByGit(
         tuple(one for one in configuration if is_within_any(one, writable)),
-        tuple(one for one in programs if is_within_any(os.path.realpath(one), writable)),
+        tuple(one for one in programs if leads_into(one, writable)),
     )
 
 
@@ -91,7 +101,7 @@ def read_by_git(user_files: Iterable[str], home: str, outside: Callable[[str], s
         if os.path.isdir(path):
             if name in _DIRECTORIES:
                 yield path
-        elif _INCLUDES.fullmatch(name) or _FILES.fullmatch(name):
+        elif INCLUDES.fullmatch(name) or _FILES.fullmatch(name):
             yield path
 
 
@@ -104,7 +114,7 @@ def settings_with_included(
     for file in pending:
         for name, value in settings(beginning(file)):
             yield file, name, value
-            if _INCLUDES.fullmatch(name) and depths[file] < _MOST_DEEP and len(pending) < _MOST_FILES:
+            if INCLUDES.fullmatch(name) and depths[file] < _MOST_DEEP and len(pending) < _MOST_FILES:
                 # As git does, from the directory of the name, also if that is a link.
                 included = _path(value, os.path.dirname(file), home)
                 if included not in depths:
@@ -152,8 +162,25 @@ def _working_tree(directory: str) -> str:
     return os.path.realpath(f"{directory}/{named[-1]}") if named else os.path.dirname(linked or directory)
 
 
+def paths_in(text: str, home: str, variables: Mapping[str, str] = {}) -> Iterator[str]:
+    """Yields what may be a path in a command or in another value: absolute paths, with `~` and variables replaced, and every
+    word that could be a relative one. A path may have spaces or be quoted, so for each place where one begins there are
+    several, of which the longest may have more behind it.
+    """
+    known = {"HOME": home, **variables}
+    text = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
+    for form in dict.fromkeys((text, _QUOTES.sub("", text))):
+        for begin in _PATH_BEGINS.finditer(form):
+            ends = (one.search(form, begin.start()) for one in _PATH_ENDS)
+            yield from (_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
+        yield from (word for word in _WORD.findall(form) if word[0] not in "/~")
+
+
 def _path(value: str, directory: str, home: str) -> str:
-    return os.path.join(directory, f"{home}{value[1:]}" if value.startswith("~/") else value)
+    """An absolute path as git reads it (git-config(1), pathname)."""
+    if value.startswith("~/"):
+        return f"{home}{value[1:]}"
+    return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)
 
 
 def hooks_in(directory: str) -> list[str]:

@@ -92,6 +92,7 @@ _BASES = (
     "home in a root",
     "closed home",
     "named by git",
+    "named by ssh",
     "settings of agents",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
     *"checkout path editable gitconfig mixed tickets".split(),
@@ -449,11 +450,11 @@ ROWS: tuple[PlaceRow, ...] = (
         source=_SPEC,
     ),
     # `commondir` names another directory from which git reads configuration and hooks, and `gitdir` the working tree of a
-    # linked worktree. Attributes choose filters. `{git}` are also the git directories below `modules` and `worktrees`.
+    # linked worktree. `alternates` names other directories with objects. Attributes choose filters. `{git}` are also the git directories below `modules` and `worktrees`.
     PlaceRow(
         (
             *("{git}/config", "{git}/config.worktree", "{git}/commondir", "{git}/gitdir"),
-            "{git}/info/attributes",
+            *("{git}/info/attributes", "{git}/objects/info/alternates"),
         ),
         _GIT,
         (READ_ONLY, COMPARED),
@@ -465,6 +466,13 @@ ROWS: tuple[PlaceRow, ...] = (
         _OBEYED,
         _USE_GIT,
         source="git-config(1): include.path, includeIf.*.path, core.attributesFile",
+    ),
+    PlaceRow(
+        ("{named by ssh}",),
+        "is ssh's configuration: what stands there can make ssh run programs",
+        _OBEYED,
+        _ASK_TO_CHANGE,
+        source="ssh_config(5): Include, ProxyCommand, Match exec",
     ),
     PlaceRow(("{git}/hooks",), _GIT, (READ_ONLY, COMPARED, TOLD), source="githooks(5)"),
     *(

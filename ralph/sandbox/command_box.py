@@ -168,7 +168,9 @@ class CommandBox:
         state = next(iter(state_directories(environment, home_directories(environment), None)))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
-        self._read_only_files = GuardedFiles(READ_ONLY, open_roots, guarded, parts.read_only)
+        self._read_only_files = GuardedFiles(
+            READ_ONLY, open_roots, guarded, parts.read_only, writable=plan.write
+        )
         self._protected = ProtectedFiles(
             open_roots, guarded, state, parts.compared, writable=plan.write, all_roots=roots
         )

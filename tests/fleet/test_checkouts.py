@@ -609,7 +609,7 @@ def test_a_full_disk_is_outcome_74(world: World) -> None:
     assert error.value.outcome is Outcome.IO_ERROR
 
 
-@pytest.mark.parametrize("way", ["folder", "cache", "given", "link"])
+@pytest.mark.parametrize("way", ["folder", "cache", "given", "link", "program"])
 def test_a_worker_does_not_begin_where_commands_may_write_the_users_git_configuration(
     tmp_path: Path, way: str
 ) -> None:
@@ -625,11 +625,15 @@ def test_a_worker_does_not_begin_where_commands_may_write_the_users_git_configur
         "cache": home / ".cache/ralph/packages/x",
         "given": tmp_path / "given",
         "link": folder,
+        "program": tmp_path / "given",
     }[way]
     place.mkdir(parents=True, exist_ok=True)
     if way == "link":
         (home / ".gitconfig").unlink()
         (home / ".gitconfig").symlink_to(place / "more")
+    elif way == "program":
+        (place / "more").touch()
+        (home / ".gitconfig").write_text(f'[credential]\n\thelper = "!{place}/more get"\n')
     else:
         (home / ".gitconfig").write_text(f"[include]\n\tpath = {place}/more\n")
     with pytest.raises(CannotError, match="more belongs to your own git configuration"):

@@ -37,6 +37,10 @@ LINKS = {
     "one branch": "ln -sf ../../../../other/.git/refs/heads/main .git/refs/heads/main",
     "its objects": "mv .git/objects ../moved && ln -s ../../moved .git/objects",
     "some of its objects": "mkdir -p ../moved/d && rm -rf .git/objects/0a && ln -s ../../../moved/d .git/objects/0a",
+    "an object": "mkdir -p .git/objects/00 && touch ../moved && ln -sf ../../../../moved .git/objects/00/"
+    + "1" * 38,
+    "packed objects": "touch ../moved && ln -sf ../../../../moved .git/objects/pack/pack-1.pack",
+    "the names of other objects": "touch ../moved && ln -sf ../../../../moved .git/objects/info/alternates",
     "its index": "mv .git/index ../moved && ln -s ../../moved .git/index",
     "the words of a commit": "touch ../moved && ln -sf ../../moved .git/COMMIT_EDITMSG",
     "the words of a commit in its configuration": "ln -sf config .git/COMMIT_EDITMSG",
@@ -113,6 +117,50 @@ def test_a_directory_that_is_not_its_own_is_not_written(tmp_path_factory, name: 
     assert state_of(place) == before
     refused = git_places([str(repository.top)], {}, os.getuid()).refused
     assert bool(refused) == (name in CLAIMS), "the sandbox and git give one answer"
+
+
+BORROWED = {
+    "an absolute path": "echo {0}/other/.git/objects >.git/objects/info/alternates",
+    "a relative path": "printf '# x\\n\\n../../../other/.git/objects' >.git/objects/info/alternates",
+    "a path in quotes": "printf '\"{0}/\\\\157ther/.git/objects\"\\n' >.git/objects/info/alternates",
+    "a link": "ln -s ../other/.git/objects way; echo {0}/work/way >.git/objects/info/alternates",
+    "one that another names": "git clone -q --shared ../other ../third; "
+    "echo {0}/third/.git/objects >.git/objects/info/alternates",
+    "a common directory": "git clone -q --bare . ../work/own; echo {0}/other/.git/objects >own/objects/info/alternates; "
+    "echo ../own >.git/commondir",
+}
+
+
+@every_row("script", [*BORROWED.values()])
+def test_objects_that_commands_may_not_read_are_not_published(tmp_path_factory, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, f"mkdir -p .git/objects/info; {script.format(place)}")
+    repository.write("new")
+    checkout = GitCheckout(
+        *(repository.top, repository.top),
+        plan_file="P",
+        seams=repository.seams(),
+        may_read=lambda path: not path.startswith(f"{place}/other"),
+    )
+    for attempt, act in attempts(checkout).items():
+        with pytest.raises(
+            CheckoutError, match=r"other/\.git/objects, which commands may not read"
+        ) as raised:
+            act()
+        assert raised.value.outcome is Outcome.CONFIG, attempt
+
+
+def test_a_clone_with_a_reference_that_commands_may_read_is_pushed(tmp_path: Path) -> None:
+    repository = made(tmp_path, "git clone -q --reference ../other ../remote.git ../third")
+    third = Repository(tmp_path / "third", tmp_path / "home")
+    assert (third.top / ".git/objects/info/alternates").exists()
+    for name in ("name", "email"):
+        third.git("config", f"user.{name}", "x")
+    third.write("new")
+    checkout = third.checkout()
+    assert checkout.commit("x")
+    assert checkout.push() == 1
+    assert repository.git("--git-dir", "../remote.git", "rev-parse", "main") == third.git("rev-parse", "HEAD")
 
 
 @pytest.mark.ordinary_user

@@ -18,6 +18,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
 from tests.git.repositories import CLOCK, Repository
 from tests.processes.one_supervisor import SUPERVISOR
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,6 +85,78 @@ def test_the_users_own_settings_in_the_work_run_no_program(
     seams = repository.seams(**variables, XDG_CACHE_HOME=str(tmp_path / "cache"))
     seams = replace(seams, writable=(str(added),))
     assert CheckoutGit(repository.top, seams).settings.dropped_filters == {"evil"}
+
+
+# What the user's configuration names: `{0}` is a directory that commands may write, `{1}` another one. The link `{1}/way`
+# leads to a file in the former. The second value says whether an agent decides about the program.
+VALUES = {
+    "a path": ("{0}/clean", True),
+    "an argument": ("{1}/clean --rules {0}/rules", True),
+    "in a script": ("!f() {{ exec '{0}/clean'; }}; f", True),
+    "behind an option": ("clean -F{0}/rules", True),
+    "with spaces": ('\\"{0}/my programs/clean\\" %f', True),
+    "with escapes": ("{0}/my\\\\ programs/clean", True),
+    "by a link": ("{1}/way", True),
+    "by a quoted link": ("'{1}/way' %f", True),
+    "of the home": ("~/added/clean", True),
+    "by a variable": ("$HOME/added/clean", True),
+    "by a quoted variable": ('sh \\"${{HOME}}\\"/added/clean', True),
+    "up and down": ("{1}/../added/clean", True),
+    "in the work": ("sh tools/clean", True),
+    "a script of the work": ("python3 clean.py", True),
+    "elsewhere": ("{1}/clean", False),
+    "on PATH": ("clean -- %f", False),
+    "an expression": ("sed s/tools/x/ -e '/b/d'", False),
+    "LFS": ("git-lfs clean -- %f", False),
+}
+
+
+@every_row(("value", "is_agents"), [*VALUES.values()])
+def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_run(
+    tmp_path_factory, value: str, *, is_agents: bool
+) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = Repository.empty(place / "work", place / "home")
+    added, other = place / "home/added", place / "home/other"
+    added.mkdir()
+    other.mkdir()
+    (other / "way").symlink_to(added / "clean")
+    (other / "clean").touch()
+    for name in ("tools/clean", "clean.py", "clean"):
+        repository.write(name)
+    text = f'[filter "mine"]\n\tclean = "{value.format(added, other)}"\n'
+    (place / "home/.gitconfig").write_text(text)
+    git = CheckoutGit(repository.top, replace(repository.seams(), writable=(str(added),)))
+    assert git.settings.dropped_filters == ({"mine"} if is_agents else set())
+    assert git.settings.left_out == (("filter.mine.clean",) if is_agents else ())
+
+
+@every_row("name", "GIT_ASKPASS GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND SSH_ASKPASS GIT_TRACE".split())
+def test_a_variable_that_names_what_an_agent_can_write_is_left_out(tmp_path_factory, name: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = Repository.empty(place / "work", place / "home")
+    (place / "other").mkdir()
+    (place / "other/x").touch()
+    for value, is_kept in ((f"{place}/added/x -v", False), (f"{place}/other/x -v", True), ("./x", False)):
+        repository.write("x")
+        seams = replace(repository.seams(**{name: value}), writable=(f"{place}/added",))
+        git = CheckoutGit(repository.top, seams)
+        assert (git.environment.get(name) == value) is is_kept
+        assert git.settings.left_out == (() if is_kept else (name,))
+
+
+@pytest.mark.parametrize("target", ["normal", "event", "perf"])
+def test_no_configuration_makes_git_write_a_trace(
+    repository: Repository, tmp_path: Path, target: str
+) -> None:
+    trace, file = tmp_path / "trace", tmp_path / "home/.gitconfig"
+    file.write_text(f"[trace2]\n\t{target}Target = {trace}\n")
+    CheckoutGit(repository.top, repository.seams())
+    assert not trace.exists()
+    trace.touch()
+    variable = f"GIT_TRACE2_{target.upper()}".removesuffix("_NORMAL")
+    CheckoutGit(repository.top, repository.seams(**{variable: str(trace)}))
+    assert trace.stat().st_size, "the user's own environment decides"
 
 
 def test_after_a_call_that_did_not_end_local_calls_have_three_seconds_for_a_minute(

@@ -7,17 +7,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ralph.places import gather
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import Repository, cloned, committed
 from tests.git.test_planted_programs import program
-from tests.places.test_one_table import LEVELS, tools_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.places.test_one_table import LEVELS, tools_in, tools_of
 
 # The checkout has the submodules `part` and `a/b` and the linked worktree `../linked`. $P is a program that leaves a mark.
 ATTACKS = {
@@ -177,6 +175,77 @@ def test_the_users_own_configuration_in_the_work_is_guarded(
     for tools in tools_of(repository, level):
         tools.call("Bash", {"command": f"git config -f own/git.conf core.fsmonitor {planted}"})
     assert marks_of_status(repository) == []
+
+
+# The user's configuration of git leads to `{given}/own.conf` in a place of sandbox.write, or in the work. The environment says
+# so, or the text of `~/.gitconfig`, or it is a link.
+ELSEWHERE: dict[str, tuple[str, dict[str, str], str]] = {
+    "an include": ("[include]\n\tpath = {given}/own.conf\n", {}, "{given}/own.conf"),
+    "a link": ("", {}, "{given}/own.conf"),
+    "the directory of the configuration": ("", {"XDG_CONFIG_HOME": "{given}"}, "{given}/git/config"),
+    "a variable": (
+        "[core]\n",
+        {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "Include.Path",
+            "GIT_CONFIG_VALUE_0": "~/given/own.conf",
+        },
+        "{given}/own.conf",
+    ),
+    "a relative path": ("[core]\n", {"GIT_CONFIG_GLOBAL": "global.conf"}, "{work}/global.conf"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("way", ELSEWHERE)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_users_own_configuration_is_guarded_wherever_commands_may_write(
+    repository: Repository, level: str, way: str, is_there: bool
+) -> None:
+    home, work = repository.top.parent, repository.top
+    planted = program(home / "planted", home / "marks")
+    given = home / "given"
+    (given / "git").mkdir(parents=True)
+    text, variables, name = ELSEWHERE[way]
+    file = Path(name.format(given=given, work=work))
+    if is_there:
+        file.write_text("[core]\n\tabbrev = 12\n")
+    (home / ".gitconfig").unlink()
+    if text:
+        (home / ".gitconfig").write_text(text.format(given=given))
+    else:
+        (home / ".gitconfig").symlink_to(file)
+    repository.environment |= {key: value.format(given=given) for key, value in variables.items()}
+    wanted = SandboxSettings(write=(str(given),))
+    for tools in tools_in(work, repository.environment, level, wanted):
+        tools.call("Bash", {"command": f"printf '[core]\n\tfsmonitor = {planted}\n' >{file}"})
+        moved = f"mv {given} {home}/x; mv {given}/git {given}/x && mkdir {given}/git"
+        tools.call("Bash", {"command": f"{moved}; printf '[core]\n\tfsmonitor = {planted}\n' >{file}"})
+    assert marks_of_status(repository) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("directory", [".git", ".git/modules/part", ".git/modules/a/b"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_no_command_says_from_where_git_borrows_objects(
+    repository: Repository, level: str, directory: str, is_there: bool
+) -> None:
+    other = repository.top.parent / "source/.git/objects"
+    objects = repository.top / directory / "objects"
+    file = objects / "info/alternates"
+    file.parent.mkdir(exist_ok=True)
+    if is_there:
+        file.write_text("# mine\n")
+    for tools in tools_of(repository, level):
+        ordinary = "git commit -q --allow-empty -m x && git gc -q && git repack -adq && echo fine"
+        assert "fine" in tools.call("Bash", {"command": ordinary}).content
+        for script in (
+            f"echo {other} >{file}",
+            f"rm -rf {objects}/info; mkdir {objects}/info; echo {other} >{file}",
+            f"cp -r {objects} x; mv {objects} y; echo {other} >x/info/alternates; mv x {objects}",
+        ):
+            tools.call("Bash", {"command": script})
+            assert (file.read_text() if file.exists() else "") == ("# mine\n" if is_there else "")
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -16,7 +16,7 @@ from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from subprocess import Popen
 
@@ -37,13 +37,15 @@ def open_checkout(
     warn: Callable[[str], None] = lambda _text: None,
     start: Callable[..., Popen[bytes]] = start_process,
     redactor: Redactor | None = None,
+    may_read: Callable[[str], bool] = lambda _path: True,
 ) -> GitCheckout | PlainDirectory:
     """Finds the checkout that contains `directory`, which must be the working directory. Runs no git.
 
     `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
     absolute paths of other directories where the agent may write. `search` says where ripgrep may lie. `warn` tells the user
     which files are compared less exactly, and what a commit leaves out. `start` starts ripgrep, which lists the files if the
-    directory is not under git. `redactor` finds the secrets in commits.
+    directory is not under git. `redactor` finds the secrets in commits. `may_read` is
+    as in `GitCheckout`.
     """
     top = repository_top(directory)
     if top is None:
@@ -65,6 +67,7 @@ def open_checkout(
         writable=writable,
         warn=warn,
         redactor=redactor,
+        may_read=may_read,
     )
 
 
@@ -89,7 +92,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     checkout.refuse_detached(status)
     notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
     if pushes:
-        _refuse_useless_remote(checkout.push_of(git, status))
+        _refuse_useless_remote(checkout.push_of(git, status), _about_settings(git))
     uncommitted = [entry.path for entry in checkout.uncommitted(status)]
     if commits and uncommitted:
         verb = "is" if len(uncommitted) == 1 else "are"
@@ -115,16 +118,17 @@ def _about_settings(git: CheckoutGit) -> list[str]:
         return []
     names = ", ".join(git.settings.left_out)
     sentence = (
-        f"ralph's own git calls do not follow {names} of the repository's configuration, as an agent can write it; "
-        "set it by git config --global where it is needed"
+        f"ralph's own git calls do not follow {names}: an agent can write where it stands, or what it names; where it is "
+        "needed, set it by git config --global, and keep what it names where commands may not write"
     )
     return [sentence]
 
 
-def _refuse_useless_remote(push: Push) -> None:
+def _refuse_useless_remote(push: Push, notices: Iterable[str]) -> None:
     try:
         push.try_out()
     except CheckoutError as error:
         target = push.target
         problem = f"remote {target.remote} does not take branch {target.branch}: {error}; {target.advice}"
+        problem = "; ".join((problem, *notices))
         raise CheckoutError(problem, error.outcome) from None

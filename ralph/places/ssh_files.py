@@ -1,0 +1,103 @@
+# os.path instead of pathlib: these are strings throughout.
+# ruff: noqa: PTH111, PTH118, PTH120, PTH207
+"""Finds the configuration files that ssh reads, and what it runs because of them (ssh_config(5)). It runs no program."""
+
+from __future__ import annotations
+
+import os
+import re
+from glob import iglob
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ralph.machine.own_process import way_to
+from ralph.machine.repository import beginning_of, is_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_SYSTEM = "/etc/ssh"
+_OPTION = re.compile(r"(?:^|\s)-F\s*[\"']?([^\s\"']+)")
+_LINE = re.compile(r"^[ \t]*(\w+)(?:[ \t]*=[ \t]*|[ \t]+)(.+)$", re.MULTILINE)
+_WORD = re.compile(r'"([^"]*)"|(\S+)')
+_PATTERN = re.compile(r"[*?\[]")
+# Programs, libraries, and files that say which hosts are believed.
+_USES = frozenset(
+    """
+    proxycommand localcommand knownhostscommand match pkcs11provider securitykeyprovider xauthlocation userknownhostsfile
+    globalknownhostsfile
+    """.split()
+)
+_MOST_FILES = 1_000
+
+
+def ssh_files(commands: Iterable[str], homes: Sequence[str]) -> tuple[str, ...]:
+    """The files that ssh reads if it is started by one of `commands`, and the directories in which patterns look for some.
+    Neither need exist. A file after `-F` stands for the usual ones. None of the commands stands for plain `ssh`.
+    """
+    named = [found[1] for command in commands for found in _OPTION.finditer(command)]
+    usual = [*(f"{home}/.ssh/config" for home in homes), f"{_SYSTEM}/ssh_config"]
+    pending = [(_absolute(file, "/", homes), True) for file in named or usual if file != "none"]
+    known = {file for file, _ in pending}
+    for file, is_file in pending:
+        # Relative paths are relative to the directory of the user's or of the system's configuration.
+        directory = _SYSTEM if is_within(file, _SYSTEM) else f"{next(iter(homes), '')}/.ssh"
+        for name, value in _settings(file) if is_file and len(known) < _MOST_FILES else ():
+            for quoted, word in _WORD.findall(value) if name == "include" else ():
+                path = _absolute(quoted or word, directory, homes)
+                pattern = _PATTERN.search(path)
+                found = [(path, True)]
+                if pattern:
+                    found = [(os.path.dirname(path[: pattern.start() + 1]), False)]
+                    found += [(one, True) for one in islice(iglob(path), _MOST_FILES)]
+                pending += (one for one in found if one[0] not in known)
+                known.update(one for one, _ in found)
+    return tuple(file for file, _ in pending)
+
+
+def used_by_ssh(file: str) -> Iterator[str]:
+    """Yields the values of a configuration file that name programs, libraries or hosts to believe."""
+    return (value for name, value in _settings(file) if name in _USES)
+
+
+def ssh_files_of_agents(
+    commands: Iterable[str], places: Sequence[str], homes: Sequence[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields those of `ssh_files` to which the way leads through places that commands may write, each with the parts of the way
+    there: links, a file or a directory. `~/.ssh` in such a place is closed to commands all the same, unless it is or has such a
+    place itself.
+    """
+    closed = [f"{os.path.realpath(home)}/.ssh" for home in homes]
+
+    def is_agents(place: str) -> bool:
+        return any(
+            one != os.sep
+            and is_within(place, one)
+            and not any(
+                kept != one and is_within(kept, one) and (place == one or is_within(place, kept))
+                for kept in closed
+            )
+            for one in places
+        )
+
+    for file in ssh_files(commands, homes):
+        links, last, is_open = [], "/", False
+        try:
+            for place, is_link, _ in way_to(file):
+                last, is_open = place, is_open or is_agents(place)
+                links += [place] if is_link else []
+        except OSError:  # more links than the system follows
+            is_open = True
+        if is_open:
+            yield file, [one for one in dict.fromkeys((*links, last)) if is_agents(one) and one not in places]
+
+
+def _settings(file: str) -> Iterator[tuple[str, str]]:
+    text = os.fsdecode(beginning_of(file))
+    return ((name.lower(), value) for name, value in _LINE.findall(text))
+
+
+def _absolute(path: str, directory: str, homes: Sequence[str]) -> str:
+    if path.startswith(("~/", "%d/")):
+        path = f"{next(iter(homes), '')}/{path[2:].lstrip('/')}"
+    return os.path.join(directory, os.path.expanduser(path) if path.startswith("~") else path)
