@@ -37,6 +37,7 @@ from ralph.pages.excerpts import size_in_html
 from ralph.pages.night import ChangedFile, Commit, FileDiff
 from ralph.pages.works import GitFacts
 from ralph.places.gather import gather_places
+from ralph.places.git_places import borrowed_objects
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.shortage import ShortageError
 
@@ -170,10 +171,19 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
+            self._refuse_borrowed(str(top))
             seams = replace(self._seams, writable=question.writable)
             return self._asked(CheckoutGit(top, seams, FOR_ALL), question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
+
+    def _refuse_borrowed(self, top: str) -> None:
+        """Raises CheckoutError if git would read objects that the work may not read."""
+        borrowed = dict(borrowed_objects(top))
+        places = gather_places((top,), self._environment) if borrowed else None
+        for path, leading in borrowed.items():
+            if places is not None and places.why_not_read(path) is not None:
+                raise CheckoutError(f"{leading} leads to objects in {path}, which must not be read")
 
     def _asked(self, git: CheckoutGit, question: GitQuestion) -> GitFacts:
         notes: list[str] = []

@@ -151,12 +151,14 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
 
 
 def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
-    """Yields each directory from which the checkout at `top` borrows objects (gitrepository-layout(5), objects/info/alternates),
-    without symbolic links, and the file that names it. Git reads objects there as if they were the checkout's.
+    """Yields each path, without symbolic links, where git finds objects of the checkout at `top` although it does not lie in the
+    checkout's own directories of objects, and what leads there: a symbolic link, or the file `alternates`
+    (gitrepository-layout(5)).
     """
     pending = [f"{os.path.realpath(path)}/objects" for path, _ in _claimed_by_checkout(top, ())]
     known = {*pending}
     for objects in pending:
+        yield from ((os.path.realpath(link), link) for link in _links_in(objects))
         file = f"{objects}/info/alternates"
         for line in os.fsdecode(beginning_of(file)).splitlines():
             real = os.path.realpath(os.path.join(objects, _unquoted(line)))
@@ -164,6 +166,18 @@ def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
                 known.add(real)
                 pending.append(real)
                 yield real, file
+
+
+def _links_in(path: str) -> Iterator[str]:
+    """Yields the symbolic links below a path, and the path itself if it is one."""
+    if os.path.islink(path):
+        yield path
+    with suppress(OSError), os.scandir(path) as listing:
+        for entry in listing:
+            if entry.is_symlink():
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False):
+                yield from _links_in(entry.path)
 
 
 def _unquoted(line: str) -> str:

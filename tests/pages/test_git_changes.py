@@ -97,6 +97,30 @@ def test_git_runs_no_program_that_the_repository_names(repository, tmp_path) -> 
     assert ("a.txt", False) in {(file.path, file.is_committed) for file in facts.files}
 
 
+@pytest.mark.parametrize("way", ["alternates", "links"])
+def test_a_page_shows_no_objects_of_another_repository_that_must_not_be_read(
+    repository, tmp_path, way
+) -> None:
+    private = committed(tmp_path / "home/private", tmp_path / "home")
+    private.write("plan.txt", "the plan\n")
+    other, objects = private.commit_all(), repository.top / ".git/objects"
+    if way == "alternates":
+        (objects / "info").mkdir(exist_ok=True)
+        (objects / "info/alternates").write_text(f"{private.top}/.git/objects\n")
+    else:
+        for file in (private.top / ".git/objects").glob("??/*"):
+            (objects / file.parent.name).mkdir(exist_ok=True)
+            if not (objects / file.parent.name / file.name).exists():
+                (objects / file.parent.name / file.name).symlink_to(file)
+    before = repository.git("rev-parse", "HEAD")
+    repository.git("update-ref", "refs/heads/main", other)
+    for environment, is_shown in ((repository.environment, False), ({"HOME": str(tmp_path / "x")}, True)):
+        reader = GitReader(repository.seams(), Excerpts(Redactor()), environment=environment)
+        facts = reader.facts(asked(repository, CommitRange(1, before, other)))
+        assert ("the plan" in str(facts)) is is_shown
+        assert any("must not be read" in note for note in facts.notes) is not is_shown
+
+
 def test_a_repository_without_its_first_commit_and_one_without_any_are_told(repository, tmp_path) -> None:
     first = repository.git("rev-parse", "HEAD")
     facts = told(repository, CommitRange(1, "", first))
