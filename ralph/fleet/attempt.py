@@ -26,7 +26,7 @@ from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wai
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.locks import LockState
 from ralph.fleet.rows import Kept
-from ralph.fleet.undelivered import BUNDLE, KeptWork, write_work
+from ralph.fleet.undelivered import BUNDLE, CHECKOUT, KeptWork
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
@@ -68,8 +68,6 @@ _PUSHES = 5
 _MOST_RESULT_CHARS = 20_000
 _BEGINS_ANEW = {0, 1, 2, 4}
 """After these exit codes a retried job begins anew. After all others it resumes its session."""
-_LOOK_FOR_ROOM_S = 5.0
-"""How often work that finds no room on the disk looks again."""
 _BUDGET_DELAY_S = 15.0
 """A job that waits for what running jobs have reserved of the budget looks again after this time."""
 
@@ -154,7 +152,6 @@ class Takeup:
         self.taken = taken
         self._stop: Stop | None = None
         self._stopping = threading.Lock()
-        self._stopped = threading.Event()
         harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
         safe = without_unsafe_loads(harmless, search_outside(harmless, (worker.folder,)))
         self._supervisor = CommandSupervisor(safe, most_processes=0)
@@ -173,6 +170,9 @@ class Takeup:
         self._ended: ProcessEnd | None = None
         """How the job's process ended."""
         self._kept = taken.kept
+        self._place = worker.undelivered.place_of(
+            taken.set_name, taken.id, taken.generation, worker.folder.name
+        )
         self._is_left = False
         """Whether the job's files stay where they are, because they could not be kept."""
         self._next_checkpoint = 0.0
@@ -188,7 +188,6 @@ class Takeup:
                 return
             self._stop = why
             has_begun = self._process is not None
-        self._stopped.set()
         if why is not Stop.DRAINED or not has_begun:
             self._calls.stop()
         self._stop_process()
@@ -315,7 +314,7 @@ class Takeup:
     def _checked_out(self, job: Job) -> JobCheckout:
         taken, worker = self.taken, self._worker
         saved = worker.ask(lambda: worker.store.checkpoint(taken.set_name, taken.id))
-        directory, branch = self._folder / "checkout", branch_of(job)
+        directory, branch = self._folder / CHECKOUT, branch_of(job)
         if saved is not None and saved.commit is not None and saved.ref is not None:
             checkout = self._repositories.restore(job.repository, saved.ref, saved.commit, directory, branch)
             self._last_commit = saved.commit
@@ -536,21 +535,22 @@ class Takeup:
         taken, worker = self.taken, self._worker
         if self._stop is Stop.LOST:
             raise LostError
+        self._move()
+        checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped
-        place = worker.undelivered.place_of(taken.set_name, taken.id, taken.generation)
         kept = Kept(
             set_name=taken.set_name,
             job=taken.id,
             generation=taken.generation,
             place=worker.undelivered.identity(),
             machine=worker.machine,
-            path=str(place / BUNDLE),
+            path=str(self._place / BUNDLE),
             tries=1,
         )
         if not worker.waiting.stop.is_set():
             self._told_if_there(lambda: worker.store.keep(taken, kept))
         if not self._bundled(job, checkout, decision):
-            kept = replace(kept, path=str(place))
+            kept = replace(kept, path=str(self._place))
         self._kept = kept
         if isinstance(error, (StoreError, WaitStoppedError)):
             raise error  # the next worker of this machine records it
@@ -583,39 +583,28 @@ class Takeup:
         """Whether the error says that the store is away, or refuses."""
         return away_reason(error) is not None or refusal_of(self._worker.waiting.database, error) is not None
 
-    def _bundled(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> bool:
-        """Writes the bundle, and waits for room on the disk. Returns False if the whole checkout was moved instead: git
-        cannot bundle it, or there is no room and the worker is told to stop.
-        """
-        taken, worker, is_told = self.taken, self._worker, False
-        while True:
-            try:
-                self._write_bundle(job, checkout, decision)
-            except (CheckoutError, OSError) as error:
-                is_full = isinstance(error, OSError) or error.outcome is Outcome.IO_ERROR
-                if not is_full or self._stop is not None:
-                    self._move()
-                    return False
-                if not is_told:
-                    is_told = True
-                    reason = f"{worker.machine} has no room to keep its work: {error}"
-                    worker.tell(f"{taken.set_name}/{taken.id}: {reason}")
-                    self._told_if_there(functools.partial(worker.store.note, taken, reason))
-            else:
-                return True
-            self._stopped.wait(_LOOK_FOR_ROOM_S)
-
     def _move(self) -> None:
-        """Moves the whole checkout to the kept work. Raises OSError, and then leaves it where nothing removes it."""
-        taken = self.taken
+        """Moves the takeup's folder to the kept work. Raises OSError, and then leaves it where nothing removes it."""
         try:
-            self._worker.undelivered.move(self._folder, taken.set_name, taken.id, taken.generation)
+            self._worker.undelivered.move(self._folder, self._place)
         except OSError as error:
             self._is_left = True
-            left = self._folder.with_name(f"{taken.id}.{taken.generation}{LEFT_SUFFIX}")
+            left = self._folder.with_name(f"{self.taken.id}.{self.taken.generation}{LEFT_SUFFIX}")
             with suppress(OSError):  # a disk of which nothing can be removed either
                 left = self._folder.rename(left)
             raise OSError(error.errno, f"{error.strerror}; its files stay here", str(left)) from error
+
+    def _bundled(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> bool:
+        """Writes the bundle. Returns False if the whole checkout stays instead, because git cannot bundle it or the disk is
+        full.
+        """
+        try:
+            self._write_bundle(job, checkout, decision)
+        except (CheckoutError, OSError) as error:
+            name = f"{self.taken.set_name}/{self.taken.id}"
+            self._worker.tell(f"{name}: its checkout is kept as it is, because it cannot be bundled: {error}")
+            return False
+        return True
 
     def _write_bundle(self, job: Job, checkout: JobCheckout, decision: Again | Final) -> None:
         taken, commits = self.taken, {}
@@ -626,7 +615,7 @@ class Takeup:
             commits[f"refs/heads/{branch_of(job)}"] = commit
         if ending is None or ending.exit_code not in _BEGINS_ANEW:
             with suppress(TooLargeError):  # then it begins anew
-                state = pack_state(self._folder / "state", MOST_STATE_BYTES)
+                state = pack_state(self._place / "state", MOST_STATE_BYTES)
                 made = checkout.snapshot(self._last_commit, f"Checkpoint of {taken.set_name}/{taken.id}")
                 checkpoint = made.commit if made is not None else self._last_commit
         if checkpoint is not None:
@@ -644,23 +633,21 @@ class Takeup:
             result=self._worker.redact(self._ended.result if self._ended else "")[:_MOST_RESULT_CHARS],
         )
         write = functools.partial(checkout.bundle, commits, base) if commits else None
-        self._worker.undelivered.keep(work, self._folder / "kept", state=state, write=write)
+        self._worker.undelivered.keep(work, self._place, state=state, write=write)
 
     def _deliver_kept(self, job: Job, kept: Kept) -> None:
         """Delivers what this machine keeps of the job, and asks no model."""
         undelivered = self._worker.undelivered
-        place = undelivered.place_of(kept.set_name, kept.job, kept.generation)
-        work = undelivered.work_at(kept.set_name, kept.job, kept.generation)
-        if work is None and (place / "checkout").is_dir():
+        place = undelivered.place_at(kept)
+        work = undelivered.work_at(place)
+        if work is None and (place / CHECKOUT).is_dir():
             work = self._bundled_later(job, kept, place)
         if work is None:
             self._kept = None
-            return self._plan(
-                ProcessEnd(exit_code=128 + 9),
-                Again(0.0, f"its worker was killed before {kept.path} was written"),
-            )
+            reason = f"nothing is at {place}: its worker was killed before, or it was removed"
+            return self._end(Outcome.API_UNAVAILABLE, reason)
         bundle = place / BUNDLE if work.commit or work.checkpoint else None
-        checkout = self._repositories.unbundle(job.repository, bundle, work.base, self._folder / "checkout")
+        checkout = self._repositories.unbundle(job.repository, bundle, work.base, self._folder / CHECKOUT)
         decision = work.ending
         goes_on = decision is None or (kept.is_retried and decision.exit_code != 0)
         state = undelivered.state_at(place)
@@ -695,7 +682,7 @@ class Takeup:
         """Makes the bundle of a checkout that was moved to `place`. The job resumes its session, which knows its end."""
         if (base := self.taken.base) is None:
             return None
-        checkout = self._repositories.reopen(job.repository, place / "checkout", base)
+        checkout = self._repositories.reopen(job.repository, place / CHECKOUT, base)
         made = checkout.snapshot(None, f"Checkpoint of {kept.set_name}/{kept.job}")
         checkpoint = None if made is None else made.commit
         work = KeptWork(
@@ -712,7 +699,8 @@ class Takeup:
         )
         ref = checkpoint_ref(kept.job, self.taken.attempt)
         write = None if checkpoint is None else functools.partial(checkout.bundle, {ref: checkpoint}, base)
-        write_work(work, place, state=pack_state(place / "state", MOST_STATE_BYTES), write=write)
+        state = pack_state(place / "state", MOST_STATE_BYTES)
+        self._worker.undelivered.keep(work, place, state=state, write=write)
         return work
 
     def _pushed(

@@ -248,27 +248,29 @@ class Repositories:
         checkout.write_files(commit, branch)
         return checkout
 
-    def reopen(self, repository: str, directory: Path, commit: str) -> JobCheckout:
-        """The checkout that `check_out` made in an earlier process. `commit` is the commit that HEAD was then. Raises
-        CheckoutError and Interrupted.
+    def reopen(self, repository: str, directory: Path, base: str) -> JobCheckout:
+        """The checkout that `check_out` made in an earlier process. `base` is the commit that HEAD was then, and is fetched
+        if this machine does not have it any more. Raises CheckoutError and Interrupted.
         """
-        checkout = JobCheckout(self._mirror(repository), directory, commit)
+        checkout = JobCheckout(self._mirror_with(repository, base), directory, base)
         checkout.forget_index()
         return checkout
 
     def unbundle(self, repository: str, bundle: Path | None, base: str, directory: Path) -> JobCheckout:
         """A checkout without files, with the commits of a bundle that `JobCheckout.bundle` wrote. None stands for no
-        commits. `base` is as there, and is fetched if this machine does not have it any more. Raises CheckoutError and
-        Interrupted.
+        commits. `base` is as in `reopen`. Raises BadStateError, CheckoutError and Interrupted.
         """
-        git = self._mirror(repository)
-        with self._locked(git.directory) as held:
-            if git.resolved(base) is None:
-                _fetch(git, (), held)
-                _commit_of(git, base, held)
-        checkout = JobCheckout(git, directory, base)
+        checkout = JobCheckout(self._mirror_with(repository, base), directory, base)
         checkout.take_bundle(bundle)
         return checkout
+
+    def _mirror_with(self, repository: str, commit: str) -> WorkerGit:
+        git = self._mirror(repository)
+        with self._locked(git.directory) as held:
+            if git.resolved(commit) is None:
+                _fetch(git, (), held)
+                _commit_of(git, commit, held)
+        return git
 
     def restore(
         self, repository: str, checkpoint_ref: str, commit: str, directory: Path, branch: str
@@ -427,18 +429,22 @@ class JobCheckout:
         """`Repositories` makes checkouts. `directory` is the checkout, where the agent works. `seen` maps refs of
         checkpoints to the commits at the remote.
         """
-        self.directory = directory
+        self._mirror = mirror
+        self.move_to(directory)
         self.objects = mirror.directory / "objects"
         """The objects that the checkout borrows."""
         self.commit = commit
         """The commit that HEAD was when this checkout was made."""
-        self._mirror = mirror
-        self._own = directory.parent / "git"
         self._seen = dict(seen or {})
         self._index_head = commit
         self._taken = commit
         self._carried: dict[bytes, int] = {}
         """The sizes of the files in the index that the commit of HEAD lacks."""
+
+    def move_to(self, directory: Path) -> None:
+        """From now on, the checkout is at `directory`, and the worker's own git directory beside it."""
+        self.directory = directory
+        self._own = directory.parent / "git"
 
     def _git(self, **variables: str) -> WorkerGit:
         """Git with the worker's own git directory, whatever the checkout says."""

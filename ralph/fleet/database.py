@@ -58,7 +58,9 @@ CONNECT_S = 10
 STATEMENT_S = 30
 """A statement of the fleet's own tables that takes longer is ended: each of them changes few rows."""
 BUSY_S = 30
-"""Longest wait for another writer of the SQLite file. The engine waits as long."""
+"""Longest wait of the engine for another writer of the SQLite file."""
+_OWN_BUSY_S = 2
+"""The same for the fleet's own tables, which `patiently` asks again. In between, a process can be told to stop."""
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 5.0
 
@@ -307,7 +309,7 @@ def make_engine(
         engine = sa.create_engine(
             "sqlite://",
             poolclass=sa.QueuePool,
-            creator=lambda: sqlite3.connect(place, uri=True, timeout=BUSY_S, check_same_thread=False),
+            creator=lambda: sqlite3.connect(place, uri=True, timeout=_OWN_BUSY_S, check_same_thread=False),
         )
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

@@ -367,10 +367,6 @@ class WorkerStore(FleetStore):
         """Records which commit is at the job's branch."""
         return self._set_if_current(taken, commit=commit)
 
-    def note(self, taken: TakeUp, reason: str) -> bool:
-        """Records what a running job waits for."""
-        return self._set_if_current(taken, reason=storable(reason))
-
     def spend(self, taken: TakeUp, cost_usd: float, turns: int) -> bool:
         """Records what the whole job has spent until now. The reservation shrinks by what is new."""
         with self._engine.begin() as c:

@@ -1,6 +1,7 @@
 """Keeps on this machine the work that a git host did not take, until it is delivered or discarded.
 
-Each takeup that left such work has a folder, which is made elsewhere and renamed to its place: it is whole or not there.
+Each takeup that left such work has a folder. It is the takeup's own folder with the checkout, renamed to its place, which
+needs neither room nor time. Then a bundle takes the place of the checkout.
 Nothing here removes a folder because of its age or its size.
 """
 
@@ -8,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
 from contextlib import suppress
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,13 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ralph.fleet.rows import Kept
+
 FOLDER = "undelivered"
-BUNDLE, _RECORD, _STATE = "work.bundle", "record.json", "session"
+BUNDLE, CHECKOUT = "work.bundle", "checkout"
+_RECORD, _STATE = "record.json", "session"
 MOST_BYTES = 1024**3
 """At this size of all that is kept, workers begin no job. It is about what 20 checkpoints of the largest size have, and a
 disk has that much."""
 _MOST_RECORD_BYTES = 1_000_000
 _IDENTITY = "machine"
+_NAME = re.compile(r"([0-9]+)\.([A-Za-z0-9_-]+)")
 
 
 class KeptWork(Struct, frozen=True, kw_only=True):
@@ -89,15 +96,22 @@ class Undelivered:
             for path in self.folder.glob(f"*/*/*/{name}"):
                 with suppress(FileNotFoundError):  # delivered meanwhile
                     size += path.stat().st_size
-        for checkout in self.folder.glob("*/*/*/checkout"):
+        for checkout in self.folder.glob(f"*/*/*/{CHECKOUT}"):
             if checkout not in self._moved:  # it does not change, and may have many files
                 self._moved[checkout] = _size_below(checkout)
             size += self._moved[checkout]
         return size >= MOST_BYTES
 
-    def place_of(self, set_name: str, job: str, generation: int) -> Path:
-        """The folder of the work that a takeup left."""
-        return self.folder / set_name / job / str(generation)
+    def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:
+        """The folder of the work that a takeup left. The executor is in its name, because another store may have a job of
+        the same name.
+        """
+        return self.folder / set_name / job / f"{generation}.{executor}"
+
+    def place_at(self, kept: Kept) -> Path:
+        """The folder of what a store says is kept here. The state directory may have moved since."""
+        path = PurePath(kept.path)
+        return self.folder / kept.set_name / kept.job / (path.parent if path.name == BUNDLE else path).name
 
     def make_room(self, set_name: str, job: str) -> None:
         """Makes the folder for what takeups of a job leave, while the disk has room. Raises OSError."""
@@ -115,33 +129,44 @@ class Undelivered:
             with suppress(OSError):  # it has other work
                 one.rmdir()
 
-    def keep(
-        self, work: KeptWork, new: Path, *, state: bytes | None, write: Callable[[int], None] | None
-    ) -> None:
-        """Keeps the work. `new` is a folder to be made on the same disk. `write` writes the bundle to a descriptor; None if
-        there are no commits. Raises OSError, and what `write` raises.
+    def move(self, folder: Path, place: Path) -> None:
+        """Moves the folder of a takeup to the place of what it left. Needs no room on the disk after `make_room`. Raises
+        OSError.
         """
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o700)
-        write_work(work, new, state=state, write=write)
-        self.move(new, work.set_name, work.job, work.generation)
-
-    def move(self, folder: Path, set_name: str, job: str, generation: int) -> None:
-        """Moves a folder to the place of what a takeup left. Needs no room on the disk after `make_room`."""
-        place = self.place_of(set_name, job, generation)
         folder.rename(place)
         _sync(place.parent)
 
-    def work_at(self, set_name: str, job: str, generation: int) -> KeptWork | None:
-        """The work that a takeup left here. None if there is nothing, or if a whole checkout was moved here. Raises
+    def keep(
+        self, work: KeptWork, place: Path, *, state: bytes | None, write: Callable[[int], None] | None
+    ) -> None:
+        """Writes the files of kept work, the record last, and removes the rest of what was moved to `place`. `write` writes
+        the bundle to a descriptor; None if there are no commits. Raises OSError, and what `write` raises.
+        """
+        new = place / f".{_RECORD}"
+        for path, content in (
+            (place / BUNDLE, write),
+            (place / _STATE, state),
+            (new, msgspec.json.encode(work)),
+        ):
+            if content is not None:
+                write_file(path, content)
+        new.rename(place / _RECORD)
+        _sync(place)
+        for path in place.iterdir():
+            if path.name not in {BUNDLE, _STATE, _RECORD}:
+                with suppress(NotADirectoryError):
+                    shutil.rmtree(path)
+                path.unlink(missing_ok=True)
+
+    def work_at(self, place: Path) -> KeptWork | None:
+        """The work that a takeup left in a folder. None if there is no bundle, but a whole checkout or nothing. Raises
         BadStateError if the record cannot be read.
         """
-        place = self.place_of(set_name, job, generation)
         record = place / _RECORD
         try:
             return msgspec.json.decode(read_regular_file(record, _MOST_RECORD_BYTES), type=KeptWork)
         except FileNotFoundError:
-            if (place / BUNDLE).exists():
+            if (place / BUNDLE).exists() and not (place / CHECKOUT).exists():
                 raise BadStateError(f"{record} is missing") from None
             return None
         except (OSError, ValueError) as error:
@@ -153,26 +178,16 @@ class Undelivered:
             return read_regular_file(place / _STATE, MOST_BYTES)
         return None
 
-    def all(self) -> Iterator[tuple[str, str, int]]:
-        """The set, the job and the generation of all that is kept here, of whichever store."""
+    def all(self) -> Iterator[tuple[Path, int, str]]:
+        """The folder of all that is kept here, of whichever store, with the takeup and the executor that left it."""
         for place in sorted(self.folder.glob("*/*/*")):
-            if place.name.isascii() and place.name.isdecimal():
-                yield place.parts[-3], place.parts[-2], int(place.name)
+            if name := _NAME.fullmatch(place.name):
+                yield place, int(name[1]), name[2]
 
-    def remove(self, set_name: str, job: str, generation: int) -> None:
+    def remove(self, kept: Kept) -> None:
         """Removes what was delivered or discarded."""
-        shutil.rmtree(self.place_of(set_name, job, generation), ignore_errors=True)
-        self.remove_room(set_name, job)
-
-
-def write_work(
-    work: KeptWork, folder: Path, *, state: bytes | None, write: Callable[[int], None] | None
-) -> None:
-    """Writes the files of kept work, the record last. The parameters are those of `Undelivered.keep`."""
-    for name, content in ((BUNDLE, write), (_STATE, state), (_RECORD, msgspec.json.encode(work))):
-        if content is not None:
-            write_file(folder / name, content)
-    _sync(folder)
+        shutil.rmtree(self.place_at(kept), ignore_errors=True)
+        self.remove_room(kept.set_name, kept.job)
 
 
 def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:

@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -307,6 +308,8 @@ class _Slot:
         self._undelivered = Undelivered(database.folder)
         self._limits = SetLimits()
         self._executor = f"{self._machine}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._heard = -1
+        """A pipe with a byte for each signal."""
         self._signals = 0
         self._last_signal_at = -ONE_SIGNAL_S
         self._hard_stop = threading.Event()
@@ -329,7 +332,11 @@ class _Slot:
             # A terminal sends some to all; the supervisor passes them on. The handler here is still the supervisor's.
             signal.signal(number, signal.SIG_IGN)
         end_with_parent(supervisor, signal.SIGKILL)
-        signal.signal(signal.SIGTERM, self._heard)
+        # The main thread may be in a long call of a library, so another one counts the signals.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        self._heard, written = os.pipe()
+        os.set_blocking(written, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         stop_ignoring_ends()  # only a main thread can
         threading.Thread(target=self._watch_signals, daemon=True).start()
@@ -487,12 +494,6 @@ class _Slot:
 
     # --- the main thread
 
-    def _heard(self, _number: int, _frame: object) -> None:
-        now = time.monotonic()
-        if now - self._last_signal_at > ONE_SIGNAL_S:
-            self._signals += 1
-        self._last_signal_at = now
-
     def _look_after(self, worker: Worker, engine: Engine) -> None:
         """Tends the queue until the slot must end. Raises WaitStoppedError then, too."""
         every: dict[Callable[[Worker, Engine], None], float] = {
@@ -611,7 +612,9 @@ class _Slot:
         """Stops the running job when a signal, a loss or a store that cannot be used asks for it. It has a thread of its
         own: the others may be waiting for the store.
         """
-        while not self._hard_stop.wait(_TICK_S / 2):
+        while not self._hard_stop.is_set():
+            if select.select([self._heard], (), (), _TICK_S / 2)[0]:
+                self._count_signals()
             with self._takeup_lock:
                 running, is_busy = self._running, self._is_busy
             if self._lost.is_set() or self._exit_code == _LOST_EXIT:
@@ -637,6 +640,14 @@ class _Slot:
         time.sleep(_HARD_STOP_S)  # the main thread ends the process before, unless the engine's library waits
         os._exit(_LOST_EXIT)
 
+    def _count_signals(self) -> None:
+        """Counts the signals that have come, those of one second as one."""
+        os.read(self._heard, 512)
+        now = time.monotonic()
+        if now - self._last_signal_at > ONE_SIGNAL_S:
+            self._signals += 1
+        self._last_signal_at = now
+
     def _wait_for_takeup(self) -> None:
         """Waits until the running takeup has ended its process."""
         until = time.monotonic() + _HARD_STOP_S / 2
@@ -661,13 +672,12 @@ class _Courier(_Slot):
     def _deliver_all(self, worker: Worker) -> None:
         identity = self._undelivered.identity()
         known = {
-            (one.set_name, one.job, one.generation)
-            for one, *_ in worker.ask(lambda: worker.store.kept_at(identity))
+            self._undelivered.place_at(one) for one, *_ in worker.ask(lambda: worker.store.kept_at(identity))
         }
-        for place in self._undelivered.all():
+        for place, generation, executor in self._undelivered.all():
             if place not in known:
                 try:
-                    worker.ask(functools.partial(self._adopt, worker, identity, *place))
+                    worker.ask(functools.partial(self._adopt, worker, identity, place, generation, executor))
                 except BadStateError as error:
                     self._tell(f"{error}: look at it, and remove it")
         for kept, row, is_due in worker.ask(lambda: worker.store.kept_at(identity)):
@@ -677,7 +687,7 @@ class _Courier(_Slot):
                 )
         for kept, *_ in worker.ask(lambda: worker.store.kept_at(identity)):
             if kept.is_over:
-                self._undelivered.remove(kept.set_name, kept.job, kept.generation)
+                self._undelivered.remove(kept)
                 worker.ask(functools.partial(worker.store.forget, kept))
 
     def _is_free(self, worker: Worker, row: JobRow) -> bool:
@@ -691,13 +701,13 @@ class _Courier(_Slot):
         self._tell(f"{kept.set_name}/{kept.job}: delivering {kept.path}")
         return taken
 
-    def _adopt(self, worker: Worker, identity: str, set_name: str, job: str, generation: int) -> None:
+    def _adopt(self, worker: Worker, identity: str, place: Path, generation: int, executor: str) -> None:
         """Takes what the store does not know as its own, if nobody has taken up the job since."""
-        place = self._undelivered.place_of(set_name, job, generation)
-        work = self._undelivered.work_at(set_name, job, generation)
+        work = self._undelivered.work_at(place)
+        set_name, job = place.parts[-3:-1]
         row = worker.store.job_row(set_name, job)
-        is_current = row is not None and (row.state, row.generation) == (JobState.RUNNING, generation)
-        if row is None or not is_current or (work is not None and work.executor != row.holder):
+        is_running = row is not None and row.state is JobState.RUNNING
+        if row is None or not is_running or (row.generation, row.holder) != (generation, executor):
             self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
         elif self._is_free(worker, row):
             kept = Kept(
@@ -708,7 +718,7 @@ class _Courier(_Slot):
                 machine=self._machine,
                 path=str(place / BUNDLE if work is not None else place),
             )
-            worker.store.adopt(kept, row.holder or "")
+            worker.store.adopt(kept, executor)
 
 
 def _is_ours(row: JobRow, options: WorkOptions) -> bool:
