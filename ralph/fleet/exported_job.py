@@ -87,7 +87,8 @@ class ExportedJob:
         ours = git_environment(environment, job)
         safe = without_unsafe_loads(ours, search_outside(ours, places))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
-        self._calls = GitCalls(ours, self._supervisor, _token(environment), places)
+        self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), places)
+        self._calls = self._new_calls()
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None
         self._made: str | None = None
@@ -172,12 +173,16 @@ class ExportedJob:
         bundle = self._folder / BUNDLE
         try:
             self._deliver(kept, checkout)
-        except CannotError as error:
+        except (CannotError, SignalReceived) as error:
             if self._made is None:
                 raise
+            checkout.use(self._new_calls())  # the former ones may be stopped
             ref = {f"refs/heads/{branch_of(self._job)}": self._made}
             write_file(new := bundle.with_suffix(".new"), partial(checkout.bundle, ref, kept.commit))
             new.replace(bundle)
+            if isinstance(error, SignalReceived):
+                self._say(f"the work is kept in {bundle}\n")
+                raise
             raise CannotError(f"{error}; the work is kept in {bundle}", error.outcome) from None
         bundle.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Job
 from ralph.mock_api import Fault, Turn
 from tests.git.repositories import Repository, cloned
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import KEY
 from tests.program.loop.git_servers import GitServer, bare_git_http_is_there
 from tests.program.model_answers import bash
@@ -86,10 +88,14 @@ def begin(ralph: Ralph, place: Path, server: GitServer) -> Repository:
     return user
 
 
-def do(ralph: Ralph, place: Path, job: Job) -> Finished:
+def words(place: Path, job: Job) -> list[str]:
     file = place / "job.json"
     file.write_bytes(content_of(job))
-    return ralph("fleet", "job", "--set", "night", "--dir", str(place / "jobs"), str(file))
+    return ["fleet", "job", "--set", "night", "--dir", str(place / "jobs"), str(file)]
+
+
+def do(ralph: Ralph, place: Path, job: Job) -> Finished:
+    return ralph(*words(place, job))
 
 
 def job_of(server: GitServer, **values: object) -> Job:
@@ -190,6 +196,28 @@ def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_
     (bundle,) = (place / "jobs").glob("*/a/work.bundle")
     assert (refused.code, str(bundle) in refused.stderr) == (78, True), refused.stderr
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+    hook.unlink()
+    asked = api.request_count
+    ran = do(ralph, place, job_of(server))
+    assert (ran.code, api.request_count, bundle.exists()) == (0, asked, False), ran.stderr
+    assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
+
+
+def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(
+    ralph: Ralph, place: Path, server: GitServer, iterations_of_job
+) -> None:
+    user = begin(ralph, place, server)
+    hook, hangs = place / "origin/remote.git/hooks/pre-receive", place / "hangs"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\n: >{hangs}\nexec sleep 60\n")
+    hook.chmod(0o755)
+    api = iterations_of_job(bash("echo one >one.txt"))
+    stopped = ralph.start(*words(place, job_of(server)))
+    wait_until(hangs.exists)
+    stopped.send_signal(signal.SIGTERM)
+    _, said = stopped.communicate(timeout=PATIENCE_S)
+    (bundle,) = (place / "jobs").glob("*/a/work.bundle")
+    assert (stopped.returncode, str(bundle) in said.decode()) == (143, True), said
     hook.unlink()
     asked = api.request_count
     ran = do(ralph, place, job_of(server))
