@@ -13,7 +13,7 @@ from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
 from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ralph.machine.ripgrep import Record, Ripgrep
     from ralph.tools.search.file_search import SearchPlace
@@ -84,7 +84,8 @@ def _output(
     found = FoundList(
         min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), room.settings.max_output_bytes
     )
-    for entry in _entries(records, query, place, room, has_numbers=arguments.get("-n", True)):
+    has_numbers = arguments.get("-n", True)
+    for entry in _entries(records, search.is_stopped, query, place, room, has_numbers=has_numbers):
         if not found.add(entry):
             break
     failure = None if found.entries or search.is_cut_short else search.failure()
@@ -128,10 +129,16 @@ def _query(arguments: Arguments) -> LineQuery:
 
 
 def _entries(
-    records: Iterable[Record], query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
+    records: Iterable[Record],
+    is_stopped: Callable[[], bool],
+    query: LineQuery,
+    place: SearchPlace,
+    room: ToolRoom,
+    *,
+    has_numbers: bool,
 ) -> Iterator[str]:
-    """Yields the results as lines for the model. Leaves out files that do not match the glob, and files that must not
-    be read.
+    """Yields the results as lines for the model. Leaves out files that do not match the glob, files that must not be read,
+    and, when `is_stopped` says that the time is over, files that were not looked through for secrets.
     """
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     shown_directory = room.shown(place.directory)
@@ -146,7 +153,7 @@ def _entries(
         path = os.fsdecode(name).removeprefix("./")
         if (glob is not None and not glob.matches(path)) or place.hidden.hides(path):
             continue
-        if place.hidden.holds_secret(path, search.is_stopped):
+        if place.hidden.holds_secret(path, is_stopped):
             continue
         path = place.named or path
         if is_apart:
