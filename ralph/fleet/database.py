@@ -60,7 +60,7 @@ STATEMENT_S = 30
 BUSY_S = 30
 """Longest wait of the engine for another writer of the SQLite file."""
 _OWN_BUSY_S = 2
-"""The same for the fleet's own tables, which `patiently` asks again. In between, a process can be told to stop."""
+"""Longest wait for a writer of the fleet's own tables, which `patiently` asks again. In between, a process can be told to stop."""
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 5.0
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.loop.record import RecordError
 from tests.patience import wait_until
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
@@ -102,5 +103,5 @@ def test_a_signal_among_rules_without_end_is_answered_and_not_after_them(ralph) 
 def started(ralph) -> bool:
     try:
         return bool(loop_record(ralph)["started_at"])
-    except OSError:
+    except RecordError:  # there is none yet
         return False
