@@ -4,6 +4,8 @@ have changed. `tests/sandbox/test_planted_for_git.py` tries to plant into the fi
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -146,6 +148,17 @@ def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: 
     assert {one for one in found.configuration if not one.endswith("ring")} == {f"{top}/one", f"{top}/two"}
     assert changed_by_run([top], time.time() - 100, repository.environment) == ""
     assert named_in([str(tmp_path / "none")], [], repository.environment) == NamedByGit()
+
+
+def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:
+        pytest.skip("this user has no name")
+    (tmp_path / ".gitconfig").write_text(f"[include]\n\tpath = ~{user.pw_name}/x/shared\n")
+    home = os.path.realpath(user.pw_dir)
+    found = named_in([str(tmp_path / "work")], [], {"HOME": str(tmp_path)}, (f"{home}/x",))
+    assert found.configuration == (f"{home}/x/shared",)
 
 
 @pytest.mark.parametrize("tool", ["Write", "Edit"])
