@@ -766,8 +766,8 @@ MUTANTS = (
     Mutant(
         "git-runs-what-an-agent-can-write",
         "a program of the user's configuration does not run if commands may write it",
-        "is_theirs = known[origin] or (scope not in _OF_THE_REPOSITORY and names_writable(value))",
-        "is_theirs = known[origin]",
+        "whose = _OF_AGENTS if names_writable(value) else _LOCAL if known[origin] else scope",
+        "whose = _LOCAL if known[origin] else scope",
         GIT,
     ),
     Mutant(

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import Git
 from ralph.git.settings import ALWAYS, LIST
+from ralph.machine.own_programs import replaceable_programs
 from ralph.places.gather import home_directories
 from ralph.places.git_places import foreign_directories
 from ralph.places.ssh_files import ssh_files, ssh_files_of_agents, used_by_ssh
@@ -88,6 +89,9 @@ def _refuse_unsafe_ssh(git: Git) -> None:
     ]
     commands = [environment["GIT_SSH_COMMAND"]] if "GIT_SSH_COMMAND" in environment else named[-1:]
     homes = home_directories(environment)
+    for program in replaceable_programs(git.agents_places):
+        if os.path.basename(program) == "ssh":  # noqa: PTH119 - strings throughout
+            raise CheckoutError(f"commands may write what {program} leads to: keep it where they may not")
     advice = "keep it where commands may not write, or let ssh do without it (GIT_SSH_COMMAND='ssh -F none')"
     for file, _ in ssh_files_of_agents(commands, git.agents_places.roots, homes):
         raise CheckoutError(f"commands may write {file}, where ssh finds what to run: {advice}")

@@ -21,7 +21,13 @@ from ralph.git.blocking_files import blocking_file
 from ralph.git.settings import ALWAYS, LIST, GitSettings, settings_from
 from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
-from ralph.machine.own_programs import own_program, search_outside, trusted_directories, without_unsafe_loads
+from ralph.machine.own_programs import (
+    own_program,
+    replaceable_programs,
+    search_outside,
+    trusted_directories,
+    without_unsafe_loads,
+)
 from ralph.machine.planted_link import leads_into
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import git_directory
@@ -285,10 +291,12 @@ def _leads_to_agents(path: str, search: ProgramSearch) -> bool:
 
 
 def _names_agents(value: str, search: ProgramSearch, environment: Mapping[str, str], directory: Path) -> bool:
+    on_path = {os.path.basename(path) for path in replaceable_programs(search)}  # noqa: PTH119 - strings throughout
     return any(
         _leads_to_agents(path, search)
         if path.startswith("/")
-        else ("/" in path or "." in path) and (directory / path).is_file()
+        else (("/" in path or "." in path) and (directory / path).is_file())
+        or not on_path.isdisjoint((path, f"git-{path}", f"git-credential-{path}"))
         for path in paths_in(value, environment.get("HOME", ""), environment)
     )
 

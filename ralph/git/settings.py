@@ -55,14 +55,15 @@ _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OBJECT_FORMAT = "extensions.objectformat"
 _LOCAL = "local"
-_OF_THE_REPOSITORY = frozenset({_LOCAL, "worktree"})
+_OF_AGENTS = "agents"
+_OF_THE_REPOSITORY = frozenset({_LOCAL, "worktree", _OF_AGENTS})
 LIST = ("config", "--list", "--show-scope", "--show-origin", "-z")
 """The git command that lists the settings, for `settings_from`."""
 
 
 class Setting(Struct, frozen=True):
     scope: str
-    """`system`, `global`, `local`, `worktree` or `command`."""
+    """`system`, `global`, `local`, `worktree` or `command`, or `agents` if its value names what an agent can write."""
     name: str
     """Section and key in lower case, as git prints their names."""
     value: str
@@ -134,8 +135,8 @@ def _read(
         kind, _, file = origin.partition(":")
         if origin not in known:
             known[origin] = scope not in _OF_THE_REPOSITORY and kind == "file" and is_writable(file)
-        is_theirs = known[origin] or (scope not in _OF_THE_REPOSITORY and names_writable(value))
-        yield Setting(_LOCAL if is_theirs else scope, name, value if has_value else "true")
+        whose = _OF_AGENTS if names_writable(value) else _LOCAL if known[origin] else scope
+        yield Setting(whose, name, value if has_value else "true")
 
 
 def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:
@@ -165,7 +166,8 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
-        if match and not (match["name"] == "lfs" and STANDARD_LFS.fullmatch(setting.value)):
+        is_lfs = match is not None and match["name"] == "lfs" and STANDARD_LFS.fullmatch(setting.value)
+        if match and not (is_lfs and setting.scope != _OF_AGENTS):
             found.setdefault(match["name"], set()).add(match["key"])
     return found
 

@@ -27,6 +27,7 @@ TEMPORARY_PREFIX = "ralph-tmp-"
 
 _ABOVE_PACKAGE = str(Path(__file__).absolute().parents[2])
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is made there
+_OF_THE_SYSTEM = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # Directories and files from which the loader and libraries of any program, git, and interpreters of its helpers take code or
 # settings.
@@ -184,6 +185,17 @@ def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dic
 def trusted_directories(search: ProgramSearch) -> tuple[str, ...]:
     """The entries of PATH in which ralph's own programs may look for further ones. A process looks once."""
     return tuple(one for one in absolute_entries(search.search_path) if search.is_safe(one))
+
+
+@lru_cache(_MOST_SEARCHES)
+def replaceable_programs(search: ProgramSearch) -> tuple[str, ...]:
+    """The links in these entries that lead to what commands can replace. A process looks once, and not at the system's own."""
+    found = list[str]()
+    for directory in trusted_directories(search):
+        if directory not in _OF_THE_SYSTEM:
+            with suppress(OSError), os.scandir(directory) as listing:
+                found += (one.path for one in listing if one.is_symlink() and not search.is_safe(one.path))
+    return tuple(found)
 
 
 def absolute_entries(search_path: str) -> list[str]:

@@ -104,6 +104,8 @@ VALUES = {
     "up and down": ("{1}/../added/clean", True),
     "in the work": ("sh tools/clean", True),
     "a script of the work": ("python3 clean.py", True),
+    "by a link in PATH": ("linked %f", True),
+    "a helper by a link in PATH": ("sub --get", True),
     "elsewhere": ("{1}/clean", False),
     "on PATH": ("clean -- %f", False),
     "an expression": ("sed s/tools/x/ -e '/b/d'", False),
@@ -122,6 +124,9 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
     other.mkdir()
     (other / "way").symlink_to(added / "clean")
     (other / "clean").touch()
+    for name in ("linked", "git-credential-sub"):
+        (other / name).symlink_to(added / "clean")
+    repository.environment["PATH"] += f":{other}"
     for name in ("tools/clean", "clean.py", "clean"):
         repository.write(name)
     text = f'[filter "mine"]\n\tclean = "{value.format(added, other)}"\n'
@@ -129,6 +134,20 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
     git = CheckoutGit(repository.top, replace(repository.seams(), writable=(str(added),)))
     assert git.settings.dropped_filters == ({"mine"} if is_agents else set())
     assert git.settings.left_out == (("filter.mine.clean",) if is_agents else ())
+
+
+@pytest.mark.parametrize("scope", ["--global", "--local"])
+def test_lfs_does_not_run_by_a_link_to_what_an_agent_can_write(tmp_path: Path, scope: str) -> None:
+    repository = Repository.empty(tmp_path / "work", tmp_path / "home")
+    for name in ("bin", "added"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "added/git-lfs").touch()
+    (tmp_path / "bin/git-lfs").symlink_to(tmp_path / "added/git-lfs")
+    repository.git("config", scope, "filter.lfs.clean", "git-lfs clean -- %f")
+    seams = repository.seams(PATH=f"{tmp_path}/bin:{repository.environment['PATH']}")
+    assert CheckoutGit(repository.top, seams).settings.dropped_filters == set()
+    seams = replace(seams, writable=(f"{tmp_path}/added",))
+    assert CheckoutGit(repository.top, seams).settings.dropped_filters == {"lfs"}
 
 
 @every_row("name", "GIT_ASKPASS GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND SSH_ASKPASS GIT_TRACE".split())

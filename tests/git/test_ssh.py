@@ -134,6 +134,13 @@ WRITTEN = {
 }
 
 
+def test_no_ssh_starts_by_a_link_to_what_commands_may_write(tmp_path: Path) -> None:
+    repository, marks = made(tmp_path, "mv ../bin/ssh dotfiles; ln -s $PWD/dotfiles/ssh ../bin/ssh", "")
+    with pytest.raises(CheckoutError, match=r"what .*/bin/ssh leads to"):
+        attempts(repository, (str(tmp_path / "home/dotfiles"),))
+    assert not [*marks.iterdir()]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("way", WRITTEN)
 def test_no_command_changes_the_configuration_of_ssh(tmp_path: Path, level: str, way: str) -> None:
