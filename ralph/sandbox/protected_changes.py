@@ -32,7 +32,7 @@ _BY_COMMAND = (
 _BETWEEN = ", made between two calls: by an MCP server, or from outside"
 
 # The folders of a git directory that contain protected files, and the folder of the git directories of submodules.
-_FOLDERS = ("hooks", "info", "modules", "worktrees")
+_FOLDERS = ("hooks", "info", "modules", "objects", "worktrees")
 _MODULES = "/.git/modules"
 # git-init(1) writes these settings. They make git run nothing and send nothing.
 _FRESH_SECTION = re.compile(rb"\[(core|extensions)\]")
@@ -147,7 +147,8 @@ def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool
     if entry.kind == _DIRECTORY:
         around = {one.rpartition("/")[0] for one in names_with(COMPARED)}
         is_known = path in git_directories or name in around or f"{_MODULES}/" in f"{path}/"
-        return is_known or (directory in git_directories and name in _FOLDERS)
+        is_of_objects = name == "info" and directory.removesuffix("/objects") in git_directories
+        return is_known or is_of_objects or (directory in git_directories and name in _FOLDERS)
     if entry.kind != "file":
         return False
     if name.endswith(".sample"):  # git runs no hook of that name

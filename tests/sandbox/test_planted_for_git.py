@@ -233,9 +233,11 @@ def test_no_command_says_from_where_git_borrows_objects(
     other = repository.top.parent / "source/.git/objects"
     objects = repository.top / directory / "objects"
     file = objects / "info/alternates"
-    file.parent.mkdir(exist_ok=True)
     if is_there:
+        file.parent.mkdir(exist_ok=True)
         file.write_text("# mine\n")
+    elif file.parent.exists():
+        file.parent.rmdir()
     for tools in tools_of(repository, level):
         ordinary = "git commit -q --allow-empty -m x && git gc -q && git repack -adq && echo fine"
         assert "fine" in tools.call("Bash", {"command": ordinary}).content
