@@ -22,7 +22,7 @@ from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unp
 from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently, refusal_of
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
 from ralph.fleet.job_content import UnknownFormatError, job_from
-from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
+from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.locks import LockState
 from ralph.fleet.rows import Kept
@@ -39,6 +39,7 @@ from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from mmap import mmap
     from pathlib import Path
     from typing import TypeVar
 
@@ -97,7 +98,14 @@ class LostError(Exception):
 
 
 class MachineError(Exception):
-    """A machine cannot hold the files of a job, as with a full disk. The job's next attempt is planned."""
+    """A machine cannot do jobs: its disk is full, its key is refused, or its user's settings are wrong. The job's next attempt
+    is planned.
+    """
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.IO_ERROR) -> None:
+        """`outcome` is what the worker ends with if it is AUTH or CONFIG and nothing else runs. Otherwise it pauses."""
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class Worker:
@@ -116,12 +124,14 @@ class Worker:
         hidden: Sequence[Path],
         environment: Mapping[str, str],
         writable: tuple[str, ...],
+        worked: mmap,
         tell: Callable[[str], None],
         redact: Callable[[str], str],
         checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     ) -> None:
         """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine.
         `hidden` are files and folders of the fleet that no job may read, `writable` the places that jobs may write.
+        `worked` is one byte that all slots share: 1 after a job has ended well, 0 after a refusal.
         """
         self.store = store
         self.lock = lock
@@ -133,6 +143,7 @@ class Worker:
         self.hidden = hidden
         self.environment = environment
         self.writable = writable
+        self.worked = worked
         self.tell = tell
         self.redact = redact
         self.checkpoint_every_s = checkpoint_every_s
@@ -140,6 +151,13 @@ class Worker:
     def ask(self, call: Callable[[], T]) -> T:
         """Asks the store, and waits while it is away."""
         return patiently(call, waiting=self.waiting)
+
+    def refusal(self, reason: str, outcome: Outcome) -> MachineError:
+        """What is to be raised where this machine's key or settings are refused. If a job has ended well since the last
+        refusal, the worker only pauses.
+        """
+        has_worked, self.worked[0] = bool(self.worked[0]), 0
+        return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
 
 
 class Takeup:
@@ -177,6 +195,8 @@ class Takeup:
         """Whether the job's files stay where they are, because they could not be kept."""
         self._next_checkpoint = 0.0
         self._unseen_usd = 0.0
+        self._refused: str | None = None
+        """Why the API refused the machine's key, if it did and the job goes on elsewhere."""
 
     def _git_calls(self) -> GitCalls:
         return GitCalls(self._for_git, self._supervisor, writable=self._worker.writable)
@@ -231,6 +251,8 @@ class Takeup:
             self._worker.undelivered.remove_room(self.taken.set_name, self.taken.id)
             if not self._is_left:
                 shutil.rmtree(self._folder, ignore_errors=True)
+        if self._refused is not None:
+            raise self._worker.refusal(self._refused, Outcome.AUTH)
 
     # --- the steps
 
@@ -271,17 +293,21 @@ class Takeup:
         try:
             followed = self._followed(job, process, checkout)
             self._refuse_killed()
-            if is_unpaid := isinstance(followed, Again):
+            if isinstance(followed, Again):
                 decision, end = followed, ProcessEnd(exit_code=Outcome.LIMIT_REACHED.exit_code())
             else:
-                decision, end = self._decided(followed), followed
+                decision, end = self._decided(job, followed), followed
             if isinstance(decision, Final):
                 return self._deliver(job, checkout, expected, end, decision)
             if end.retry_after_s:
                 self._hold(job)(end.retry_after_s)
-            if not self._has_left_nothing():
+            is_refused = end.exit_code == Outcome.AUTH.exit_code()
+            # A session without an answer is of no use elsewhere, and may name a server that only this machine asks.
+            if not self._has_left_nothing() and (end.turns or not is_refused):
                 self._checkpoint(checkout, is_last=True)
-            return self._plan(end, decision, is_try=not is_unpaid)
+            self._plan(end, decision)
+            if is_refused:
+                self._refused = decision.reason
         except LostError:
             raise
         except (Exception, Interrupted) as error:  # whatever kept it from being delivered, it was paid for
@@ -292,7 +318,7 @@ class Takeup:
                 self._ended = None if status is None else process.end(status)
             if self._ended is None or self._has_left_nothing():
                 raise
-            decision = decision or self._decided(self._ended)
+            decision = decision or self._decided(job, self._ended)
             return self._keep(job, checkout, decision, error)
 
     def _refuse_killed(self) -> None:
@@ -303,8 +329,16 @@ class Takeup:
         """Whether no files of the job are taken over: a killed one's command may still be at work."""
         return self._ended is None or self._ended.was_killed or self._ended.exit_code == 128 + 9
 
-    def _decided(self, end: ProcessEnd) -> Again | Final:
-        decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
+    def _decided(self, job: Job, end: ProcessEnd) -> Again | Final:
+        if end.exit_code == 0:
+            self._worker.worked[0] = 1
+        decision = after_end(
+            end,
+            tries=self.taken.tries,
+            most_tries=self.taken.most_tries,
+            has_own_access=has_own_access(job),
+            has_worked=bool(self._worker.worked[0]),
+        )
         if self._stop is Stop.DRAINED and (
             isinstance(decision, Again) or end.exit_code > 128 or end.was_killed
         ):
@@ -365,7 +399,7 @@ class Takeup:
             granted, is_reserved = self._worker.ask(lambda: ask(self.taken, least))  # noqa: B023 - called at once
             if granted is not None and granted <= unspent:
                 return (
-                    Again(_BUDGET_DELAY_S, "the set's budget is reserved by running jobs")
+                    Again(_BUDGET_DELAY_S, "the set's budget is reserved by running jobs", is_try=False)
                     if is_reserved
                     else end
                 )
@@ -750,10 +784,10 @@ class Takeup:
             f"{taken.set_name}/{taken.id}: exit {decision.exit_code}{f' ({reason})' if reason else ''}"
         )
 
-    def _plan(self, end: ProcessEnd, decision: Again, *, is_try: bool = True) -> None:
+    def _plan(self, end: ProcessEnd, decision: Again) -> None:
         taken, worker = self.taken, self._worker
         self._log.stop()
-        is_try = is_try and self._stop is not Stop.DRAINED
+        is_try = decision.is_try and self._stop is not Stop.DRAINED
         reason = worker.redact(decision.reason)
         if not worker.ask(
             lambda: worker.store.plan_next(
@@ -792,7 +826,7 @@ class Takeup:
         """Ends a takeup that failed because of this machine. Other machines can do the job. Raises MachineError."""
         reason = f"{self._worker.machine}: {error}"
         self._end(Outcome.API_UNAVAILABLE, reason)
-        raise MachineError(reason) from error
+        raise MachineError(f"{self._worker.machine} cannot hold a job's files") from error
 
     def _end_stopped(self) -> None:
         """Ends a takeup whose git call was stopped."""

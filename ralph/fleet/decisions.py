@@ -82,14 +82,23 @@ class Again(Struct, frozen=True):
 
     delay_s: float
     reason: str
+    is_try: bool = True
+    """Whether the attempt that has ended counts."""
 
 
-def after_end(end: ProcessEnd, *, tries: int, most_tries: int) -> Final | Again:
-    """Decides what follows after a try. `tries` counts this one."""
+def after_end(
+    end: ProcessEnd, *, tries: int, most_tries: int, has_own_access: bool = True, has_worked: bool = True
+) -> Final | Again:
+    """Decides what follows after a try. `tries` counts this one. A job without `has_own_access` uses the key of its machine.
+    If the API refuses that, the fault is the machine's, unless `has_worked` says that another job has ended well with it.
+    """
+    is_refused = end.exit_code == Outcome.AUTH.exit_code() and not has_own_access
+    if is_refused and not has_worked:
+        return Again(0.0, end.reason, is_try=False)
     is_away = end.exit_code == Outcome.API_UNAVAILABLE.exit_code()
-    if not (is_away or end.was_killed or end.exit_code in _STOPPED):
+    if not (is_away or is_refused or end.was_killed or end.exit_code in _STOPPED):
         return Final(end.exit_code, end.reason)
-    code = Outcome.API_UNAVAILABLE.exit_code()
+    code = (Outcome.AUTH if is_refused else Outcome.API_UNAVAILABLE).exit_code()
     reason = end.reason or "the API was not available"
     if tries >= most_tries:
         return Final(code, f"gave up after {tries} attempts: {reason}")

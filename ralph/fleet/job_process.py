@@ -27,6 +27,7 @@ from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
 from ralph.sessions.looking import look_at
+from ralph.settings.merge import SettingsError, load_settings
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 
 if TYPE_CHECKING:
@@ -346,6 +347,26 @@ def fingerprint(environment: Mapping[str, str], base_url: str | None) -> str:
     key = environment.get("ANTHROPIC_API_KEY") or environment.get("ANTHROPIC_AUTH_TOKEN") or ""
     server = base_url or environment.get("ANTHROPIC_BASE_URL") or ""
     return hashlib.sha256(f"ralph-fleet\n{server}\n{key}".encode()).hexdigest()[:16]
+
+
+def has_own_access(job: Job) -> bool:
+    """Whether a job names its server or its settings itself, so that a refused key is not the fault of its machine."""
+    return job.base_url is not None or _names_settings(job)
+
+
+def why_not_here(job: Job, environment: Mapping[str, str], folder: Path) -> str | None:
+    """Why this job cannot begin with the machine's key and its user's settings. None if it can."""
+    if _names_settings(job):
+        return None
+    try:
+        load_settings({"model.base_url": job.base_url}, environment, folder, None)
+    except SettingsError as error:
+        return str(error)
+    return None
+
+
+def _names_settings(job: Job) -> bool:
+    return any(word.startswith("--config") for word in job.options)
 
 
 def _each_line(stream: object, hear: Callable[[bytes], None]) -> None:

@@ -220,7 +220,7 @@ def _facts(row: JobRow, job: Job | None, now: float) -> Iterator[tuple[str, str]
 
 
 def progress_line(sets: Sequence[SetRow]) -> str:
-    """One line about sets that have open jobs, for `wait`."""
+    """One line about sets: how many jobs are in each state, and the cost."""
     counts: Counter[JobState] = Counter()
     for row in sets:
         counts.update(row.counts)

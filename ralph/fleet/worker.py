@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import mmap
 import os
 import re
 import secrets
@@ -31,8 +32,9 @@ from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patientl
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.engine import Engine
 from ralph.fleet.job_content import UnknownFormatError
-from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint
+from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
 from ralph.fleet.jobs import SetLimits
+from ralph.fleet.listing import progress_line
 from ralph.fleet.locks import take_lock
 from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
 from ralph.fleet.rows import Kept, NotOurs, OpenSet, TakeUp
@@ -42,7 +44,7 @@ from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.machine.processes import stop_ignoring_ends
 from ralph.values.credentials import known_secrets
-from ralph.values.outcome import CannotError
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import describe_bug
 
@@ -75,7 +77,7 @@ _LOST_EXIT = 3
 _IDLE_EXIT = 0
 _STORE_EXIT = 4
 _BUG_EXIT = 70
-_DISK_EXIT = 74
+_REFUSED_EXITS = {Outcome.AUTH.exit_code(), Outcome.CONFIG.exit_code()}
 _RELEASE_S = 2.0
 _RECONCILE_S = 60.0
 _TURN_S = 10.0
@@ -124,6 +126,9 @@ class _Supervisor:
         self._signals: list[int] = []
         self._may_fork_at = 0.0
         self._restart_s = _RESTART_S
+        self._refused: int | None = None
+        """The exit code of a slot whose key or settings were refused while no other slot was at work."""
+        self._worked = mmap.mmap(-1, 1)
 
     def run(self) -> int:
         prepare(self._database)
@@ -177,13 +182,21 @@ class _Supervisor:
         return [row for row in store.open_sets() if row.open_jobs and (not wanted or row.name in wanted)]
 
     def _supervise(self, waiting: Waiting) -> Iterable[int]:
-        """Returns the exit codes of the jobs, if all have ended and the worker was to end then."""
+        """Returns the exit codes of the jobs, if all have ended and the worker was to end then. If nothing can be done here,
+        returns the code that says so.
+        """
         while not self._signals:
             self._reap()
+            if self._refused is not None:
+                self._tell(
+                    "no job can be done with the key and the settings of this machine: this worker ends"
+                )
+                self._stop_slots()
+                return (self._refused,)
             rows = self._from_store(self._rows, waiting)
             delivers = self._from_store(self._has_to_deliver, waiting)
             if not rows and not self._slots and not delivers and self._options.until_done:
-                return self._from_store(lambda store: store.exit_codes(self._options.sets), waiting)
+                return self._from_store(self._all_ended, waiting)
             slots = [name for name in self._slots.values() if name is not None]
             names = [] if self._is_at_the_bound() else _wanted(rows, slots, self._options.slots)
             for name in [*([None] if delivers else []), *names]:
@@ -191,6 +204,16 @@ class _Supervisor:
                     self._fork(name)
             waiting.stop.wait(_SUPERVISE_S)
         return ()
+
+    def _all_ended(self, store: WorkerStore) -> Iterable[int]:
+        """Says how the jobs have ended, and returns their exit codes."""
+        codes = store.exit_codes(self._options.sets)
+        rows = [row for row in store.set_rows() if not self._options.sets or row.name in self._options.sets]
+        advice = (
+            "; ralph fleet retry --failed lets those run again that did not end with 0" if any(codes) else ""
+        )
+        self._tell(f"all jobs have ended: {progress_line(rows)}{advice}")
+        return codes
 
     def _has_to_deliver(self, store: WorkerStore) -> bool:
         """Whether this machine keeps something that is to be delivered or removed now."""
@@ -231,7 +254,14 @@ class _Supervisor:
         try:
             refuse_pickles()
             kind = _Slot if set_name is not None else _Courier
-            slot = kind(self._database, self._options, self._environment, set_name or "", self._tell)
+            slot = kind(
+                self._database,
+                self._options,
+                self._environment,
+                set_name or "",
+                self._tell,
+                worked=self._worked,
+            )
             code = slot.run(supervisor)
         except BaseException as error:  # noqa: BLE001 - a forked process must never return into the supervisor
             self._tell(f"a slot ended: {self._database.without_password(str(error))}")
@@ -250,6 +280,9 @@ class _Supervisor:
                     self._restart_s = min(2 * self._restart_s, _LONGEST_RESTART_S)
                     self._looks_at_all_kept = True
                     _remove_left_folders(self._database)
+                code = os.waitstatus_to_exitcode(status)
+                if code in _REFUSED_EXITS and not any(self._slots.values()):
+                    self._refused = code
 
     def _stop_slots(self) -> None:
         for process_id in self._slots:
@@ -298,12 +331,15 @@ class _Slot:
         environment: Mapping[str, str],
         set_name: str,
         tell: Callable[[str], None],
+        *,
+        worked: mmap.mmap,
     ) -> None:
         self._database = database
         self._options = options
         self._environment = environment
         self._set_name = set_name
         self._tell = tell
+        self._worked = worked
         self._machine = _machine()
         self._undelivered = Undelivered(database.folder)
         self._limits = SetLimits()
@@ -361,6 +397,7 @@ class _Slot:
             hidden=self._database.private_places,
             environment=self._environment,
             writable=self._options.writable,
+            worked=self._worked,
             tell=self._tell,
             redact=self._redact,
         )
@@ -435,10 +472,10 @@ class _Slot:
                 with self._takeup_lock:
                     self._running = None
             self._end_work()
-        except MachineError:
+        except MachineError as error:
             # The next job would fail here as fast. The supervisor waits longer before each slot.
-            self._tell(f"{self._machine} cannot hold a job's files: this slot pauses")
-            self._exit_code = _DISK_EXIT
+            self._tell(f"{self._redact(str(error))}: this slot pauses")
+            self._exit_code = error.outcome.exit_code()
             self._end_work()
         except LostError:
             self._tell(f"{name}: another worker has taken over this job; nothing was pushed")
@@ -464,10 +501,15 @@ class _Slot:
         row = worker.store.job_row(set_name, job)
         if row is None:
             return None
-        try:
+        base_url = refused = None
+        with suppress(UnknownFormatError):  # the takeup refuses it with the reason
             base_url = row.job.base_url
-        except UnknownFormatError:
-            base_url = None  # the takeup refuses it with the reason
+            refused = why_not_here(row.job, self._environment, worker.folder)
+        if refused is not None:
+            worker.store.begin_again(
+                set_name, job, attempt, row.generation, self._redact(f"{self._machine}: {refused}")
+            )
+            raise worker.refusal(refused, Outcome.CONFIG)
         if self._undelivered.is_full():
             reason = f"{self._machine} keeps too much work that was not delivered"
             worker.store.begin_again(set_name, job, attempt, row.generation, reason)

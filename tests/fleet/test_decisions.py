@@ -77,6 +77,24 @@ def test_only_an_outage_or_a_kill_leads_to_another_attempt(
 
 
 @every_row(
+    "has_own_access, has_worked, tries, follows",
+    [
+        (False, False, 9, Again(0.0, "HTTP 401", is_try=False)),
+        (False, True, 2, Again(120.0, "HTTP 401")),
+        (False, True, 3, Final(77, "gave up after 3 attempts: HTTP 401")),
+        (True, False, 1, Final(77, "HTTP 401")),
+        (True, True, 1, Final(77, "HTTP 401")),
+    ],
+)
+def test_a_refused_key_is_the_fault_of_the_machine_unless_another_job_has_ended_well_with_it(
+    has_own_access: bool, has_worked: bool, tries: int, follows: Final | Again
+) -> None:
+    end = ProcessEnd(exit_code=77, reason="HTTP 401")
+    found = after_end(end, tries=tries, most_tries=3, has_own_access=has_own_access, has_worked=has_worked)
+    assert found == follows
+
+
+@every_row(
     "left, grant",
     [(100.0, 25.0), (4.0, 1.0), (3.0, 1.0), (0.4, 0.4), (0.0, 0.0), (-1.0, 0.0), (3 - 10 * 0.3 + 4e-16, 0)],
 )

@@ -23,6 +23,8 @@ from tests.fleet.scripted import DONE, KEY, NEVER, SET, Asked, Place, bash, job_
 from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ralph.mock_api import Playable
     from tests.services.postgres import PostgresServer
 
@@ -223,6 +225,54 @@ def test_a_machine_with_a_broken_disk_ends_no_job(tmp_path: Path) -> None:
         assert row.not_before > row.created_at + 50, "another machine has time to take it"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE_S) == 0
+
+
+def test_a_worker_without_a_key_takes_no_job_that_needs_one(tmp_path: Path) -> None:
+    with Place(tmp_path, {"local": lambda _asked: DONE}) as place:
+        place.submit(
+            place.job("local", base_url=place.api.base_url, priority=1), place.job("one"), place.job("two")
+        )
+        no_key = {"ANTHROPIC_API_KEY": "", "ANTHROPIC_BASE_URL": ""}
+        assert place.worst("a", "-j", "2", **no_key) == 78, place.log("a")
+        assert place.row("local").exit_code == 0
+        for name in ("one", "two"):
+            row = place.row(name)
+            assert (row.state.value, row.tries, row.started_at) == ("queued", 0, None)
+        assert "no API key" in place.log("a")
+        assert "this worker ends" in place.log("a")
+
+
+def test_a_worker_whose_key_is_refused_hands_its_jobs_back_and_ends(tmp_path: Path) -> None:
+    is_refused = True
+
+    def model(_asked: Asked) -> Playable:
+        return Step(fault=Fault(status=401)) if is_refused else DONE
+
+    names = ("one", "two", "three", "four")
+    with Place(tmp_path, dict.fromkeys(names, model)) as place:
+        place.submit(*(place.job(name) for name in names))
+        assert place.worst("a", "-j", "2") == 77, place.log("a")
+        rows = [place.row(name) for name in names]
+        assert [(row.state.value, row.tries, row.exit_code) for row in rows] == 4 * [("queued", 0, None)]
+        assert "HTTP 401" in str([row.reason for row in rows])
+        is_refused = False
+        place.finish("b")
+        assert "all jobs have ended: 4 done; $" in place.log("b")
+
+
+def test_a_key_that_is_refused_for_one_job_alone_ends_that_job_and_the_worker_does_the_others(
+    tmp_path: Path,
+) -> None:
+    names = ("good", "bad", "last")
+    models: dict[str, Callable[[Asked], Playable]] = {name: lambda _: DONE for name in names}
+    models["bad"] = lambda _: Step(fault=Fault(status=403))
+    with Place(tmp_path, models) as place:
+        jobs = (place.job(name, priority=3 - number) for number, name in enumerate(names))
+        place.submit(*jobs, limits=SetLimits(max_attempts=1))
+        assert place.worst("a") == 77, place.log("a")
+        assert [place.row(name).exit_code for name in names] == [0, 77, 0]
+        assert "all jobs have ended: 2 done, 1 failed; $" in place.log("a")
+        assert "ralph fleet retry --failed" in place.log("a")
 
 
 def test_a_hangup_does_not_stop_a_worker_that_nohup_started(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from contextlib import contextmanager
+from mmap import mmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class FakeLock:
 
 def test_jobs_are_taken_over_only_under_the_lock_of_their_executor(tmp_path) -> None:
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
-    slot = _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None)
+    slot = _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1))
     engine = FakeEngine({"lives": ["s/a/1"], "gone": ["s/b/1", "s/c/1"]})
     forgotten: list[str] = []
     worker = SimpleNamespace(lock=FakeLock({"gone"}), store=SimpleNamespace(executor_gone=forgotten.append))
@@ -162,7 +163,7 @@ def test_a_slot_ignores_what_a_terminal_sends_to_all_before_any_signal_can_reach
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with pytest.raises(BegunError):
-            _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None).run(1)
+            _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1)).run(1)
         ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) is signal.SIG_IGN}
     finally:
         for number, handler in before.items():
