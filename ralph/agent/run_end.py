@@ -209,11 +209,21 @@ class Tally:
 # Python's dates end in the year 9999, and a header may contain any number of seconds.
 _LONGEST_AHEAD_S = 10 * 365 * 86400.0
 
+_PROXY_HINT = "Requests go through {proxy}: is it running, and is the variable right? NO_PROXY names the hosts that need none."
+_BEFORE_THE_PROXY = frozenset(
+    {
+        *(NetworkCause.REFUSED, NetworkCause.RESET, NetworkCause.TIMEOUT, NetworkCause.UNREACHABLE),
+        *(NetworkCause.DNS_UNKNOWN_HOST, NetworkCause.DNS_TEMPORARY, NetworkCause.NOT_PERMITTED),
+    }
+)
+"""The failures of a connection, which is one to the proxy if there is a proxy."""
+
 _NETWORK_HINTS = {
     NetworkCause.REFUSED: "Nothing listens at {endpoint}. Is the server running, and is the port right?",
     NetworkCause.DNS_UNKNOWN_HOST: (
         "Check the host name in {endpoint} (--base-url, ANTHROPIC_BASE_URL), and whether this machine is online."
     ),
+    NetworkCause.DNS_TEMPORARY: "No name server answers: is this machine online?",
     NetworkCause.CERTIFICATE: (
         "The certificate of {endpoint} is not trusted. For a private CA set SSL_CERT_FILE, or `ca_file` in your "
         "own config file, to its certificate."
@@ -250,14 +260,17 @@ def _duration(seconds: float) -> str:
 
 def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Iterator[str]:
     kind = failure_kind(error)
-    if isinstance(error, Api) and error.cause in _NETWORK_HINTS:
+    if isinstance(error, Api) and error.proxy and error.cause in _BEFORE_THE_PROXY:
+        yield _PROXY_HINT.format(proxy=error.proxy)
+    elif isinstance(error, Api) and error.cause in _NETWORK_HINTS:
         yield _NETWORK_HINTS[error.cause].format(endpoint=endpoint)
     elif is_low_credit(error) or kind is FailureKind.BILLING:
         yield "The account has no credit left: see Plans & Billing in the provider's console."
     elif kind is FailureKind.USAGE_LIMIT:
         yield "A spending limit of the account is reached: raise it in the provider's console, or wait until it resets."
     elif isinstance(error, HttpError) and error.status == 407:
-        yield "The proxy wants credentials: put them into HTTPS_PROXY as http://user:password@host:port."
+        proxy = error.proxy or "the proxy"
+        yield f"Credentials are missing for {proxy}: give its URL as http://user:password@host:port."
     elif isinstance(error, HttpError) and error.status == 403:
         yield f"The key ({credential}) is known but not allowed to do this: check its permissions and the model."
     elif kind is FailureKind.AUTH:

@@ -17,9 +17,10 @@ from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
+from ralph.api.transport import proxy_in_words
 from ralph.conversation.target import ModelDescription, description_of
 from ralph.values.endpoint import MESSAGES_PATH
-from ralph.values.errors import Api, NetworkCause
+from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError
@@ -100,6 +101,9 @@ class MessagesApi:
             return self._receive(request, events)
         except (ShortageError, MemoryError) as error:
             raise shortage_error(error) from error
+        except (Api, HttpError) as error:
+            error.proxy = proxy_in_words(self._endpoint.base_url)
+            raise
 
     def _receive(self, request: httpx.Request, events: Events) -> Answer:
         exchange = self._wire.start(request)

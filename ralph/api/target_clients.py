@@ -13,7 +13,7 @@ from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.transport import build_transport
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import DEFAULT_BASE_URL, is_loopback
+from ralph.values.endpoint import DEFAULT_BASE_URL
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.shortage import shortage_of
 
@@ -87,10 +87,9 @@ class TargetClients:
 
     def _connected(self, endpoint: Endpoint) -> MessagesApi:
         shared = self._connecting
-        loopback = is_loopback(endpoint.base_url)
         return MessagesApi(
             endpoint,
-            build_transport(endpoint.base_url, shared.ca_file, is_loopback=loopback),
+            build_transport(endpoint.base_url, shared.ca_file),
             limits=shared.limits,
             waiter=shared.waiter,
             clock=shared.clock,

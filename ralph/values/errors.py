@@ -42,6 +42,9 @@ class AgentError(Exception):
     tokens = TokenUsage()
     """The token counts for an answer that broke off. Ralph discards such an answer, but the server bills it. If
     ralph's estimate of the output is higher than the server's count, the estimate is used."""
+    proxy = ""
+    """The proxy that the request went to, in words, such as `the proxy http://localhost:3128 (HTTPS_PROXY)`. Empty if it went
+    to the server itself."""
 
 
 class HttpError(AgentError):
@@ -135,9 +138,9 @@ class Api(AgentError):  # noqa: N818 - the specification's name
         self.host = host
 
     def __str__(self) -> str:
-        where = f" ({self.host})" if self.host else ""
+        where = " through ".join(filter(None, (self.host, self.proxy)))
         detail = f": {self.detail}" if self.detail else ""
-        return f"{self.cause.value}{where}{detail}"
+        return f"{self.cause.value}{f' ({where})' if where else ''}{detail}"
 
 
 class Json(AgentError):  # noqa: N818 - the specification's name

@@ -78,16 +78,13 @@ class Rig:
     headers: tuple[tuple[str, str], ...] = (KEY,)
     transport: httpx.BaseTransport | None = None
     ca_file: str | None = None
-    is_loopback: bool = True
     waiter_class: Callable[[SystemClock], InboxWaiter] = InboxWaiter
     events: RecordingEvents = field(default_factory=RecordingEvents)
 
     def __post_init__(self) -> None:
         self.clock = SystemClock()
         self.waiter = self.waiter_class(self.clock)
-        self.transport = self.transport or build_transport(
-            self.base_url, self.ca_file, is_loopback=self.is_loopback
-        )
+        self.transport = self.transport or build_transport(self.base_url, self.ca_file)
         self.api = MessagesApi(
             Endpoint(self.base_url, Secret(self.headers)),
             self.transport,

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from ralph.agent.run_end import hints_for
 from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
 from ralph.values.classify import ErrorClass, classify_error, outcome_of
@@ -45,7 +46,7 @@ def proxy_env(monkeypatch):
 def test_a24_a_407_ends_the_run_as_auth(raw_server, rig, proxy_env, scheme) -> None:
     proxy = raw_server(REFUSAL)
     proxy_env(**{f"{scheme}_proxy": proxy.base_url})
-    client = rig(f"{scheme}://api.example.test", is_loopback=False)
+    client = rig(f"{scheme}://api.example.test")
     with pytest.raises(HttpError) as caught:
         client.send()
     assert caught.value.status == 407
@@ -61,7 +62,7 @@ def test_a24_what_a_proxy_answers_to_connect_is_a_status(
     proxy = raw_server(f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode())
     proxy_env(HTTPS_PROXY=proxy.base_url)
     with pytest.raises(HttpError) as caught:
-        rig("https://api.example.test", is_loopback=False).send()
+        rig("https://api.example.test").send()
     assert caught.value.status == status
     assert classify_error(caught.value) is error_class
     assert KEY[1].encode() not in proxy.requests[0], "the key went to the proxy in the clear"
@@ -70,7 +71,7 @@ def test_a24_what_a_proxy_answers_to_connect_is_a_status(
 def test_a24_plain_http_goes_through_a_forward_proxy(raw_server, rig, proxy_env) -> None:
     proxy = raw_server(http_answer(sse(START, *text_block(0, "by proxy"), *end())))
     proxy_env(http_proxy=proxy.base_url.replace("//", "//user:pass@"))
-    assert rig("http://api.example.test", is_loopback=False).send().text == "by proxy"
+    assert rig("http://api.example.test").send().text == "by proxy"
     assert proxy.requests[0].startswith(b"POST http://api.example.test/v1/messages HTTP/1.1\r\n")
     assert b"basic dxnlcjpwyxnz" in proxy.requests[0].lower()
 
@@ -79,14 +80,14 @@ def test_a24_a_proxy_without_a_scheme_is_an_http_proxy(raw_server, rig, proxy_en
     proxy = raw_server(REFUSAL)
     proxy_env(ALL_PROXY=f"127.0.0.1:{proxy.port}")
     with pytest.raises(HttpError):
-        rig("https://api.example.test", is_loopback=False).send()
+        rig("https://api.example.test").send()
 
 
 def test_a24_loopback_bypasses_the_proxy(serve, rig, proxy_env) -> None:
     proxy_env(
         HTTP_PROXY="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9"
     )
-    assert len(rig(serve(WHOLE_TURN), is_loopback=True).send().calls) == 2
+    assert len(rig(serve(WHOLE_TURN)).send().calls) == 2
 
 
 def test_a24_no_proxy_bypasses_the_proxy(raw_server, rig, proxy_env, monkeypatch) -> None:
@@ -94,8 +95,9 @@ def test_a24_no_proxy_bypasses_the_proxy(raw_server, rig, proxy_env, monkeypatch
     proxy_env(HTTP_PROXY=proxy.base_url, NO_PROXY="other.test,.example.test")
     monkeypatch.setattr(socket, "getaddrinfo", _unknown_host)
     with pytest.raises(Api) as caught:
-        rig("http://api.example.test", is_loopback=False).send()
+        rig("http://api.example.test").send()
     assert caught.value.cause is NetworkCause.DNS_UNKNOWN_HOST
+    assert "proxy" not in str(caught.value)
     assert proxy.connections == 0
 
 
@@ -111,7 +113,7 @@ def test_a11_a_connection_asks_whether_the_other_side_is_still_there(
 
     server = raw_server(serve)
     proxy_env(http_proxy=server.base_url)
-    client = rig("http://api.example.test", is_loopback=False) if through_proxy else rig(server)
+    client = rig("http://api.example.test") if through_proxy else rig(server)
     options: list[tuple[int, int, int]] = []
 
     def look(event: object) -> None:
@@ -139,9 +141,7 @@ def test_the_connect_clock_covers_tls_behind_a_proxy(raw_server, rig, proxy_env)
             pass  # the handshake is never answered
 
     proxy_env(https_proxy=raw_server(tunnel_to_nowhere).base_url)
-    client = rig(
-        "https://api.example.test", is_loopback=False, limits=ClockLimits(connect_s=0.2, response_s=5)
-    )
+    client = rig("https://api.example.test", limits=ClockLimits(connect_s=0.2, response_s=5))
     with pytest.raises(Api) as caught:
         client.send()
     assert caught.value.cause is NetworkCause.TIMEOUT
@@ -151,14 +151,30 @@ def test_the_connect_clock_covers_tls_behind_a_proxy(raw_server, rig, proxy_env)
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "ftp://user:secret@127.0.0.1:1", "http://[::g]"])
 def test_a_proxy_that_cannot_be_used_is_a_value_error_without_its_password(proxy_env, proxy) -> None:
     proxy_env(HTTPS_PROXY=proxy)
-    with pytest.raises(ValueError, match="prox") as caught:
-        build_transport("https://api.example.test", None, is_loopback=False)
+    with pytest.raises(ValueError, match=r"prox.*HTTPS_PROXY") as caught:
+        build_transport("https://api.example.test", None)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "scheme"), [("HTTPS_PROXY", "https"), ("http_proxy", "http"), ("ALL_PROXY", "https")]
+)
+def test_a_proxy_that_cannot_be_reached_is_named_with_its_variable_and_without_its_password(
+    rig, proxy_env, variable, scheme
+) -> None:
+    proxy_env(**{variable: "http://me:secret@127.0.0.1:1"})
+    with pytest.raises(Api) as caught:
+        rig(f"{scheme}://api.example.test").send()
+    assert caught.value.cause is NetworkCause.REFUSED
+    assert f"(api.example.test through the proxy http://127.0.0.1:1 ({variable}))" in str(caught.value)
+    (hint,) = hints_for(caught.value, model="m", endpoint="https://api.example.test", credential="K")
+    assert f"the proxy http://127.0.0.1:1 ({variable})" in hint
+    assert "secret" not in f"{caught.value}{hint}"
 
 
 def test_a_base_url_that_cannot_be_used_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"999\.1\.1\.1"):
-        build_transport("http://999.1.1.1", None, is_loopback=False)
+        build_transport("http://999.1.1.1", None)
 
 
 def _unknown_host(*_args: object, **_named: object) -> None:

@@ -102,4 +102,4 @@ def test_a_ca_file_that_cannot_be_used_is_an_os_error(tmp_path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("missing.pem", "empty.pem"):
         with pytest.raises(OSError):  # noqa: PT011 - ssl.SSLError is one, with texts of its own
-            build_transport("https://127.0.0.1", str(tmp_path / name), is_loopback=True)
+            build_transport("https://127.0.0.1", str(tmp_path / name))

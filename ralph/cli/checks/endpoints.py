@@ -16,7 +16,6 @@ from ralph.api.network_causes import network_cause
 from ralph.api.transport import route_to, trusting
 from ralph.cli.checks.finding import Finding, fail, ok, short
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
-from ralph.values.endpoint import is_loopback
 from ralph.values.errors import NetworkCause
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import shortage_of
@@ -25,13 +24,11 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
-    import httpx
-
-    from ralph.api.transport import EndpointRoute
+    from ralph.api.transport import EndpointRoute, ProxyRoute
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-ADVICE_FOR = {
+_ADVICE = {
     NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",
     NetworkCause.REFUSED: "nothing listens there: start the server, or correct host and port",
     NetworkCause.RESET: "the other side hung up: check host, port, and whether it speaks TLS",
@@ -43,9 +40,16 @@ ADVICE_FOR = {
 }
 # The socket's timeout is this much longer than the time limit of the check, so that the check ends first.
 _LATER_S = 1.0
-OTHER_ADVICE = (
+_OTHER_ADVICE = (
     "check host and port, and that https:// is said to a server that speaks TLS and http:// to others"
 )
+
+
+def advice_for(cause: NetworkCause, proxy: str) -> str:
+    """The advice about a failed connection. `proxy` is the proxy in words, or empty."""
+    if proxy:
+        return f"start {proxy}, or correct the variable; NO_PROXY names the hosts that need none"
+    return _ADVICE.get(cause, _OTHER_ADVICE)
 
 
 class Hop(Struct, frozen=True):
@@ -54,11 +58,11 @@ class Hop(Struct, frozen=True):
     host: str
     port: int
     tls: ssl.SSLContext | None
-    is_proxy: bool
+    proxy: ProxyRoute | None
 
     @property
     def where(self) -> str:
-        return f"the proxy {self.host}:{self.port}" if self.is_proxy else f"{self.host}:{self.port}"
+        return str(self.proxy or f"{self.host}:{self.port}")
 
 
 def look_at_endpoints(
@@ -90,7 +94,7 @@ def _begun(
     """A check that runs on a thread, or a finding that says why it could not begin."""
     subject = f"endpoint {base_url}"
     try:
-        hop = _first_hop(route_to(base_url, ca_file, is_loopback=is_loopback(base_url)))
+        hop = _first_hop(route_to(base_url, ca_file))
         attempt = _ConnectionAttempt(subject, hop, connect_s, waiter)
         patiently(attempt.start, waiter, clock, until_s - clock.now_s())
     except OSError as error:
@@ -134,8 +138,8 @@ class _ConnectionAttempt:
             if cause is NetworkCause.SHORTAGE and shortage is not None:
                 return short(subject, shortage)
             text = f"{hop.where}: {cause.value} at {self._stage} ({outcome})"
-            return fail(subject, text, ADVICE_FOR.get(cause, OTHER_ADVICE))
-        if hop.is_proxy:
+            return fail(subject, text, advice_for(cause, str(hop.proxy or "")))
+        if hop.proxy is not None:
             return ok(
                 subject, f"goes through {hop.where}, which can be reached; what is behind it was not tried"
             )
@@ -175,12 +179,8 @@ class _ConnectionAttempt:
 
 
 def _first_hop(route: EndpointRoute) -> Hop:
-    if route.proxy is None:
-        return _hop(route.url, route.tls if route.url.scheme == "https" else None, is_proxy=False)
-    url = route.proxy.url
+    url = route.url if route.proxy is None else route.proxy.proxy.url
     # `ca_file` does not apply to the connection to a proxy, as in the HTTP library.
-    return _hop(url, trusting(None) if url.scheme == "https" else None, is_proxy=True)
-
-
-def _hop(url: httpx.URL, tls: ssl.SSLContext | None, *, is_proxy: bool) -> Hop:
-    return Hop(url.raw_host.decode("ascii"), url.port or _DEFAULT_PORTS[url.scheme], tls, is_proxy)
+    tls = route.tls if route.proxy is None else trusting(None)
+    port = url.port or _DEFAULT_PORTS[url.scheme]
+    return Hop(url.raw_host.decode("ascii"), port, tls if url.scheme == "https" else None, route.proxy)

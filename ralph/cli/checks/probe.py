@@ -17,11 +17,11 @@ from ralph.api.clocks import ClockLimits
 from ralph.api.http_library import httpx
 from ralph.api.target_clients import endpoint_of
 from ralph.api.transport import build_transport
-from ralph.cli.checks.endpoints import ADVICE_FOR, OTHER_ADVICE
+from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.endpoint import MESSAGES_PATH, is_loopback
+from ralph.values.endpoint import MESSAGES_PATH
 from ralph.values.errors import AgentError, Api, HttpError
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
@@ -142,7 +142,7 @@ def _ask(
     """Sends one request. Returns the answer, or the finding about the failure, and the tokens that are billed."""
     subject = _subject(target, key)
     try:
-        transport = build_transport(target.base_url, seams.ca_file, is_loopback=is_loopback(target.base_url))
+        transport = build_transport(target.base_url, seams.ca_file)
     except (OSError, ValueError) as error:
         lacking = shortage_of(error)
         if lacking is not None:
@@ -261,9 +261,9 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
     kind = failure_kind(error)
     variable = target.credentials[key].source if target.credentials else None
     if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
-        return ADVICE_FOR.get(error.cause, OTHER_ADVICE)
+        return advice_for(error.cause, error.proxy)
     if isinstance(error, HttpError) and error.status == 407:
-        return "correct the user and the password of the proxy in HTTPS_PROXY"
+        return f"correct the user and the password of {error.proxy or 'the proxy'}"
     if kind is FailureKind.AUTH and variable is None:
         return "give a key: this server asks for one (ANTHROPIC_API_KEY, or api_key_env of the target)"
     if kind is FailureKind.AUTH:

@@ -92,3 +92,16 @@ def test_the_next_address_is_tried_when_the_first_refuses(monkeypatch) -> None:
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
         (finding,) = look("http://gateway.example", connect_s=5)
     assert finding.level is Level.OK
+
+
+def test_a_proxy_is_named_with_its_variable_where_it_is_reached_and_where_it_is_not(monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        proxy = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("https_proxy", proxy.replace("//", "//me:secret@"))
+        monkeypatch.setenv("no_proxy", "")
+        (reached,) = look("https://gateway.example", connect_s=5)
+    (refused,) = look("https://gateway.example", connect_s=5)
+    name = f"the proxy {proxy} (https_proxy)"
+    assert (reached.level, f"goes through {name}" in reached.text) == (Level.OK, True)
+    assert refused.text.startswith(f"{name}: connection refused")
+    assert name in (refused.advice or "")
