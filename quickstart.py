@@ -15,10 +15,12 @@ The environment is made once, with uv if that is installed, and again when pypro
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +67,10 @@ def main() -> int:
         return 0 if len(sys.argv) > 1 else 2
     word, rest = sys.argv[1], sys.argv[2:]
     if not (word in DEVELOPER_COMMANDS or word in RALPH_COMMANDS or word.startswith("-")):
-        words = ", ".join((*DEVELOPER_COMMANDS, *RALPH_COMMANDS))
-        complain(f'{word!r} is none of {words}; a task is: quickstart.py run "..."')
+        words = (*DEVELOPER_COMMANDS, *RALPH_COMMANDS)
+        near = difflib.get_close_matches(word, words, n=1)
+        advice = f"did you mean {near[0]}?" if near else 'a task is: quickstart.py run "..."'
+        complain(f"{word!r} is none of {', '.join(words)}; {advice}")
         return 2
     commands = DEVELOPER_COMMANDS.get(word)
     try:
@@ -96,22 +100,36 @@ def set_up(directory: Path, *, developer: bool) -> str:
     """
     python = directory / "bin" / "python"
     stamp = directory / "ready"
-    wanted = hashlib.sha256((HERE / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
+    try:
+        project = (HERE / "pyproject.toml").read_bytes()
+    except FileNotFoundError:
+        raise SetupError(f"{HERE} has no pyproject.toml: run quickstart.py inside a clone of ralph") from None
+    wanted = hashlib.sha256(project + sys.version.encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return str(python)
     if Path(sys.prefix).resolve() == directory:
         raise SetupError(f"{directory.name} is outdated, and its own Python cannot replace it: use python3")
-    print(f"setting up {directory.name} (once, less than a minute)", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"setting up {directory.name} (once, a minute or two)", file=sys.stderr, flush=True)  # noqa: T201
     shutil.rmtree(directory, ignore_errors=True)
     package = f"{HERE}[dev]" if developer else str(HERE)
     for command in commands_to_make(directory, python, package, developer=developer):
-        if subprocess.call(command, stdout=subprocess.DEVNULL) != 0 and command[-1] != NEWEST_PIP:
+        if run_alone(command) != 0 and command[-1] != NEWEST_PIP:
             raise SetupError(
                 f"{directory.name} could not be made; the reason is in the lines above, which this command printed "
                 f"(packages come from the network): {' '.join(command)}"
             )
     stamp.write_text(wanted)
     return str(python)
+
+
+def run_alone(command: list[str]) -> int:
+    """Runs a command that Ctrl-C does not reach: it would print a traceback. It is killed instead, with its children."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def commands_to_make(directory: Path, python: Path, package: str, *, developer: bool) -> list[list[str]]:
@@ -143,4 +161,8 @@ def complain(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        complain("stopped; start it again")
+        sys.exit(130)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -11,6 +13,8 @@ import pytest
 from ralph.cli.commands import COMMANDS
 from ralph.cli.values import refuse_file_as_prompt
 from ralph.mock_api import Turn
+from tests.patience import PATIENCE_S, wait_until
+from tests.processes.children import is_running
 from tests.processes.fork_server import REPOSITORY
 from tests.rows import every_row
 
@@ -128,6 +132,7 @@ def test_an_unknown_word_after_quickstart_is_exit_2_with_all_words() -> None:
     )
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
     assert ran.stderr.startswith("quickstart: 'bogus' is none of test, ")
+    assert 'a task is: quickstart.py run "..."' in ran.stderr
     assert all(f" {command}" in ran.stderr for command in COMMANDS)
 
 
@@ -142,12 +147,37 @@ def test_quickstart_shows_its_help_without_setting_up_and_says_why_it_could_not_
         path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=path)
 
+    lone = ran("demo")
+    assert (lone.returncode, lone.stderr.count("\n")) == (1, 1)
+    assert "run quickstart.py inside a clone of ralph" in lone.stderr
     shown = ran("--help")
     assert (shown.returncode, shown.stderr, "quickstart.py demo " in shown.stdout) == (0, "", True)
     (tmp_path / "pyproject.toml").touch()
     *_, reason, last = ran("doctor").stderr.splitlines()
     assert reason == "no route to the index"
     assert last.startswith("quickstart: .venv-run could not be made; the reason is in the lines above")
+
+
+def test_ctrl_c_while_quickstart_sets_up_is_one_line_and_130_and_leaves_no_process(tmp_path) -> None:
+    shutil.copy(REPOSITORY / "quickstart.py", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    pid_file = tmp_path / "pid"
+    script = f"#!/bin/sh\ntrap 'echo Traceback >&2; exit 1' INT\nsleep 987 &\necho $! > {pid_file}; wait\n"
+    (tmp_path / "uv").write_text(script)
+    (tmp_path / "uv").chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-I", tmp_path / "quickstart.py", "demo"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        start_new_session=True,
+    ) as started:
+        wait_until(lambda: pid_file.exists() and pid_file.read_text().strip())
+        os.killpg(started.pid, signal.SIGINT)
+        _, told = started.communicate(timeout=PATIENCE_S)
+    assert started.returncode == 130
+    assert told.splitlines()[1:] == ["quickstart: stopped; start it again"]
+    wait_until(lambda: not is_running(int(pid_file.read_text())))
 
 
 def test_an_outdated_environment_is_not_removed_by_its_own_python(tmp_path) -> None:
