@@ -100,7 +100,7 @@ def instead_of_in_loop(word: str) -> str | None:
     meant = _IN_LOOP.get(lower) or next((_IN_LOOP[known] for known in slips), None)
     if meant is None:
         return None
-    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`ralph loop -` reads a prompt)"
+    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`echo {word} | ralph loop -` runs it as a prompt)"
 
 
 def _is_slip(word: str, command: str, letter_matters_below: int = _LETTER_MATTERS_BELOW) -> bool:

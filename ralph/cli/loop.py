@@ -201,8 +201,6 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
         added_directories = _check_values(to_run, line.directory)
     check_timeout_s = _check_timeout_s(line)
-    if line.plan_file is not None and not line.plan_file.strip():
-        raise wrong_value("--plan-file", "is empty")
     _refuse_command_word(line.prompt)
     refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)

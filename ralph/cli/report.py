@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ralph.cli.typer_command import option, typer_command
-from ralph.cli.values import absolute, working_directory
+from ralph.cli.values import absolute, existing_directory, working_directory
 
 PageFile = Annotated[
     str | None,
@@ -34,7 +34,8 @@ def report(
     output: PageFile = None,
     open_: OpenFlag = False,
     session_dir: Annotated[
-        str | None, option("Look in this directory, not in your state directory.", "DIR")
+        str | None,
+        option("Look in this directory, not in your state directory.", "DIR", reads=existing_directory),
     ] = None,
     directory: Annotated[
         str | None, option("Look at the loops and sessions of this directory.", "DIR", "--cd -C")

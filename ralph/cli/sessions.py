@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ralph.cli.typer_command import command_group, made, option
-from ralph.cli.values import absolute
+from ralph.cli.values import absolute, existing_directory
 
 if TYPE_CHECKING:
     from ralph.sessions.command import SessionsPlace
@@ -21,7 +21,13 @@ SessionId = Annotated[
 ]
 
 SessionDir = Annotated[
-    str | None, option("Look in this directory, not in your state directory.", "DIR", "--session-dir")
+    str | None,
+    option(
+        "Look in this directory, not in your state directory.",
+        "DIR",
+        "--session-dir",
+        reads=existing_directory,
+    ),
 ]
 
 sessions = command_group(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.cli.commands import ROOT_HELP, LineError
+from ralph.cli.commands import ROOT_HELP, LineError, wrong_value
 from ralph.machine.loading import begin_garbage_collection
 from ralph.values.outcome import UsageError
 
@@ -37,6 +38,9 @@ HELP_OPTIONS = ["-h", "--help"]
 _FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
 """Terminals with a width between these numbers of columns need a narrower help page than typer makes."""
 _MOST_OWNERS = 2
+_PLAIN = (("is not a valid int", "is not a whole number"), ("is not a valid float", "is not a number"))
+_FIRST_WORD = {"run": "prompt", "loop": "prompt", "report": "what"}
+"""The argument that the first word of a prompt becomes that is not quoted, by command."""
 
 
 def option(
@@ -51,11 +55,13 @@ def option(
     """Annotates a parameter, or a field of a Struct, that is set by an option. If `metavar`, the name of the value in the
     help, ends with `...`, an option of a `SettingsCommand` takes all words up to the next option. `spelled` has further
     spellings of the option; if one of them is long, the parameter's name is none. `reads` makes the value of a word, and
-    raises ValueError with what is wrong. `more` is as for `typer.Option`.
+    raises ValueError with what is wrong. An option whose value is a path refuses an empty one, which would mean the
+    current directory. `more` is as for `typer.Option`.
     """
     info: Any = typer.Option(default, help=says, metavar=metavar, **more)
     info.param_decls = tuple(spelled.split())
-    info.reads = reads
+    info.is_path = not {"PATH", "FILE", "DIR"}.isdisjoint((metavar or "").split("|"))
+    info.reads = reads or (str if info.is_path else None)
     return info
 
 
@@ -70,6 +76,8 @@ def spell(info: Any, name: str) -> None:
     spelling, reads = info.param_decls[0], info.reads
 
     def parser(text: str) -> Any:
+        if info.is_path and not text.strip():
+            raise wrong_value(spelling, "is empty: give it a value, or leave it out")
         try:
             return reads(text)
         except ValueError as error:
@@ -162,4 +170,11 @@ def line_error(error: Any, command: str) -> UsageError:
             return LineError(f"{spelling} is an option of {named}, not of `ralph {path}`", path)
         hidden = {word for one in error.ctx.command.params if one.hidden for word in one.opts}
         error.possibilities = [word for word in error.possibilities or () if word not in hidden]
-    return LineError(error.format_message(), path)
+    message = error.format_message()
+    first = None if context is None else context.params.get(_FIRST_WORD.get(path))
+    if first is not None and (others := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message)):
+        before, begins = {"loop": ("loop ", ""), "report": ("", "report ")}.get(path, ("", ""))
+        return LineError(f'put the prompt in quotes: ralph {before}"{begins}{first} {others[1]}"', path)
+    for technical, plain in _PLAIN:
+        message = message.replace(technical, plain)
+    return LineError(message, path)

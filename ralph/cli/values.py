@@ -117,6 +117,13 @@ def _directories_in(word: str) -> list[str]:
     return [word]
 
 
+def existing_directory(text: str) -> str:
+    """Reads the name of a directory that a command looks into. Raises ValueError if there is nothing of that name."""
+    if not Path(text).exists():
+        raise ValueError(f"{text} does not exist")
+    return text
+
+
 def run_directories(directory: str | None) -> tuple[str, ...]:
     """The directory where ralph was called and the working directory (`--cd`), as absolute paths. Links in these
     directories are not trusted, because a repository may contain them.
@@ -177,8 +184,6 @@ def requested_report(
 
     if schema is None:
         return RequestedReport() if is_required else None
-    if not schema.strip():
-        raise wrong_value("--json-schema", "is empty: give a schema as text, or its file")
     from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:

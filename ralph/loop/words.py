@@ -318,16 +318,26 @@ def _age_s(moment: str, now: datetime) -> float:
         return 0.0
 
 
-_HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED: " with a higher limit"}
-
-
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
-    """A line with the command that continues the loop. None if the work is done, or if a continued loop would end in
-    the same way again.
+    """A line with the command that continues the loop, with twice the limit that has ended it. None if the work is done,
+    or if a continued loop would end in the same way again, as with a check that cannot be run.
     """
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
-    return f"go on with: {continue_command(state)}{_HIGHER.get(end.outcome, '')}"
+    if end.outcome is Outcome.CONFIG and not state.iterations and state.current is None:
+        return None
+    return f"go on with: {continue_command(state)}{_twice_the_limit(state, end.outcome)}"
+
+
+def _twice_the_limit(state: LoopState, outcome: Outcome) -> str:
+    limits = state.plan.limits
+    if outcome is Outcome.TIMED_OUT and limits.max_time_s is not None:
+        return f" --max-time {time_limit(2 * limits.max_time_s)}"
+    if outcome is not Outcome.LIMIT_REACHED:
+        return ""
+    if limits.max_iterations is not None and len(state.iterations) >= limits.max_iterations:
+        return f" --max-iterations {2 * limits.max_iterations}"
+    return "" if limits.max_budget_usd is None else f" --max-budget-usd {plain(2 * limits.max_budget_usd)}"
 
 
 def continue_command(state: LoopState) -> str:

@@ -88,14 +88,17 @@ REFUSED = {
     "no value": (["--model"], "Option '--model' requires an argument"),
     "no value, short": (["-qf"], "Option '-f' requires an argument"),
     "a value too many": (["--quiet=yes"], "Option '--quiet' does not take a value"),
-    "no whole number": (["--max-turns", "1.5"], "Invalid value for '--max-turns': '1.5' is not a valid int"),
+    "no whole number": (
+        ["--max-turns", "1.5"],
+        "Invalid value for '--max-turns': '1.5' is not a whole number",
+    ),
     "no number": (
         ["--max-budget-usd", "x"],
-        "Invalid value for '--max-budget-usd': 'x' is not a valid float",
+        "Invalid value for '--max-budget-usd': 'x' is not a number",
     ),
     "no choice": (["--effort=huge"], "Invalid value for '--effort': 'huge' is not one of 'low', 'medium'"),
     "the first wrong value": (["--effort=x", "--max-turns=x", "y", "z"], "Invalid value for '--effort': 'x'"),
-    "words too many": (["x", "y", "--", "-q"], "Got unexpected extra argument(s) (y -q)"),
+    "words too many": (["x", "y", "--", "-q"], 'put the prompt in quotes: ralph "x y -q"'),
     "no word of a list": (["--tools"], '--tools needs a word at least; --tools "" is an empty list'),
 }
 

@@ -161,6 +161,31 @@ def test_the_status_says(changes: dict[str, object], is_running: bool, said: str
     assert said in "\n".join(words.status_lines(state, Path("/state/0001"), is_running=is_running, now=NOW))
 
 
+@every_row(
+    ("outcome", "limits", "hint"),
+    [
+        (Outcome.LIMIT_REACHED, LoopLimits(1, 2.5), " --max-iterations 2"),
+        (Outcome.LIMIT_REACHED, LoopLimits(9, 2.5), " --max-budget-usd 5.0"),
+        (Outcome.TIMED_OUT, LoopLimits(max_time_s=5400), " --max-time 3h"),
+        (Outcome.TIMED_OUT, LoopLimits(), ""),
+        (Outcome.IO_ERROR, LoopLimits(1, 2.5), ""),
+    ],
+)
+def test_the_way_on_after_a_limit_is_a_command_with_a_higher_one(
+    outcome: Outcome, limits: LoopLimits, hint: str
+) -> None:
+    state = replace(STATE, plan=replace(PLAN, limits=limits))
+    end = LoopEnd(outcome, outcome.exit_code(), "why")
+    assert words.resume_hint(state, end) == f"go on with: ralph loop --continue{hint}"
+
+
+def test_a_loop_whose_check_cannot_be_run_has_no_way_on() -> None:
+    never_begun = replace(STATE, iterations=(), current=None)
+    end = LoopEnd(Outcome.CONFIG, 78, "the check cannot be run")
+    assert words.resume_hint(never_begun, end) is None
+    assert words.resume_hint(replace(never_begun, current=CURRENT), end) is not None
+
+
 def test_the_way_on_names_the_directory_where_it_is_not_the_shells() -> None:
     away = replace(STATE, plan=replace(PLAN, directory="/my work"))
     assert words.continue_command(away) == "ralph loop --continue --cd '/my work'"

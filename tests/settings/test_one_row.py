@@ -149,7 +149,7 @@ def test_it_is_an_option_and_stands_in_the_help(copy: Copy, command: str) -> Non
 
 def test_what_cannot_be_its_value_is_refused(copy: Copy) -> None:
     refused = copy("ralph", "run", "x", "--politeness", "often")
-    assert (refused.returncode, "'--politeness': 'often' is not a valid int" in refused.stderr) == (
+    assert (refused.returncode, "'--politeness': 'often' is not a whole number" in refused.stderr) == (
         2,
         True,
     )

@@ -291,7 +291,8 @@ def test_of_a_proxied_endpoint_only_the_proxy_is_tried_and_nothing_is_sent(
     ralph.environment[f"{scheme}_proxy"] = f"http://me:proxy-pa55word@127.0.0.1:{proxy.port}"
     shown = ralph_here("doctor")
     assert shown.code == 0
-    assert f"goes through the proxy 127.0.0.1:{proxy.port}, which can be reached" in endpoint(shown.stdout)[1]
+    name = f"the proxy http://127.0.0.1:{proxy.port} ({scheme}_proxy)"
+    assert f"goes through {name}, which can be reached" in endpoint(shown.stdout)[1]
     assert "pa55word" not in shown.stdout
     wait_until(lambda: len(proxy.received) == 1)
     assert proxy.received == [b""]

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from ralph.cli.app import run_cli
 from ralph.cli.commands import COMMANDS
 from ralph.cli.values import refuse_file_as_prompt
 from ralph.mock_api import Turn
@@ -121,6 +122,20 @@ def test_other_words_about_files_are_prompts(tmp_path, monkeypatch, prompt) -> N
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.md").mkdir(exist_ok=True)
     refuse_file_as_prompt(prompt)
+
+
+@every_row(
+    ("typed", "says"),
+    [
+        ("fix the failing test", 'ralph "fix the failing test"'),
+        ("run fix -q it", 'ralph "fix it"'),
+        ("loop fix the test", 'ralph loop "fix the test"'),
+        ("report the bug", 'ralph "report the bug"'),
+    ],
+)
+def test_a_prompt_without_quotes_is_exit_2_with_the_quotes(capfd, typed: str, says: str) -> None:
+    assert run_cli(typed.split()) == 2
+    assert capfd.readouterr().err.startswith(f"ralph: put the prompt in quotes: {says} (see ")
 
 
 def test_an_unknown_word_after_quickstart_is_exit_2_with_all_words() -> None:

@@ -59,6 +59,7 @@ def test_a_check_that_cannot_be_run_is_exit_78_before_anything_is_spent(ralph, s
     code, shell = says
     assert f"config (exit 78): the check cannot be run ({code})" in loop_lines(ran)[-1]
     assert shell in loop_lines(ran)[-1]
+    assert "--continue" not in ran.stderr
 
 
 def test_a_check_that_could_be_run_once_may_exit_127_later_and_has_failed(ralph, iterations) -> None:

@@ -187,7 +187,7 @@ REFUSED = {
     "no plan": (["--plan-file", ""], "--plan-file: is empty"),
     "no directory": (["-C", "gone"], "gone does not exist"),
     "directory without a name": (["-C", ""], "--cd: is empty"),
-    "three words": (["y", "z"], "unexpected extra argument"),
+    "three words": (["y", "z"], 'put the prompt in quotes: ralph loop "x y z"'),
     "status of something": (["--status", "--push", "--model", "x"], "(--cd): leave out PROMPT, --push, --model"),
     "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
     "continue with more": (["-c", "--until", "true", "-q"], "record: leave out PROMPT, --until, --quiet"),

@@ -115,7 +115,7 @@ def test_the_iteration_limit_with_a_check_exits_3_and_can_be_raised(ralph, itera
     server = iterations()
     ran = ralph("loop", "go", "--max-iterations", "1", "--until", "false")
     assert (ran.code, server.request_count) == (3, 1)
-    assert loop_lines(ran)[-2] == "go on with: ralph loop --continue with a higher limit"
+    assert loop_lines(ran)[-2] == "go on with: ralph loop --continue --max-iterations 2"
     assert loop_lines(ran)[-1].startswith(
         "limit_reached (exit 3): 1 iteration is done, the check failed (exit 1); "
     )

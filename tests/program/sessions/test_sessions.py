@@ -190,7 +190,7 @@ def test_another_place_is_looked_at_and_not_made(ralph, ralph_here, serve, tmp_p
     ralph("hi", "--session-dir", "mine")
     assert len(listed(ralph_here, "--session-dir", "mine")) == 1
     assert "--session-dir" in ralph_here("sessions", "show", "--session-dir", "mine").stdout
-    assert listed(ralph_here, "--session-dir", str(tmp_path / "typo")) == []
+    assert ralph_here("sessions", "ls", "--session-dir", str(tmp_path / "typo")).code == 2
     assert not (tmp_path / "typo").exists()
 
 
