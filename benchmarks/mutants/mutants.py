@@ -893,8 +893,15 @@ MUTANTS = (
     Mutant(
         "fleet-drain-counts-as-a-try",
         "a drain is no try",
-        "is_try = is_try and self._stop is not Stop.DRAINED",
-        "is_try = is_try or self._stop is Stop.DRAINED",
+        "is_try = decision.is_try and self._stop is not Stop.DRAINED",
+        "is_try = decision.is_try or self._stop is Stop.DRAINED",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-a-refused-key-ends-the-jobs",
+        "a worker whose key is refused ends no job",
+        "if is_refused and not has_worked:",
+        "if is_refused and has_worked:",
         FLEET,
     ),
     Mutant(

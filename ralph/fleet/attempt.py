@@ -153,8 +153,8 @@ class Worker:
         return patiently(call, waiting=self.waiting)
 
     def refusal(self, reason: str, outcome: Outcome) -> MachineError:
-        """What is to be raised where this machine's key or settings are refused. If a job has ended well since the last
-        refusal, the worker only pauses.
+        """The error of a machine whose key or settings are refused. If a job has ended well since the last refusal, the
+        worker only pauses.
         """
         has_worked, self.worked[0] = bool(self.worked[0]), 0
         return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
