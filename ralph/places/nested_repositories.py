@@ -89,7 +89,7 @@ class Look(Struct, frozen=True):
                 + first_of(names)
             )
         if self.closed:
-            names = [shown_path(path) for path in self.closed]
+            names = [shown_path(path or ".") for path in self.closed]
             parts.append(f"these could not be looked into for such repositories and files: {first_of(names)}")
         if self.overfull:
             parts.append(

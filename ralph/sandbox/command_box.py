@@ -35,7 +35,7 @@ from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.landlock_rules import landlock_rules, own_mounts, plan_with_places, visible_parts
-from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
+from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
@@ -278,12 +278,14 @@ class CommandBox:
         return self._result_of(make_and_watch, environment, waiting_for)
 
     def end_watch(self) -> str:
-        """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
-        ended. Waits for at most 2 seconds. Returns a note for people, which is empty if there were no changes.
+        """If MCP servers ran, undoes the changes to protected files since the last command. Must be called at the end of a run,
+        after they have ended. Waits for at most 2 seconds. Returns a note for people, also about all that could not be
+        undone. Empty if there is nothing of it.
         """
-        if self._disk is not None and self._protected is not None:
-            self._disk.finish(self._protected.end_watch)
-        return self.between()
+        if self._disk is None or self._protected is None:
+            return ""
+        self._disk.finish(self._protected.end_watch)
+        return "; ".join(filter(None, (self.between(), left_note(self._protected.left, self._roots[0]))))
 
     def between(self) -> str:
         """A note about changes to protected files that no command of this run made. Must be called after `after` or

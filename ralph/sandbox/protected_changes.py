@@ -21,9 +21,11 @@ from ralph.values.screen_text import in_one_line
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
-Kind = Literal["file", "link", "directory", "other"]
+Kind = Literal["file", "link", "directory", "other", "unseen"]
+"""What a path is. `unseen` is one in a directory that may not be entered, so that nobody knows."""
 How = Literal["made", "changed", "removed"]
 _DIRECTORY: Kind = "directory"
+UNSEEN: Kind = "unseen"
 _MOST_LISTED = 10
 _BY_COMMAND = (
     ". Commands may not change these, so git config, git remote add, git push -u and installers of hooks have no lasting "
@@ -97,6 +99,8 @@ class Undone(Struct, frozen=True):
     """The path where the command's version is kept, or empty if it was not kept."""
     why_not: str = ""
     """The reason why the change could not be undone, or empty if it was undone."""
+    is_pending: bool = False
+    """Whether the change may be undone later: the file system refused it now."""
 
 
 def changes_of(
@@ -112,7 +116,7 @@ def changes_of(
 
     For a missing git directory, yields a single change and none for its content, because a removed repository cannot
     be restored. For a new directory in a forbidden place, yields a single change that covers the directory and its
-    content.
+    content. So is what is now out of sight. What was out of sight before is not judged.
     """
     made: list[str] = []
     gone = missing_directories(after, git_directories)
@@ -120,7 +124,11 @@ def changes_of(
         old, new = before.get(path), after.get(path)
         if is_within_any(path, made) or (is_within_any(path, gone) and path not in gone):
             continue
-        if new is None and path in removable:
+        if (new is None and path in removable) or (old is not None and old.kind == UNSEEN):
+            continue
+        if new is not None and new.kind == UNSEEN:
+            made.append(path)
+            yield from [] if old is None else [Change(path, old, new)]
             continue
         if old is None and new is not None:
             is_folder = path in folders and new.kind in (_DIRECTORY, "file")
@@ -207,6 +215,17 @@ def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between:
             f"what {'was written there' if is_between else 'the command wrote'} is kept for the user in {kept}"
         )
     return in_one_line(f"[{'; '.join(sentences)}]") if sentences else ""
+
+
+def left_note(left: Sequence[Undone], working_directory: str) -> str:
+    """One line for people at the end of a run about changes that stayed. Empty if there are none."""
+    if not left:
+        return ""
+    shown = _listed([f"{one.path.removeprefix(f'{working_directory}/')} ({one.why_not})" for one in left])
+    return in_one_line(
+        f"[commands changed protected files, and that could not be undone: {shown}. They can make git, ralph and other agents "
+        "run programs or do without a sandbox: look at them before you start one of these]"
+    )
 
 
 def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str:

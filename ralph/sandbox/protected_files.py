@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 import time
 from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ralph.machine.repository import is_within_any
 from ralph.places.gather import GuardedFiles
+from ralph.places.places import directories_above
 from ralph.places.state import running_below
 from ralph.places.table import COMPARED
 from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.protected_changes import Entry, changes_of, missing_directories
+from ralph.sandbox.protected_changes import UNSEEN, Change, Entry, changes_of, missing_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.sandbox.protected_changes import Change, Undone
+    from ralph.sandbox.protected_changes import Undone
+    from ralph.sandbox.undoing import Undoing
 
 _MOST_BYTES = 1024 * 1024
 """The maximum size of a file that can be restored. Changes of a larger file are noticed, but not undone."""
@@ -40,12 +44,8 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class UnguardedError(OSError):
     """Not all protected files can be compared, so no command may start."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(
-            errno.EPERM,
-            f"{folder} holds more folders than ralph guards, so no command starts; look at them, and remove those that no "
-            "submodule and no worktree needs",
-        )
+    def __init__(self, why: str, advice: str) -> None:
+        super().__init__(errno.EPERM, f"{why}, so no command starts; {advice}")
 
 
 class ProtectedFiles:
@@ -73,6 +73,14 @@ class ProtectedFiles:
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
         self._left_bytes = 0
+        self._modes: dict[str, int] = {}
+        """The permission bits of the directories above the files."""
+        self._unseen: list[str] = []
+        """The paths of the last look that lie in a directory which may not be entered."""
+        self._pending: tuple[str, ...] = ()
+        """The paths whose changes could not be undone until now. Their known state is kept."""
+        self.left: tuple[Undone, ...] = ()
+        """The changes of this run that could not be undone until now, but for removed files."""
         self._is_watching = False
         self._may_have_changed = False
         """True between `look` and `undo_changes`: a command may have changed the files."""
@@ -119,9 +127,9 @@ class ProtectedFiles:
             return ()
         undone = self._undo()
         self._may_have_changed = False
-        self._mark.end()
+        if not self._pending:  # otherwise the next run must know of them
+            self._mark.end()
         if self._is_watching:
-            self._store()
             self._mark.begin(self._known)
         return undone
 
@@ -134,49 +142,98 @@ class ProtectedFiles:
         """Undoes the changes since the last command. Must be called after the MCP servers have ended."""
         if self._is_watching:
             self.between += self._undo()
-            self._mark.end()
+            if not self._pending:
+                self._mark.end()
 
     def close(self) -> None:
         """Removes the description of the files from ralph's state, unless changes may not be undone yet."""
         self._mark.close()
 
     def _begin(self) -> None:
-        self._store()
+        # A server may write at any time: only the first look says what the files must be.
+        if not self._is_watching:
+            self._store()
         if self._files.overfull:
-            raise UnguardedError(self._files.overfull)
+            raise UnguardedError(
+                f"{self._files.overfull} holds more folders than ralph guards",
+                "look at them, and remove those that no submodule and no worktree needs",
+            )
+        if closed := next(filter(None, map(_own_closed_directory, self._unseen)), ""):
+            raise UnguardedError(
+                f"{closed} may not be entered, and protected files in it may have been changed",
+                f"look at it: chmod u+rwx {shlex.quote(closed)}",
+            )
         self._mark.begin(self._known)
 
     def _store(self) -> None:
-        """Stores the state of the files. If an earlier command removed a repository, its stored files are kept, so that
-        they can be compared when the repository exists again.
+        """Stores the state of the files. If an earlier command removed a repository or closed a directory, the stored files
+        there are kept, so that they can be compared when they can be seen again.
         """
         found = self._found()
-        gone = tuple(f"{one}/" for one in missing_directories(found, self.git_directories))
+        hidden = (*missing_directories(found, self.git_directories), *self._unseen)
+        gone = tuple(f"{one}/" for one in hidden)
         kept = {path: entry for path, entry in self._known.items() if path.startswith(gone)} if gone else {}
-        self._known = kept | found
+        known = {path: self._known[path] for path in (*self._unseen, *self._pending) if path in self._known}
+        self._known = kept | found | known
+        for path in self._files.above:
+            if path in self._pending:
+                continue
+            with suppress(OSError):
+                self._modes[path] = stat.S_IMODE(os.lstat(path).st_mode)
         if self.after_kill is None:  # a later look would take the changes as the files' own state
             self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories)
 
     def _undo(self) -> tuple[Undone, ...]:
-        before = self.git_directories, dict(self._statuses)
-        changes = self._changes()
-        if not changes:
-            return ()
-        from ralph.sandbox.undoing import Undoing  # noqa: PLC0415 - only for a change, and takes milliseconds
+        """Undoes the changes. Afterwards, the known state is the one from which they were found, but for what was undone:
+        the disk is not read again, because a server may have written meanwhile.
+        """
+        statuses, git_directories = dict(self._statuses), self.git_directories
+        undoing: Undoing | None = None
 
-        undoing = Undoing(self._kept_in, *before)
-        opened = [undoing.undone(change) for change in changes if change.is_of_mode]
-        if opened:  # what could not be seen in a closed directory can be seen now
-            changes = self._changes()
-        return (*opened, *(undoing.undone(change) for change in changes if not change.is_of_mode))
+        def undo(change: Change) -> Undone:
+            nonlocal undoing
+            from ralph.sandbox.undoing import Undoing  # noqa: PLC0415 - only for a change, and takes milliseconds
 
-    def _changes(self) -> list[Change]:
+            undoing = undoing or Undoing(self._kept_in, git_directories, statuses)
+            return undoing.undone(change)
+
+        opened = [undo(change) for change in self._closings()]
         found = self._found()
+        changes = self._changes(found)
+        by_mode = [undo(change) for change in changes if change.is_of_mode]
+        if by_mode:  # what could not be seen in a closed directory can be seen now
+            found = self._found()
+            changes = self._changes(found)
+        undone = [undo(change) for change in changes if not change.is_of_mode]
+        self._pending = tuple(one.path for one in (*opened, *by_mode, *undone) if one.is_pending)
+        kept = [*(one.path for one in undone), *(one.path for one in by_mode if one.is_pending)]
+        # A removed repository, or what was too large to be kept in memory, is gone for good.
+        gone = {one.path for one in undone if one.why_not and not one.is_pending}
+        seen = {path: entry for path, entry in found.items() if not is_within_any(path, kept)}
+        self._known = {path: entry for path, entry in self._known.items() if path not in gone} | seen
+        self._statuses |= {path: status for path, status in statuses.items() if is_within_any(path, kept)}
+        told = (*opened, *by_mode, *undone)
+        left = (one for one in (*self.left, *told) if one.why_not and one.how != "removed")
+        self.left = tuple(one for one in left if one in told or not one.is_pending)
+        return told
+
+    def _closings(self) -> Iterator[Change]:
+        """Yields the directories above the files whose owner may no longer use them, outer ones first. Without namespaces,
+        a command can close any directory of the user.
+        """
+        for path, mode in self._modes.items():
+            with suppress(OSError):  # one above it could not be opened
+                now = os.lstat(path).st_mode
+                if stat.S_ISDIR(now) and mode & ~now & stat.S_IRWXU:
+                    yield Change(path, Entry("directory", mode), Entry("directory", stat.S_IMODE(now)))
+
+    def _changes(self, found: Mapping[str, Entry]) -> list[Change]:
         files = self._files
         return [*changes_of(self._known, found, self.git_directories, files.removable, files.folders)]
 
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
+        self._unseen = []
         self._left_bytes = _MOST_REMEMBERED_BYTES
         self._files.look_for_nested()
         elsewhere: list[
@@ -216,7 +273,11 @@ class ProtectedFiles:
         """If the path exists, adds its entry to `found`. Returns whether the path is a directory."""
         try:
             status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         except OSError:
+            found[path] = Entry(UNSEEN)
+            self._unseen.append(path)
             return False
         mode = status.st_mode
         if stat.S_ISDIR(mode):
@@ -239,6 +300,18 @@ class ProtectedFiles:
         else:
             found[path] = Entry("other")
         return False
+
+
+def _own_closed_directory(path: str) -> str:
+    """The directory above a path that this user may not enter, but may open, as commands may. Empty if there is none."""
+    for above in [*directories_above(path)][::-1]:
+        try:
+            status = os.lstat(above)
+        except OSError:
+            return ""
+        if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IXUSR:
+            return above
+    return ""
 
 
 _stamp = attrgetter("st_ino", "st_dev", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.repository import HELD_DIRECTORY
-from ralph.sandbox.protected_changes import Undone
+from ralph.sandbox.protected_changes import UNSEEN, Undone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,15 +46,15 @@ class Undoing:
         self._count = 0
 
     def undone(self, change: Change) -> Undone:
-        kept, why_not = "", ""
+        kept, why_not, is_pending = "", "", False
         try:
             with _opened(os.path.dirname(change.path)) as directory:
                 if change.after is not None and not change.is_of_mode:
                     kept = self._put_away(directory, change)
                 why_not = self._restored(directory, change)
         except OSError as error:
-            why_not = error.strerror or str(error)
-        return Undone(change.path, change.how, kept, why_not)
+            why_not, is_pending = error.strerror or str(error), True
+        return Undone(change.path, change.how, kept, why_not, is_pending)
 
     def _put_away(self, directory: int, change: Change) -> str:
         """Keeps the command's version of a file and returns its new path, or an empty string if the version cannot be
@@ -63,6 +63,8 @@ class Undoing:
         If the old file can atomically replace the version, the version is copied. Otherwise it is moved, or removed
         if that is impossible, because the protection matters more. Raises OSError.
         """
+        if change.after is not None and change.after.kind == UNSEEN:  # it was not compared
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         name = os.path.basename(change.path)
         source = f"/proc/self/fd/{directory}/{name}"
         try:
@@ -94,7 +96,11 @@ class Undoing:
         if old is None:
             return ""
         if change.is_of_mode:
-            os.chmod(name, old.mode, dir_fd=directory)
+            held = os.open(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            try:
+                os.chmod(f"/proc/self/fd/{held}", old.mode)
+            finally:
+                os.close(held)
             return ""
         if old.kind == "directory":
             if change.path in self._git_directories:
@@ -109,9 +115,11 @@ class Undoing:
             try:
                 replace_at(directory, name, old.content, self._statuses[change.path])
             except OSError:
-                if change.after is not None:  # no file is safer than the command's
-                    _remove(f"/proc/self/fd/{directory}/{name}")
-                raise
+                if change.after is None:
+                    raise
+                # No file is safer than the command's, and on a full file system its place may be enough.
+                _remove(f"/proc/self/fd/{directory}/{name}")
+                replace_at(directory, name, old.content, None, new_mode=old.mode)
         return ""
 
 

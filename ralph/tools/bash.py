@@ -54,8 +54,8 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
     refusals = room.box.refusals()
-    told, news = room.box.told()
     denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
+    told, news = room.box.told()
     return ToolOutput(
         "\n".join([text, *notes, *denials, *told]),
         is_error=has_failed,

@@ -190,7 +190,7 @@ class LocalToolbox:
         notes = []
         if self._mcp is not None:
             self._mcp.close()
-            notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
+        notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
         if self._may_have_written or self._mcp is not None:
             try:
                 from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from ralph.machine.atomic_write import replace_at
 from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.protected_changes import Undone, is_fresh_configuration, undone_note
-from ralph.sandbox.protected_files import ProtectedFiles
+from ralph.sandbox.protected_changes import Entry, Undone, is_fresh_configuration, left_note, undone_note
+from ralph.sandbox.protected_files import ProtectedFiles, UnguardedError
+from ralph.sandbox.undoing import Undoing
 from tests.patience import wait_until
 from tests.rows import every_row
 
@@ -47,7 +51,7 @@ class Work:
         """Runs a command. Returns what was undone, by the path in the checkout."""
         self.files.look()
         subprocess.run(["sh", "-c", script], cwd=self.root, check=False, capture_output=True)
-        return {str(Path(one.path).relative_to(self.root)): one for one in self.files.undo_changes()}
+        return {os.path.relpath(one.path, self.root): one for one in self.files.undo_changes()}
 
 
 def state_of(path: Path) -> tuple[int, bytes | str | None]:
@@ -82,6 +86,14 @@ def work(tmp_path):
         ("chmod -x .git/hooks/pre-push", {".git/hooks/pre-push": "changed"}),
         ("chmod 700 .git/hooks", {".git/hooks": "changed"}),
         ("git config a.b c; chmod 000 .git", {".git": "changed", ".git/config": "changed"}),
+        (
+            "echo x > ralph.toml; chmod 0 .claude; chmod 0 .",
+            {".": "changed", ".claude": "changed", "ralph.toml": "changed"},
+        ),
+        (
+            "echo x > .git/commondir; chmod 0 .git . ..",
+            {"..": "changed", ".": "changed", ".git": "changed", ".git/commondir": "made"},
+        ),
         ("echo x > ralph.toml", {"ralph.toml": "changed"}),
         ("touch .mcp.json", {".mcp.json": "made"}),
         ("echo x > .claude/settings.json", {".claude/settings.json": "changed"}),
@@ -266,6 +278,72 @@ def test_a_directory_without_permissions_is_undone_where_it_cannot_be_renamed(wo
             " chmod 0 .git/hooks/x; mkdir -p .git/info/attributes/x; chmod 0 .git/info/attributes/x .git/info/attributes"
         )
         assert not any(one.why_not for one in undone.values())
+    assert work.state() == work.before
+
+
+@pytest.mark.ordinary_user
+def test_what_is_out_of_sight_keeps_its_known_state_and_no_command_starts(work, monkeypatch) -> None:
+    script = "echo evil > ralph.toml; chmod 0 ."
+    with monkeypatch.context() as patch:
+        patch.setattr(Undoing, "_restored", refused)
+        undone = work.run(script)
+        assert {*undone} == {".", ".git", ".claude", "ralph.toml"}
+        assert all(one.why_not for one in undone.values())
+        assert {one.path for one in work.files.left} == {one.path for one in undone.values()}
+        with pytest.raises(UnguardedError, match=f"chmod u\\+rwx {work.root}"):
+            work.files.look()
+        assert "evil" not in left_note(work.files.left, "/x"), "only paths"
+    work.root.chmod(0o755)
+    assert {*work.run("true")} == {"ralph.toml"}
+    assert work.state() == work.before
+    assert work.files.left == ()
+
+
+@pytest.mark.ordinary_user
+def test_a_run_that_could_not_undo_a_change_leaves_it_to_the_next_and_a_closed_directory_starts_no_command(
+    work, monkeypatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Undoing, "_restored", refused)
+        work.run("echo evil > ralph.toml; chmod 0 .")
+        work.files.close()
+    later = ProtectedFiles([str(work.root)], [f"{work.root}/.git"], str(work.kept_in.parent))
+    with pytest.raises(UnguardedError):
+        later.look()
+    assert f"{work.root}/ralph.toml" in (later.after_kill or ())
+
+
+def refused(*_: object) -> NoReturn:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_an_old_file_is_written_where_only_the_place_of_the_new_one_is_left(work, monkeypatch) -> None:
+    def replaced(directory: int, name: str, data: bytes, *_: object, **options: int) -> None:
+        if os.path.exists(f"/proc/self/fd/{directory}/{name}"):  # noqa: PTH110 - of an open directory
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_at(directory, name, data, None, **options)
+
+    monkeypatch.setattr("ralph.sandbox.undoing.replace_at", replaced)
+    assert work.run("echo evil > .git/config")[".git/config"].why_not == ""
+    assert work.state() == work.before
+
+
+def test_while_a_server_runs_only_the_first_look_says_what_the_files_must_be(work, monkeypatch) -> None:
+    """It may write between an undone change and the next look, in any moment."""
+    work.files.watch()
+    found = ProtectedFiles._found
+
+    def with_a_server(files: ProtectedFiles) -> dict[str, Entry]:
+        entries = found(files)
+        (work.root / "ralph.toml").write_text(f"evil {os.urandom(4).hex()}\n")
+        (work.root / ".mcp.json").write_text("evil\n")
+        return entries
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProtectedFiles, "_found", with_a_server)
+        for _ in range(3):
+            work.run("true")
+    work.files.end_watch()
     assert work.state() == work.before
 
 

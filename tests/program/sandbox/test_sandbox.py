@@ -365,6 +365,25 @@ def test_what_a_command_does_to_protected_files_is_undone_and_told_exits_0(ralph
 
 
 @needs_landlock
+def test_what_cannot_be_undone_is_told_to_people_at_once_and_at_the_end_and_a_closed_root_is_opened(
+    ralph, checkout, serve
+) -> None:
+    hook = ralph.cwd / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_bytes(b"x" * 1_100_000)
+    change = bash(f"echo y >> {hook}; echo x > .mcp.json; chmod 0 $PWD")
+    serve(change, DONE)
+    ran = ralph.finish(ralph.start("go", **forbidding_namespaces()))
+    why = "could not be undone: .git/hooks/pre-commit (its content was not known)"
+    assert [why in line for line in ran.stderr.splitlines() if line.startswith("[notice] [")] == [True, True]
+    assert not (ralph.cwd / ".mcp.json").exists()
+    hook.write_bytes(b"x" * 1_100_000)
+    serve(change, DONE)
+    ran = ralph.finish(ralph.start("go", "--quiet", **forbidding_namespaces()))
+    assert f"that {why}. They can make git, ralph and other agents" in ran.stderr
+
+
+@needs_landlock
 def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_143(
     ralph, checkout, serve
 ) -> None:
