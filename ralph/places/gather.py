@@ -348,8 +348,8 @@ class GuardedFiles:
         self.folders = {above: None for path in self._paths for above in _between(tops, path)}
         """The folders between a directory that commands may write and a path of the guard in it, outer ones first."""
         inside = (*self._paths, *self.outer, *(os.path.join(*name) for name in self._names))
-        above = {one for path in inside for one in directories_above(path)}
-        self.above = tuple(sorted(above.difference(self.folders, self.outer)))
+        outside = {one for path in inside for one in directories_above(path)}
+        self.above = tuple(sorted(outside.difference(self.folders, self.outer)))
         """All other directories above the paths, outer ones first."""
         self.look_for_nested()
 

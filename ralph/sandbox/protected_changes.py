@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
 Kind = Literal["file", "link", "directory", "other", "unseen"]
-"""What a path is. `unseen` is one in a directory that may not be entered, so that nobody knows."""
+"""The kind of what is at a path. `unseen` is one in a directory that may not be entered, so that nobody knows."""
 How = Literal["made", "changed", "removed"]
 _DIRECTORY: Kind = "directory"
 UNSEEN: Kind = "unseen"

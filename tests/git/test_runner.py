@@ -126,7 +126,7 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
     (other / "clean").touch()
     for name in ("linked", "git-credential-sub"):
         (other / name).symlink_to(added / "clean")
-    repository.environment["PATH"] += f":{other}"
+    repository.environment["PATH"] = f"{other}:{repository.environment['PATH']}"
     for name in ("tools/clean", "clean.py", "clean"):
         repository.write(name)
     text = f'[filter "mine"]\n\tclean = "{value.format(added, other)}"\n'
