@@ -5,45 +5,90 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.machine.repository import is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def other_paths(places: Sequence[str], mountinfo: str) -> tuple[str, ...]:
+class _Mount(Struct, frozen=True):
+    number: str
+    parent: str
+    device: str
+    root: str
+    """The directory of the file system that is mounted."""
+    point: str
+
+    def path_of(self, inside: str) -> str:
+        """The path to a file of the mounted directory. `inside` is its path in the file system."""
+        return f"{self.point.rstrip('/')}/{inside[len(self.root) :].lstrip('/')}".rstrip("/") or "/"
+
+
+def other_paths(
+    places: Sequence[str], mountinfo: str, is_closed: Callable[[str], bool] = lambda _: True
+) -> tuple[str, ...]:
     """The other paths that lead to these places, or to what is in them, on file systems that are mounted more than once.
-    `places` have no symbolic links, and `mountinfo` is the content of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+    `places` have no symbolic links, and `mountinfo` is the content of /proc/self/mountinfo (proc_pid_mountinfo(5)). Of the
+    mounts inside of the places only those for whose points `is_closed` returns True count.
     """
+    lines = (line.split(" ") for line in mountinfo.splitlines())
     mounts = [
-        (fields[2], _plain(fields[3]), _plain(fields[4]))
-        for fields in (line.split(" ") for line in mountinfo.splitlines())
+        _Mount(fields[0], fields[1], fields[2], _plain(fields[3]), _plain(fields[4]))
+        for fields in lines
         if len(fields) > 4
     ]
-    of_device: dict[str, list[tuple[str, str]]] = {}
-    for device, root, point in mounts:
-        of_device.setdefault(device, []).append((root, point))
-    if all(len(known) == 1 for known in of_device.values()):
+    if len({mount.device for mount in mounts}) == len(mounts):
         return ()
-    found = (path for place in places for path in _others(place, mounts, of_device))
+    found = (
+        path
+        for place in places
+        for mount, inside in _parts_of(place, mounts, is_closed)
+        for path in _paths_to(inside, [one for one in mounts if one.device == mount.device])
+        if path not in (place, mount.point)
+    )
     return tuple(dict.fromkeys(path for path in found if path not in places))
 
 
-def _others(
-    place: str, mounts: Iterable[tuple[str, str, str]], of_device: dict[str, list[tuple[str, str]]]
-) -> Iterable[str]:
-    # The last of several mounts at one point is the one that is seen.
-    device, root, point = max(
-        (mount for mount in mounts if is_within(place, mount[2])), key=lambda mount: len(mount[2].rstrip("/"))
-    )
-    inside = f"{root.rstrip('/')}/{place[len(point) :].lstrip('/')}".rstrip("/") or "/"
-    for its_root, its_point in of_device[device]:
-        if is_within(inside, its_root):
-            yield f"{its_point.rstrip('/')}/{inside[len(its_root) :].lstrip('/')}".rstrip("/") or "/"
-        elif is_within(its_root, inside):  # a part of the place is mounted there
-            yield its_point
+def _parts_of(
+    place: str, mounts: Sequence[_Mount], is_closed: Callable[[str], bool]
+) -> Iterator[tuple[_Mount, str]]:
+    """Yields the mounts with a part of a place, each with the path of this part in its file system."""
+    around = _seen([mount for mount in mounts if is_within(place, mount.point)])
+    if around is not None:  # in a changed root directory, the mount around it may not be listed
+        yield around, f"{around.root.rstrip('/')}/{place[len(around.point) :].lstrip('/')}".rstrip("/") or "/"
+    for mount in mounts:
+        if is_within(mount.point, place) and mount.point != place and is_closed(mount.point):
+            yield mount, mount.root
+
+
+def _seen(around: Sequence[_Mount]) -> _Mount | None:
+    """The mount that is seen at a path, of those around it. Another one may be hidden behind it, at the same point or at a
+    deeper one.
+    """
+    numbers = {mount.number for mount in around if mount.number != mount.parent}
+    seen: _Mount | None = None
+    while True:
+        on_it = (
+            mount
+            for mount in around
+            if (mount.parent not in numbers if seen is None else mount.parent == seen.number != mount.number)
+        )
+        below = min(on_it, key=lambda mount: len(mount.point), default=None)
+        if below is None:
+            return seen
+        seen = below
+
+
+def _paths_to(inside: str, mounts: Sequence[_Mount]) -> Iterator[str]:
+    for mount in mounts:
+        if is_within(inside, mount.root):
+            yield mount.path_of(inside)
+        elif is_within(mount.root, inside):  # a part of the place is mounted there
+            yield mount.point
 
 
 def _plain(field: str) -> str:

@@ -163,7 +163,8 @@ class CommandBox:
             empty=tuple(one for one in parts.empty if os.path.realpath(one) == one and os.path.exists(one)),
             has_own_temporary=parts.has_own_temporary and os.path.realpath(TEMPORARY) == TEMPORARY,
         )
-        parts = replace(parts, elsewhere=other_paths(parts.unreadable, _mounts()))
+        elsewhere = other_paths(parts.unreadable, _mounts(), lambda path: not parts.may_read(path))
+        parts = replace(parts, elsewhere=elsewhere)
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
         state = next(iter(state_directories(environment, home_directories(environment), None)))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.

@@ -17,6 +17,28 @@ BTRFS = """22 1 0:30 /@ / rw - btrfs /dev/vda rw
 23 22 0:30 /@home /home rw - btrfs /dev/vda rw
 24 22 0:30 / /mnt/all rw - btrfs /dev/vda rw
 """
+# As systemd's automount makes them: the file system that is seen is mounted on another one.
+STACKED = f"""{ONE}40 22 0:40 / /home/me rw - autofs systemd-1 rw
+41 40 254:1 /me /home/me rw - ext4 /dev/vdb rw
+42 22 254:1 /me /x rw - ext4 /dev/vdb rw
+43 22 0:40 / /y rw - autofs systemd-1 rw
+"""
+# The one at /a/b was mounted later, and lies behind the one at /a all the same.
+BEHIND = f"""{ONE}50 22 254:1 / /a rw - ext4 /dev/vdb rw
+51 22 254:2 / /a/b rw - ext4 /dev/vdc rw
+52 22 254:1 /b /x rw - ext4 /dev/vdb rw
+"""
+INNER = f"""{ONE}60 22 0:60 /v /home/me/notes rw - tmpfs none rw
+61 22 0:60 / /volumes rw - tmpfs none rw
+62 22 0:61 / /home/me/project rw - tmpfs none rw
+63 22 0:61 / /workspace rw - tmpfs none rw
+"""
+# After chroot(2) into a plain directory, there is no line for "/".
+CHANGED_ROOT = """70 22 254:0 /usr /usr rw - ext4 /dev/vda rw
+71 22 254:0 /etc /etc rw - ext4 /dev/vda rw
+72 22 0:60 / /home/me/notes rw - tmpfs none rw
+73 22 0:60 / /x rw - tmpfs none rw
+"""
 
 
 @every_row(
@@ -30,7 +52,17 @@ BTRFS = """22 1 0:30 /@ / rw - btrfs /dev/vda rw
         (TWICE, ("/var/lib/secret", "/var/log"), ("/var/lib2/secret",)),
         (BTRFS, ("/home/me", "/etc/key"), ("/mnt/all/@home/me", "/mnt/all/@/etc/key")),
         ("", ("/home/me",), ()),
+        ("1 1 0:2 / / rw - rootfs rootfs rw\n2 1 0:2 /a /b rw - x y rw\n", ("/a/c",), ("/b/c",)),
+        (STACKED, ("/home/me",), ("/x",)),
+        (BEHIND, ("/a/b/c",), ("/x/c",)),
+        (INNER, ("/home/me",), ("/volumes/v", "/workspace")),
+        (CHANGED_ROOT, ("/home/me", "/etc/shadow"), ("/x",)),
     ],
 )
 def test_the_other_paths_of_a_place(mounts: str, places: tuple[str, ...], others: tuple[str, ...]) -> None:
     assert other_paths(places, mounts) == others
+
+
+def test_what_is_open_inside_of_a_closed_place_closes_no_other_path() -> None:
+    """The work may be mounted in a home directory and elsewhere."""
+    assert other_paths(("/home/me",), INNER, lambda path: path != "/home/me/project") == ("/volumes/v",)
