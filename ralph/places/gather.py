@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH114, PTH118, PTH207, PTH208
+# ruff: noqa: PTH114, PTH112, PTH118, PTH207, PTH208
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -7,6 +7,7 @@ Python and git directories.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -37,7 +38,16 @@ from ralph.places.named_by_git import (
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import named_state_directories
-from ralph.places.table import COMPARED, FILTERED, PATTERNS, WRITABLE, expanded, git_entries_with, paths_with
+from ralph.places.table import (
+    COMPARED,
+    FILTERED,
+    PATTERNS,
+    UNREAD,
+    WRITABLE,
+    expanded,
+    git_entries_with,
+    paths_with,
+)
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:
@@ -63,6 +73,7 @@ _GIT_FILES = (
 _KEY = "GIT_CONFIG_KEY_"
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
+_MAGIC = re.compile(r"[*?[]")
 PACKAGE = str(Path(__file__).parents[1])
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 # What a virtual environment has at its top: the programs that start, and the file that says which Python they are.
@@ -126,12 +137,16 @@ def gather_places(
     own = (pattern.replace("*", str(os.getuid())) for pattern in PATTERNS["tickets"].split())
     # A link in /tmp may be another user's, and would close what it leads to.
     bases["tickets"] = tuple(one for one in (*own, *bases["tickets"]) if not os.path.islink(one))
-    # Copies beside such files, as editors make them.
-    beside = (f"{escape(path)}?*" for path in paths_with(FILTERED, known, environment))
-    known["mixed files"] = bases["mixed files"] = (
-        *known["mixed files"],
-        *chain.from_iterable(map(iglob, beside)),
+    may_be_mixed = paths_with(FILTERED, known, environment)
+    # What lies directly in a home or in a base directory is not shown, and neither are copies of it.
+    unshown = {*homes, *chain.from_iterable(known[name] for name in ("config", "data", "cache", "runtime"))}
+    secret = (
+        path
+        for path in set(paths_with(UNREAD, known, environment)).difference(may_be_mixed)
+        if path.rpartition("/")[0] not in unshown and is_within_any(path, homes)
     )
+    for name, beside in (("secret files", secret), ("mixed files", may_be_mixed)):
+        known[name] = bases[name] = (*known[name], *_beside(beside))
     mixed = filter(holds_credentials, paths_with(FILTERED, known, environment))
     bases["mixed"] = tuple(path for path in mixed if not is_within_any(os.path.realpath(path), roots))
     return places_of(bases, environment, LinkResolver(), outside)
@@ -141,9 +156,29 @@ def _matching(templates: str, bases: Bases, environment: Mapping[str, str]) -> I
     """Yields the existing paths that match the patterns of a text block of the table."""
     literal = {name: [*map(escape, paths)] for name, paths in bases.items()}
     variables = {name: escape(value) for name, value in environment.items()}
+    is_there: dict[str, bool] = {}
     for template in templates.split():
         for pattern in expanded(template, literal, variables):
-            yield from iglob(pattern)
+            above = _MAGIC.split(pattern, maxsplit=1)[0].rpartition("/")[0] or "/"
+            if above not in is_there:
+                is_there[above] = os.path.isdir(above)
+            if is_there[above]:  # most toolchains are not there, and a glob takes longer than this
+                yield from iglob(pattern)
+
+
+def _beside(paths: Iterable[str]) -> Iterator[str]:
+    """Yields the existing copies beside files, as editors and people make them: `x.bak`, `x~`, `.x.swp`, `#x#`."""
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        above, name = os.path.split(path)
+        names.setdefault(above, []).append(name.lstrip("."))
+    for above, known in names.items():
+        with suppress(OSError):
+            for entry in os.listdir(above):
+                start = next((name for name in known if entry.lstrip(".#").startswith(name)), None)
+                rest = "" if start is None else entry.lstrip(".#").removeprefix(start)
+                if rest and not rest[0].isalpha():
+                    yield os.path.join(above, entry)
 
 
 def _is_private(directory: str) -> bool:

@@ -18,6 +18,7 @@ from ralph.places import table
 from ralph.places.table import (
     COMPARED,
     FILTERED,
+    JUDGED,
     READ_ONLY,
     SANDBOX_GUARDS,
     SHOWN,
@@ -136,6 +137,8 @@ class GuardedPlaces(Struct, frozen=True):
     """Files and directories that may be read because of the user's settings. A secret place inside one stays closed."""
     shown: tuple[str, ...] = ()
     """The parts of the closed homes that may be read."""
+    judged: tuple[tuple[str, PlaceRow], ...] = ()
+    """The rows of names that are judged by what a file holds, each with a regular expression for the names."""
     by_guard: Mapping[str, tuple[str, ...]] = {}
     """For each guard of commands (`SANDBOX_GUARDS`), its paths on this machine. They may contain symbolic links. Names and
     the entries of git directories are not among them."""
@@ -150,6 +153,16 @@ class GuardedPlaces(Struct, frozen=True):
         """
         given = [one for one in (*self.given, *more_given) if is_within(path, one)]
         return self._place_of(path, UNREAD, given)
+
+    def why_judged(self, path: str) -> GuardedPlace | None:
+        """The row because of whose name a file must not be read if it holds credentials: it lies in what is shown of a home.
+        None if the content does not matter.
+        """
+        name = path.rpartition("/")[2]
+        row = next((row for names, row in self.judged if re.fullmatch(names, name, re.IGNORECASE)), None)
+        if row is None or is_within_any(path, (*self.roots, *self.given)):
+            return None
+        return GuardedPlace(path, row) if is_within_any(path, self.closed_homes) else None
 
     def why_not_written(self, path: str) -> GuardedPlace | None:
         """The place because of which a path must not be written, or None if the table allows writing it."""
@@ -230,7 +243,7 @@ def places_of(
     closed = [*dict.fromkeys(home for home in map(resolved, homes) if _may_be_closed(home, (*roots, *given)))]
     xdg = xdg_bases(homes, variables)
     # Whatever names them, these are not shown as a whole.
-    wide = [*closed, *(resolved(f"{home}/.local") for home in homes)]
+    wide = [*closed, *(resolved(f"{home}/{name}") for home in homes for name in (".local", ".linuxbrew"))]
     wide += [resolved(one) for name in _XDG for one in xdg[name] if one.startswith("/")]
     bases = {**bases, **xdg, "home in a root": in_roots, "closed home": closed}
     found: dict[str, GuardedPlace] = {}
@@ -252,7 +265,12 @@ def places_of(
         if is_within_any(path, closed) and not any(is_within(one, path) for one in wide)
         if secret.isdisjoint((path, *directories_above(path)))
     )
-    made = GuardedPlaces(tuple(found.values()), roots, given, outermost(shown))
+    judged = (
+        ("|".join(_pattern(name.removeprefix(_NAME))[1:] for name in row.where), row)
+        for row in table.ROWS
+        if JUDGED in row.guards
+    )
+    made = GuardedPlaces(tuple(found.values()), roots, given, outermost(shown), tuple(judged))
     without_git = {**bases, "git": (), "root": made.open_of(roots)}
     by_guard = {
         guard: table.paths_with(guard, without_git, variables, for_commands) for guard in SANDBOX_GUARDS

@@ -40,6 +40,7 @@ DEVICE = "device"
 CLOSED = "closed"
 SHOWN = "shown"
 FILTERED = "filtered"
+JUDGED = "judged"
 
 SANDBOX_GUARDS = frozenset((READ_ONLY, COMPARED, EMPTY, VISIBLE, WRITABLE, DEVICE, CLOSED, FILTERED))
 """The guards that hold for commands alone."""
@@ -75,6 +76,7 @@ shown | path | tools, landlock, namespaces | may be read although it lies in the
   a filtered file forbids it
 filtered | path | tools, landlock, namespaces | unread if it holds credentials. With namespaces, commands see a copy without \
   their lines
+judged | name | tools | Read and Grep refuse a file of this name in what is shown of the home, at any depth, if it holds credentials
 """
 
 
@@ -208,6 +210,7 @@ credentials of package registries [each package manager's documentation of its c
   {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config  {data}/gem/credentials
   ~/.stack/upload  ~/.rye/credentials  ~/.nimble/github_api_token  ~/.gradle/develocity  ~/.gradle/enterprise
   $GRADLE_USER_HOME/develocity  $GRADLE_USER_HOME/enterprise  ~/.m2/.develocity  ~/.m2/.gradle-enterprise
+  ~/.gradle/.gradle-enterprise  ~/.gradle/.develocity  $GRADLE_USER_HOME/.gradle-enterprise  $GRADLE_USER_HOME/.develocity
 credentials of other agents and models [each tool's documentation]:  ~/.claude.json  ~/.claude/.credentials.json  ~/.codex/auth.json  ~/.gemini
   {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
 keyrings and passwords [pass(1), each password manager's documentation]:  {data}/keyrings  {data}/kwalletd  ~/.gnome2/keyrings  ~/.pki  ~/.password-store
@@ -248,22 +251,47 @@ $CARGO_HOME/config  ~/.rye/config.toml  $VIRTUAL_ENV/pip.conf  {config}/pnpm/con
 $N_PREFIX/etc/npmrc  ~/.stack/config.yaml  ~/.conda/.condarc  ~/.conda/condarc  $CONDA_PREFIX/.condarc
 $CONDA_ROOT/.condarc  $MAMBA_ROOT_PREFIX/.condarc  ~/miniconda3/.condarc  ~/anaconda3/.condarc  ~/miniforge3/.condarc
 ~/mambaforge/.condarc  $GRADLE_USER_HOME/gradle.properties  $GRADLE_HOME/gradle.properties  ~/.gradle/init.gradle
-~/.gradle/init.gradle.kts  $MAVEN_HOME/conf/settings.xml  $M2_HOME/conf/settings.xml
+~/.gradle/init.gradle.kts  $MAVEN_HOME/conf/settings.xml  $M2_HOME/conf/settings.xml  ~/.n/etc/npmrc  ~/.bun/install/global/.npmrc
+{config}/yarn/global/.npmrc  {config}/yarn/global/.yarnrc  ~/.yarn/.npmrc  ~/.deno/.npmrc  ~/.dotnet/NuGet/NuGet.Config  ~/.pixi/config.toml
+~/.linuxbrew/etc/gitconfig  ~/.virtualenvs/postactivate  $WORKON_HOME/postactivate
+"""
+# Conda documentation: `conda env config vars set`, saving environment variables, and the places of `.condarc`.
+_CONDA = "  ".join(
+    f"{above}/{prefix}{name}"
+    for above in "~/miniconda3 ~/anaconda3 ~/miniforge3 ~/mambaforge ~/micromamba ~/.conda $CONDA_PREFIX $CONDA_ROOT $MAMBA_ROOT_PREFIX".split()
+    for prefix in ("", "envs/*/")
+    for name in ".condarc condarc condarc.d/* pip.conf conda-meta/state etc/conda/activate.d/env_vars.*".split()
+)
+# Names of such files, in whatever directory of a toolchain they are. Files of programs may have names such as `credentials.py`.
+_JUDGED = """
+pip.conf npmrc .npmrc .yarnrc .yarnrc.yml .condarc condarc .pypirc .netrc settings*.xml NuGet.Config .env .env.* *.token auth.json* auth.toml*
+credentials credentials.json* credentials.toml* credentials.xml* credentials.yml* credentials.yaml* credentials.ini* .git-credentials*
 """
 # Patterns of more such files, and of files with credentials only, at places that depend on a version or a name. Each tool's
 # documentation of its configuration; playwright.dev/mcp/configuration/user-profile.
 PATTERNS = {
-    "mixed files": """
+    "mixed files": _CONDA
+    + """
 {config}/mise/*.toml  {config}/mise/conf.d/*.toml  ~/.gradle/init.d/*  $GRADLE_USER_HOME/init.d/*  ~/.virtualenvs/*/pip.conf
 $WORKON_HOME/*/pip.conf  ~/.pyenv/versions/*/pip.conf  ~/.pyenv/versions/*/envs/*/pip.conf  $PYENV_ROOT/versions/*/pip.conf
 {data}/virtualenvs/*/pip.conf  {cache}/pypoetry/virtualenvs/*/pip.conf  ~/.nvm/versions/node/*/etc/npmrc
 $NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/npmrc  ~/.volta/tools/image/node/*/etc/npmrc
 {data}/mise/installs/node/*/etc/npmrc  ~/.asdf/installs/nodejs/*/etc/npmrc  ~/.sdkman/candidates/maven/*/conf/settings.xml
 {data}/mise/installs/maven/*/conf/settings.xml
+~/.asdf/installs/maven/*/conf/settings.xml  ~/.m2/settings*.xml  ~/.sdkman/candidates/gradle/*/init.d/*  ~/.nodenv/versions/*/etc/npmrc
+{data}/pnpm/global/*/.npmrc  {data}/uv/tools/*/pip.conf  {data}/pipx/venvs/*/pip.conf  ~/.local/pipx/venvs/*/pip.conf
+{data}/hatch/env/virtual/*/*/*/pip.conf  {data}/pdm/venvs/*/pip.conf  {data}/mise/installs/python/*/pip.conf
+~/.asdf/installs/python/*/pip.conf  ~/.virtualenvs/*/bin/postactivate  $WORKON_HOME/*/bin/postactivate
+{config}/mise/.env  {config}/uv/.env  ~/.claude/commands/.env  ~/.claude/skills/*/.env  ~/.claude/plugins/*/.env  ~/.claude/plugins/*/*/.env
+~/.claude/plugins/*/*/*/.env  ~/.claude/plugins/*/*/*/*/.env  ~/.claude/plugins/marketplaces/*/.git/config  {cache}/pre-commit/repo*/.git/config
+~/.cargo/git/db/*/config  $CARGO_HOME/git/db/*/config  ~/go/pkg/mod/cache/vcs/*/config  $GOPATH/pkg/mod/cache/vcs/*/config
+$GOMODCACHE/cache/vcs/*/config  {cache}/uv/git-v0/db/*/config  ~/.composer/cache/vcs/*/config  {cache}/composer/vcs/*/config
 """,
     "secret files": """
 {cache}/ms-playwright/mcp-*  ~/.claude/plugins/*/.mcp.json  ~/.claude/plugins/*/*/.mcp.json  ~/.claude/plugins/*/*/*/.mcp.json
 ~/.claude/plugins/*/*/*/*/.mcp.json  ~/.cargo/credentials*  $CARGO_HOME/credentials*  ~/.m2/settings-security*
+~/.opam/plugins/opam-publish/*.token  $OPAMROOT/plugins/opam-publish/*.token  {config}/git/*cred*  ~/.gradle/daemon/*/*.log
+$GRADLE_USER_HOME/daemon/*/*.log  {cache}/deno/location_data
 """,
     # A ticket of this user at least has the user id in the place of the `*`. There may be more letters behind it.
     "tickets": "/tmp/krb5cc_*  /tmp/x509up_u*  /tmp/bt_u*",  # noqa: S108 - nothing is made there
@@ -293,8 +321,10 @@ Haskell, OCaml, Elixir, Julia, .NET and others [each tool's documentation]:  ~/.
   ~/.mix  ~/.hex  ~/.kiex  {cache}/rebar3  ~/.julia  ~/.juliaup  ~/.dotnet  $DOTNET_ROOT  ~/.nuget/packages  $NUGET_PACKAGES  ~/.swiftpm
   ~/.pub-cache  ~/.zvm  {cache}/zig  ~/.nimble  ~/.choosenim  ~/.terraform.d/plugin-cache  ~/.tfenv  ~/.pulumi/bin  ~/.pulumi/plugins
 managers of many toolchains [mise, asdf, Nix, Homebrew and Bazelisk documentation]:  {data}/mise  $MISE_DATA_DIR  {config}/mise  {cache}/mise
-  ~/.local/state/mise  ~/.asdf  $ASDF_DATA_DIR  $ASDF_DIR  ~/.asdfrc  ~/.tool-versions  ~/.nix-profile  ~/.local/state/nix  ~/.linuxbrew
-  {cache}/Homebrew  ~/.proto  {cache}/bazel  {cache}/bazelisk  {cache}/ccache  ~/.ccache  {cache}/golangci-lint  {cache}/pre-commit
+  ~/.local/state/mise  ~/.asdf  $ASDF_DATA_DIR  $ASDF_DIR  ~/.asdfrc  ~/.tool-versions  ~/.nix-profile  ~/.local/state/nix
+  ~/.linuxbrew/bin  ~/.linuxbrew/sbin  ~/.linuxbrew/Cellar  ~/.linuxbrew/Homebrew  ~/.linuxbrew/Library  ~/.linuxbrew/opt  ~/.linuxbrew/lib
+  ~/.linuxbrew/libexec  ~/.linuxbrew/include  ~/.linuxbrew/share  ~/.linuxbrew/etc/ca-certificates  ~/.linuxbrew/etc/openssl@3
+  ~/.linuxbrew/etc/fonts  ~/.linuxbrew/etc/gitconfig  {cache}/Homebrew  ~/.proto  {cache}/bazel  {cache}/bazelisk  {cache}/ccache  ~/.ccache  {cache}/golangci-lint  {cache}/pre-commit
 programs and what they look at [systemd.directories(7), fonts-conf(5), terminfo(5), git-config(1), Claude Code documentation]:  ~/bin  ~/.local/bin
   ~/.terminfo  ~/.fonts  {data}/fonts  {config}/fontconfig  {cache}/fontconfig  ~/.editorconfig  ~/.gitconfig  {config}/git  ~/.gitignore  ~/.gitattributes
   $GIT_CONFIG_GLOBAL  {gitconfig}  {data}/git-lfs
@@ -372,6 +402,13 @@ ROWS: tuple[PlaceRow, ...] = (
         (*_FILTERED.split(), "{mixed files}"),
         "may hold credentials beside configuration",
         (FILTERED,),
+        source=_SPEC,
+    ),
+    PlaceRow(
+        tuple(f"**/{name}" for name in _JUDGED.split()),
+        "may hold credentials beside configuration",
+        (JUDGED,),
+        advice=_ASK_TO_SHOW,
         source=_SPEC,
     ),
     PlaceRow(

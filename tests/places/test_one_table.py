@@ -21,6 +21,7 @@ from ralph.places.table import (
     EMPTY,
     FILTERED,
     GUARDS,
+    JUDGED,
     PRIVATE,
     READ_ONLY,
     SHOWN,
@@ -58,6 +59,7 @@ NEW_ROWS = (
     PlaceRow(("~/tools/closed",), "holds hardware", (CLOSED,)),
     PlaceRow(("~/toolchain",), "holds a toolchain", (SHOWN,)),
     PlaceRow(("~/tools/settings",), "holds two things", (FILTERED,)),
+    PlaceRow(("**/both*.ini",), "may hold credentials beside configuration", (JUDGED,)),
 )
 ALWAYS = (PlaceRow(("~/tools",), "is a directory of the home that is shown", (SHOWN,)),)
 LEVELS = ("namespaces", "landlock")
@@ -73,6 +75,9 @@ def home(tmp_path: Path, monkeypatch) -> Path:
         (made / "tools" / name).write_text("canary")
     (made / "toolchain").write_text("canary")
     (made / "tools/settings").write_text("a = canary\npassword = pass phrase\n")
+    (made / "tools/deep/er").mkdir(parents=True)
+    (made / "tools/deep/er/both-x.ini").write_text("a = canary\npassword = pass phrase\n")
+    (made / "tools/deep/er/both.ini").write_text("a = canary\n")
     return made
 
 
@@ -136,6 +141,16 @@ def test_file_tools_and_searches_follow_the_table(with_rows, repository, home, i
         assert ("canary" in tools.call("Read", {"file_path": str(home / "toolchain")}).content) == is_changed
         refusal = tools.call("Read", {"file_path": str(home / "tools/settings")}).content
         assert ("holds credentials beside configuration" in refusal) == is_changed
+        for name, holds_some in (("both-x.ini", True), ("both.ini", False)):
+            path = str(home / "tools/deep/er" / name)
+            told = str(tools.call("Read", {"file_path": path}).content)
+            assert ("may hold credentials beside" in told) == (is_changed and holds_some), told
+            assert ("canary" in told) != (is_changed and holds_some)
+        found = tools.call(
+            "Grep", {"pattern": "canary", "path": str(home / "tools"), "output_mode": "content"}
+        ).content
+        assert ("both-x.ini" in found) != is_changed
+        assert "both.ini" in found
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -217,6 +232,13 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
         (".npmrc", "//h/:_authToken=canary\nfund=false\n"),
         (".cargo/config.toml", '[registries]\nx = { token = "canary" }\n'),
         (".m2/settings.xml.bak", "<s><password>canary</password></s>"),
+        (".composer/auth.json.bak", "canary\n"),
+        (".config/git/.credentials.swp", "canary\n"),
+        (".linuxbrew/etc/my.cnf", "canary\n"),
+        (".linuxbrew/var/data", "canary\n"),
+        (".gradle/daemon/8.5/daemon-1.out.log", "canary\n"),
+        ("miniconda3/envs/x/conda-meta/state", '{"env_vars": {"API_KEY": "canary"}}\n'),
+        (".cache/pre-commit/repoa/.git/config", '[remote "origin"]\n\turl = https://x:canary@h/x\n'),
         (".local/share/gem/credentials", "canary\n"),
         (".cache/ms-playwright/mcp-chrome-profile/Cookies", "canary\n"),
     ):
@@ -227,6 +249,8 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
     attacks = [
         "cat ~/.bashrc ../src/other/.env ~/.claude/history.jsonl ~/.ssh/more ~/.npmrc",
         "cat ~/.cargo/config.toml ~/.m2/settings.xml.bak ~/.local/share/gem/* ~/.cache/ms-playwright/*/*",
+        "cat ~/.composer/* ~/.config/git/.* ~/.linuxbrew/*/* ~/.gradle/daemon/*/* ~/miniconda3/envs/x/*/*",
+        "cat ~/.cache/pre-commit/repoa/.git/config; git -C ~/.cache/pre-commit/repoa config -l",
         "cat link/.bashrc /proc/self/root$HOME/.bashrc /proc/self/cwd/../.bashrc",
         "ln ~/.bashrc mine; cat mine; cp ~/.bashrc mine2; mv ~/.bashrc mine3; cat mine2 mine3",
         ". ~/.bashrc; echo $X; bash -ic 'echo $X'; git config --list; cd .. && cat .bashrc",

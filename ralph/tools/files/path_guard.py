@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places.gather import files_in
+from ralph.places.home_needs import holds_credentials
 from ralph.places.places import is_named
 from ralph.places.table import PRIVATE, named_with
 from ralph.tools.files.file_type import SNIFFED_BYTES
@@ -145,6 +146,11 @@ class PathGuard:
         """Whether the file `real` may be read. `real` is an absolute path without links. The file need not exist."""
         return self._why_not_read(real) is None
 
+    def why_judged(self, real: str) -> GuardedPlace | None:
+        """The place because of whose name and content the file `real` must not be read, or None."""
+        place = self.places.why_judged(real)
+        return place if place is not None and holds_credentials(real) else None
+
     def may_be_shown(self, real: str) -> bool:
         """Whether the permission rules allow the file `real` to be read. This check ignores the table of protected
         paths.
@@ -167,7 +173,7 @@ class PathGuard:
         if self._is_own(real):
             return None
         rule = None if self._rules is None else self._rules.why_not_read(real)
-        protection = _by_rule(rule) or self.places.why_not_read(real)
+        protection = _by_rule(rule) or self.places.why_not_read(real) or self.why_judged(real)
         known = real if protection is not None else self._canonical(real)
         return protection if known == real else self.places.why_not_read(known)
 
@@ -287,6 +293,7 @@ class HiddenPlaces:
             not self._is_open[above]
             or not self._guard.may_be_shown(real)
             or why_private(real) is not None
+            or self._guard.why_judged(real) is not None
             or self._is_linked(real)
         )
 
