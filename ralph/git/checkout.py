@@ -411,8 +411,7 @@ def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None
         if value in dropped:
             raise CheckoutError(
                 f"{shown([path])} goes through the filter {value!r}, a program that an agent can write, or that only a "
-                "configuration names which it can write; define it in your own (git config --global), with a program "
-                "where commands may not write"
+                f"configuration names which it can write; {git.settings.advice}, with a program where commands may not write"
             )
 
 

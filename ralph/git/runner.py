@@ -26,6 +26,7 @@ from ralph.machine.own_programs import (
     replaceable_programs,
     search_outside,
     trusted_directories,
+    why_not_used,
     without_unsafe_loads,
 )
 from ralph.machine.planted_link import leads_into
@@ -210,7 +211,7 @@ class Git:
         name, seams = arguments[0], self.seams
         limit_s = seams.limit_s(limit_s, is_remote=is_remote)
         environment = {**self.environment, **(variables or {})}
-        program = git_program(environment, (self.directory, *seams.writable))
+        program = git_program(seams.environment, (self.directory, *seams.writable))
         token = seams.token
         options = self.options if token is None else (*self.options, *token.options)
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
@@ -313,11 +314,11 @@ def git_program(environment: Mapping[str, str], places: Iterable[Path | str]) ->
     """The absolute path of git. Raises CheckoutError if PATH leads to none except through `places` and other places that
     commands may write.
     """
-    program = own_program("git", search_outside(environment, places))
+    search = search_outside(environment, places)
+    program = own_program("git", search)
     if program is None:
-        raise CheckoutError(
-            "there is no git program on PATH (a directory that commands may write does not count); install git"
-        )
+        why = why_not_used("git", search) or "a directory that commands may write does not count"
+        raise CheckoutError(f"there is no git program on PATH ({why}); install git")
     return program
 
 

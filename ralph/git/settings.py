@@ -67,6 +67,8 @@ class Setting(Struct, frozen=True):
     name: str
     """Section and key in lower case, as git prints their names."""
     value: str
+    file: str = ""
+    """The user's own file, if an agent can decide what it says, so that the setting counts as the repository's."""
 
     @property
     def is_of_repository(self) -> bool:
@@ -87,6 +89,14 @@ class GitSettings(Struct, frozen=True):
     a filter must not be committed."""
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
+
+    @property
+    def advice(self) -> str:
+        """Advice for people whose settings ralph's git calls ignore."""
+        files = ", ".join(dict.fromkeys(one.file for one in self.entries if one.file))
+        if not files:
+            return "set it by git config --global"
+        return f"set it in a file elsewhere, as GIT_CONFIG_GLOBAL can name it: {files} leads through a place that commands may write"
 
     @property
     def object_format(self) -> str:
@@ -136,7 +146,8 @@ def _read(
         if origin not in known:
             known[origin] = scope not in _OF_THE_REPOSITORY and kind == "file" and is_writable(file)
         whose = _OF_AGENTS if names_writable(value) else _LOCAL if known[origin] else scope
-        yield Setting(whose, name, value if has_value else "true")
+        own_file = file if known[origin] else ""
+        yield Setting(whose, name, value if has_value else "true", own_file)
 
 
 def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iterator[str]:

@@ -32,10 +32,12 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # Directories and files from which the loader and libraries of any program, git, and interpreters of its helpers take code or
 # settings.
 _LOADER_PREFIXES = ("LD_", "DYLD_")
+# There, a link such as `self/cwd` leads elsewhere in each process.
+_OF_PROCESSES = "/proc"
 _LOADED_FROM = frozenset(
     """
     GIT_EXEC_PATH GIT_TEMPLATE_DIR BASH_ENV ENV PERL5LIB PERLLIB PYTHONHOME PYTHONPATH PYTHONPYCACHEPREFIX PYTHONUSERBASE RUBYLIB
-    NODE_PATH
+    NODE_PATH KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
     """.split()
 ).union(READ_LATER)
 _SET_ASIDE = "RALPH_SET_ASIDE_"
@@ -62,9 +64,18 @@ class ProgramSearch(Struct, frozen=True):
 
     def is_safe(self, path: str) -> bool:
         """Whether neither a command nor, in a temporary directory, another user can replace what the path names."""
-        return not any(
-            self._root_of(place) or self._is_open(place, is_link=is_link) for place, is_link in _way(path)
-        )
+        return not self.why_unsafe(path)
+
+    def why_unsafe(self, path: str) -> str:
+        """The reason for people why a path is not safe, or empty."""
+        for place, is_link in _way(path):
+            if root := self._root_of(place):
+                return f"commands may write {root}"
+            if is_within(place, _OF_PROCESSES):
+                return f"{place} is another place in each process"
+            if self._is_open(place, is_link=is_link):
+                return f"another user can replace {place}, by its owner, its mode or its group"
+        return ""
 
     def _root_of(self, place: str) -> str | None:
         # Who may write the root directory may write all programs: there is none that could be used instead.
@@ -88,8 +99,20 @@ def _others_can_replace(place: str, *, is_link: bool) -> bool:
         status = os.lstat(place)
     except OSError:
         return True
-    is_open = bool(status.st_mode & _WRITABLE_BY_OTHERS) and not is_link
+    writers = 0 if is_link else status.st_mode & _WRITABLE_BY_OTHERS
+    is_open = bool(writers) and not (writers == stat.S_IWGRP and _is_own_group(status.st_gid))
     return is_open or status.st_uid not in (0, os.geteuid())
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group has only this user, as the one with the user's name that adduser(8) and useradd(8) make."""
+    import grp  # noqa: PLC0415 - few directories of PATH are in a temporary directory
+    import pwd  # noqa: PLC0415 - few directories of PATH are in a temporary directory
+
+    with suppress(KeyError):  # a container's user need not be known to the system
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+        return (user.pw_gid, user.pw_name) == (gid, group.gr_name) and {*group.gr_mem} <= {user.pw_name}
+    return False
 
 
 def search_outside(environment: Mapping[str, str], places: Iterable[Path | str]) -> ProgramSearch:
@@ -142,6 +165,14 @@ def own_program(name: str, search: ProgramSearch) -> str | None:
         if os.access(path, os.X_OK) and Path(path).is_file() and search.is_safe(path):
             return path
     return None
+
+
+def why_not_used(name: str, search: ProgramSearch) -> str:
+    """The reason for people why the first program of a name in PATH is not used, or empty if there is none."""
+    found = (os.path.join(directory, name) for directory in absolute_entries(search.search_path))  # noqa: PTH118 - strings throughout
+    path = next((one for one in found if os.access(one, os.X_OK) and Path(one).is_file()), "")
+    why = search.why_unsafe(path) if path else ""
+    return f"{path} does not count: {why}" if why else ""
 
 
 def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:

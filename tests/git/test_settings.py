@@ -98,3 +98,6 @@ def test_a_file_of_the_users_that_an_agent_can_write_counts_as_the_repositorys()
     assert settings.dropped_filters == {"x"}
     assert "core.sshcommand=ssh" in settings.arguments
     assert not settings_from(text).dropped_filters
+    assert settings_from(text).advice == "set it by git config --global"
+    assert settings.advice.startswith("set it in a file elsewhere")
+    assert "/w/shared, /w/system leads through" in settings.advice

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from ralph.machine.own_programs import (
     own_program,
     search_outside,
     trusted_directories,
+    why_not_used,
     without_unsafe_loads,
 )
 
@@ -125,6 +128,31 @@ def test_in_a_temporary_directory_nothing_is_used_that_another_user_can_replace(
     assert trusted_directories(wanted) == ()
 
 
+def test_a_group_of_the_user_alone_is_no_other_user(room: Path, monkeypatch) -> None:
+    """Umask 002 with such groups is usual, as on Debian and Fedora."""
+    user = pwd.getpwuid(os.geteuid())
+    (room / "tmp/mine").chmod(0o775)
+    os.chown(room / "tmp/mine", -1, user.pw_gid)
+    wanted = search(room, "tmp/mine/bin")
+    for name, members, is_alone in (
+        (user.pw_name, [], True),
+        (user.pw_name, ["other"], False),
+        ("x", [], False),
+    ):
+        group = grp.struct_group((name, "x", user.pw_gid, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, group=group: group)
+        own_program.cache_clear()
+        assert (own_program("git", wanted) is not None) is is_alone
+        assert ("/tmp/mine" in why_not_used("git", wanted)) is not is_alone
+
+
+def test_the_reason_why_a_program_is_not_used_names_the_place(room: Path) -> None:
+    assert why_not_used("git", search(room, "work/bin")) == (
+        f"{room}/work/bin/git does not count: commands may write {room}/work"
+    )
+    assert why_not_used("no-such", search(room, "work/bin")) == ""
+
+
 def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
     wanted = search(room, "outside")
     found = own_program("git", wanted), trusted_directories(wanted)
@@ -146,8 +174,21 @@ def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
         ("DYLD_INSERT_LIBRARIES", "{room}/work/b.dylib", None),
         *(
             (name, "{room}/work/x", None)
-            for name in ("GCONV_PATH", "LOCPATH", "OPENSSL_CONF", "OPENSSL_MODULES")
+            for name in (
+                "GCONV_PATH",
+                "LOCPATH",
+                "OPENSSL_CONF",
+                "OPENSSL_MODULES",
+                "KRB5_CONFIG",
+                "GSS_MECH_CONFIG",
+            )
         ),
+        *(
+            (name, "{room}/work/x", None)
+            for name in ("SASL_PATH", "SASL_CONF_PATH", "SSH_SK_HELPER", "SSH_PKCS11_HELPER", "P11_KIT_CONF")
+        ),
+        ("KRB5_CONFIG", "{room}/work/x:{room}/outside", "{room}/outside"),
+        ("LD_LIBRARY_PATH", "/proc/self/cwd/lib:/dev/fd/../cwd/lib", None),
         *(
             (name, "{room}/home/.cache/ralph/packages/0", None)
             for name in ("GIT_EXEC_PATH", "GIT_TEMPLATE_DIR")

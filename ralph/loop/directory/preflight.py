@@ -119,7 +119,7 @@ def _about_settings(git: CheckoutGit) -> list[str]:
     names = ", ".join(git.settings.left_out)
     sentence = (
         f"ralph's own git calls do not follow {names}: an agent can write where it stands, or what it names; where it is "
-        "needed, set it by git config --global, and keep what it names where commands may not write"
+        f"needed, {git.settings.advice}, and keep what it names where commands may not write"
     )
     return [sentence]
 

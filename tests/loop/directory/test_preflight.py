@@ -113,6 +113,14 @@ def test_a_missing_git_program_is_told(repository: Repository) -> None:
         check_checkout(checkout, commits=False, pushes=False)
 
 
+def test_a_git_program_that_is_left_out_is_named_with_the_reason(repository: Repository) -> None:
+    program = repository.write("bin/git", "#!/bin/sh\n")
+    program.chmod(0o755)
+    seams = replace(repository.seams(), environment={"PATH": str(program.parent)})
+    with pytest.raises(CheckoutError, match=f"{program} does not count: commands may write {repository.top}"):
+        check_checkout(open_checkout(repository.top, "P", seams), commits=False, pushes=False)
+
+
 def test_another_checkouts_variables_do_not_lead_astray(repository: Repository) -> None:
     seams = repository.seams(GIT_DIR="/no/such", GIT_INDEX_FILE="/no/index", GIT_WORK_TREE="/")
     checkout = open_checkout(repository.top / "dir", "P", seams)
