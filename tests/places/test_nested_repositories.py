@@ -12,7 +12,7 @@ import pytest
 
 from ralph.git.checkout import GitCheckout
 from ralph.places import gather
-from ralph.places.nested_repositories import look_below
+from ralph.places.nested_repositories import Look, look_below
 from ralph.places.table import names_below_tops
 from tests.git.repositories import Repository, cloned, committed
 from tests.rows import every_row
@@ -427,3 +427,7 @@ def test_links_on_the_way_are_not_followed(repository: Repository, tmp_path: Pat
     (repository.top / "there").symlink_to(tmp_path)
     os.mkfifo(repository.top / "pipe")
     assert look_below(str(repository.top)).found == ()
+
+
+def test_a_closed_working_directory_has_a_name() -> None:
+    assert Look((), closed=("",)).sentence().endswith(" and files: .")

@@ -33,6 +33,7 @@ from ralph.places.table import (
     PlaceRow,
 )
 from ralph.prompt.judged_file import Place, why_not_for_model
+from ralph.sandbox import command_box
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.redaction import LookedCommit, Redactor
@@ -236,6 +237,8 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
         (".config/git/.credentials.swp", "canary\n"),
         (".linuxbrew/etc/my.cnf", "canary\n"),
         (".linuxbrew/var/data", "canary\n"),
+        (".linuxbrew/bin/program", "x\n"),
+        (".linuxbrew/lib/library", "x\n"),
         (".gradle/daemon/8.5/daemon-1.out.log", "canary\n"),
         ("miniconda3/envs/x/conda-meta/state", '{"env_vars": {"API_KEY": "canary"}}\n'),
         (".cache/pre-commit/repoa/.git/config", '[remote "origin"]\n\turl = https://x:canary@h/x\n'),
@@ -258,7 +261,8 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
         "tar c ~ 2>/dev/null | tar xO 2>/dev/null; find ~ -type f -exec cat {} + 2>/dev/null; rg -uu canary ~",
         "unshare -rm cat ~/.bashrc; chmod 777 ~/.bashrc; cat ~/.bashrc; umount ~/.npmrc; cat ~/.npmrc",
     ]
-    for tools in tools_in(work, {**repository.environment, "HOME": str(home)}, level):
+    variables = {"HOME": str(home), "PATH": f"{repository.environment['PATH']}:{home}/.linuxbrew/bin"}
+    for tools in tools_in(work, {**repository.environment, **variables}, level):
         for attack in attacks:
             said = str(tools.call("Bash", {"command": attack}).content)
             assert "canary" not in said, attack
@@ -277,6 +281,27 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
             assert "canary" not in str(found.content)
         copied = str(tools.call("Bash", {"command": "cat ~/.npmrc"}).content)
         assert ("fund=false" in copied) == (level == "namespaces")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_mounted_in_a_closed_home_is_closed_at_its_other_path(
+    repository, home, level, monkeypatch
+) -> None:
+    """The work, which is mounted in the home too, stays open there."""
+    for name in ("x/secret", "y/file"):
+        (home.parent / name).parent.mkdir()
+        (home.parent / name).write_text("canary\n")
+    mounts = "".join(
+        f"{number} 1 {device} / {point} rw - ext4 /dev/x rw\n"
+        for number, device, point in (
+            *((1, "8:0", "/"), (2, "8:1", home / "notes"), (3, "8:1", home.parent / "x")),
+            *((4, "8:2", home / "work"), (5, "8:2", home.parent / "y")),
+        )
+    )
+    monkeypatch.setattr(command_box, "_mounts", lambda: mounts)
+    for tools in tools_of(repository, level):
+        assert "canary" not in str(tools.call("Bash", {"command": "cat ../../x/secret"}).content)
+        assert "canary" in str(tools.call("Bash", {"command": "cat ../../y/file"}).content)
 
 
 @pytest.mark.parametrize("level", LEVELS)
