@@ -134,6 +134,9 @@ _LOOK_AGAIN_AFTER_S = 0.0005
 # /proc/PID/stat: stopped, traced, ended but not yet reaped, ended.
 _STANDS_STILL = (b"T", b"t", b"Z")
 _GONE = b"X"
+# Its flags (linux/sched.h, PF_EXITING): it starts nothing any more, and cannot be stopped. The first process of a pid
+# namespace stays so until the parents of the others, here this process, have reaped them.
+_EXITING = 0x4
 # The state of a process in the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits this
 # way for its stopped child.
 _WAITS_IN_KERNEL = b"D"
@@ -294,14 +297,16 @@ def _processes() -> list[int]:
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """The pid of a process's parent, and the state of the process. They are 0 and X if the process is gone."""
+    """The pid of a process's parent, and the state of the process. They are 0 and X if the process is gone. The state is Z
+    as soon as the process is ending.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
-            state, parent = stat.read().rpartition(b")")[2].split(maxsplit=2)[:2]
+            state, parent, _, _, _, _, flags, _ = stat.read().rpartition(b")")[2].split(maxsplit=7)
     except (OSError, ValueError):
         return 0, _GONE
-    return int(parent), state
+    return int(parent), b"Z" if int(flags) & _EXITING else state
 
 
 def may_signal(pid: int) -> bool:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from datetime import datetime
 
 import pytest
 
 from tests.patience import wait_until, within_s
 from tests.program.conftest import loop_lines, processes_of
+from tests.program.mcp.test_mcp_faults import FAULTY
+from tests.program.mcp.test_mcp_servers import config
 from tests.program.model_answers import DONE, bash
+from tests.program.namespaces import needs_namespaces
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
+SANDBOXES = ["off", pytest.param("auto", marks=needs_namespaces)]
+STUBBORN_SERVER = f"import signal; signal.signal(15, signal.SIG_IGN)\n{FAULTY}\ntime.sleep(3600)"
 STUBBORN = "trap '' TERM INT HUP; touch started; while :; do date +%s.%N >> ticks.$$; sleep 0.05; done"
 
 
@@ -36,12 +42,29 @@ def test_a_stop_takes_six_seconds_at_most_whatever_a_command_ignores(ralph, serv
     assert processes_of(ralph) == {}
 
 
-def test_a_hook_has_two_seconds_more_than_its_timeout_at_most(ralph, serve) -> None:
-    serve(bash("echo hi"), DONE)
-    hook = {"type": "command", "command": STUBBORN, "timeout": 1}
+@needs_namespaces
+@pytest.mark.sandboxed
+def test_a_stop_takes_six_seconds_at_most_whatever_servers_ignore(ralph, serve) -> None:
+    serve(bash(STUBBORN))
+    servers = {f"s{nth}": {"command": "python3", "args": ["-c", STUBBORN_SERVER]} for nth in range(2)}
+    process = ralph.start("go", "--mcp-config", config(**servers))
+    wait_until((ralph.cwd / "started").exists)
+    process.send_signal(signal.SIGTERM)
+    process.wait(within_s(6))
+    assert process.communicate()[0] is not None
+    assert process.returncode == 143
+    assert processes_of(ralph) == {}
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_a_hook_has_two_seconds_more_than_its_timeout_at_most(ralph, serve, sandbox) -> None:
+    server = serve(bash("echo hi"), DONE)
+    hook = {"type": "command", "command": f"date +%s.%N > began; {STUBBORN}", "timeout": 1}
     settings = json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}})
-    assert ralph("go", "--settings", settings).code == 0
-    assert ticked_s(ralph) < within_s(3)
+    assert ralph("go", "--settings", settings, "--sandbox", sandbox).code == 0
+    ended_s = datetime.fromisoformat(server.requests[1].received_at).timestamp()
+    # The next request is made after the hook, and needs some time too.
+    assert ended_s - float((ralph.cwd / "began").read_text()) < within_s(3.5)
 
 
 def test_a_check_has_two_seconds_more_than_its_timeout_at_most(ralph, checkout, iterations) -> None:
