@@ -38,19 +38,17 @@ class ServerProcess:
         cwd: Path,
         environment: Mapping[str, str],
         waiter: Waiter,
-        clock: Clock,
     ) -> None:
-        """Starts the server. `supervisor` must not be running a command. The method `end` will close `supervisor`. If the
+        """Starts the server. `supervisor` must not be running a command. The method `close` will close `supervisor`. If the
         start fails, this happens at once. Raises ShortageError, ValueError or OSError.
         """
         self._supervisor = supervisor
-        self._waiter = waiter
-        self._clock = clock
-        self._ended = waiter.mailbox()
+        self.ended = waiter.mailbox()
+        """Receives an item when the server has ended."""
         theirs_in, self._stdin = os.pipe()
         self._stderr, theirs_error = os.pipe()
         try:
-            self._command = self._started(command, cwd, environment, theirs_in, theirs_error)
+            self.command = self._started(command, cwd, environment, theirs_in, theirs_error)
         except BaseException:
             os.close(self._stdin)
             os.close(self._stderr)
@@ -72,7 +70,7 @@ class ServerProcess:
             errors_to=stderr,
         )
         try:
-            start_thread(lambda: self._ended.put(started.wait_for_end()), name="MCP server end")
+            start_thread(lambda: self.ended.put(started.wait_for_end()), name="MCP server end")
         except ShortageError:
             started.kill_what_is_left()
             started.wait_for_end()
@@ -83,7 +81,7 @@ class ServerProcess:
     @property
     def descriptors(self) -> tuple[int, int, int]:
         """Ralph's ends of the server's standard input, output and error. They are valid until `hand_over` is called."""
-        return self._stdin, self._command.output_descriptor, self._stderr
+        return self._stdin, self.command.output_descriptor, self._stderr
 
     def hand_over(self) -> None:
         """Closes ralph's descriptors. Must be called when another process has received copies of them. When that
@@ -92,21 +90,29 @@ class ServerProcess:
         os.close(self._stdin)
         os.close(self._stderr)
 
-    def ask_to_stop(self) -> None:
-        self._command.ask_to_stop()
-
-    def end(self) -> None:
-        """Waits briefly for the server to end, and then kills the processes that remain. The caller must call
-        `ask_to_stop` and `hand_over` first.
-        """
-        with suppress(Interrupted):  # a second signal: what is left is killed at once
-            until_s = self._clock.now_s() + _GRACE_S + _MARGIN_S
-            self._waiter.wait(self._ended, until_s=until_s, waiting_for="an MCP server to stop")
-        deadline_s = self._clock.now_s() + _KILL_S
-        while not self._command.kill_what_is_left() and self._clock.now_s() < deadline_s:
-            with suppress(Interrupted):
-                again_s = self._clock.now_s() + _KILL_AGAIN_EVERY_S
-                self._waiter.wait(self._ended, until_s=again_s, waiting_for="an MCP server to stop")
-        self._ended.close()
-        self._command.close()
+    def close(self) -> None:
+        """Releases what the server needed. The server must have ended."""
+        self.ended.close()
+        self.command.close()
         self._supervisor.close()
+
+
+def end_servers(processes: Sequence[ServerProcess], waiter: Waiter, clock: Clock) -> None:
+    """Asks servers to end, waits briefly for all of them together, and then kills the processes that remain. The caller
+    must call `hand_over` of each server first.
+    """
+    for process in processes:
+        process.command.ask_to_stop()
+    until_s = clock.now_s() + min(_GRACE_S + _MARGIN_S, waiter.stop_left_s())
+    with suppress(Interrupted):  # a second signal: what is left is killed at once
+        for process in processes:
+            waiter.wait(process.ended, until_s=until_s, waiting_for="an MCP server to stop")
+    left, deadline_s = list(processes), clock.now_s() + _KILL_S
+    while left := [process for process in left if not process.command.kill_what_is_left()]:
+        if clock.now_s() >= deadline_s:
+            break
+        with suppress(Interrupted):
+            again_s = clock.now_s() + _KILL_AGAIN_EVERY_S
+            waiter.wait(left[0].ended, until_s=again_s, waiting_for="an MCP server to stop")
+    for process in processes:
+        process.close()

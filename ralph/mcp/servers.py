@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.mcp.server_process import end_servers
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -160,10 +161,7 @@ class OwnServers:
         helper, self._helper = self._helper, None
         if helper is not None:
             helper.close()  # which ends the input of the servers
-        for process in processes:
-            process.ask_to_stop()
-        for process in processes:
-            process.end()
+        end_servers(processes, self._waiter, self._clock)
 
     # --- Connecting
 
@@ -248,8 +246,7 @@ class OwnServers:
         """Raises ServerFailedError, OSError and Interrupted."""
         process, link.process = link.process, None
         if process is not None:
-            process.ask_to_stop()
-            process.end()
+            end_servers([process], self._waiter, self._clock)
         if self._helper is None:
             self._is_ready, self._helper = False, HelperProcess(self._environment, self._waiter)
             self._await_helper()

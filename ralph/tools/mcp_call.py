@@ -45,7 +45,6 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain,
         waiter=room.waiter,
-        clock=room.clock,
     )
 
 
