@@ -13,6 +13,7 @@ import contextlib
 import os
 import socket
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -120,21 +121,29 @@ class _Connection:
         """Notes the status of a failed request, and limits the size of an answer."""
         if response.status_code >= _LEAST_FAILURE and response.request.method == "POST":
             self.http_status = response.status_code
-        if response.headers.get("content-type", "").startswith("application/json"):
+        kind = response.headers.get("content-type", "")
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        if encoding != "identity" or kind.startswith("application/json"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - the client is asynchronous
-            response.stream = _BoundedStream(
-                response.stream, int(response.headers.get("content-length", "0"))
-            )
+            size = int(response.headers.get("content-length", "0"))
+            refusal = "" if encoding == "identity" else f"it is compressed ({encoding}), which is not taken"
+            response.stream = _BoundedStream(response.stream, size, refusal, kind)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The content of an HTTP answer. Raises httpx2.StreamError if it is too long."""
+    """The content of an HTTP answer. Raises httpx2.StreamError if it is too long or `refusal` says why it cannot be used.
+    Of an event stream, that is an httpx2.SSEError.
+    """
 
-    def __init__(self, stream: httpx2.AsyncByteStream, size_bytes: int) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, size_bytes: int, refusal: str, kind: str) -> None:
         self._stream = stream
         self._size_bytes = size_bytes
+        self._refusal = refusal
+        self._error = httpx2.SSEError if kind.startswith("text/event-stream") else httpx2.StreamError
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._refusal:
+            raise self._error(self._refusal)
         size = self._size_bytes
         async for chunk in self._stream:
             if size > MOST_MESSAGE_BYTES:
@@ -320,20 +329,31 @@ async def _opened(
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)
+    client = partial(_client, connection)
     if order.transport == "sse":
-        return await stack.enter_async_context(sse_client(order.url, headers=order.headers))
-    client = httpx2.AsyncClient(
-        # Compressed, an answer could be of any size.
-        headers={"Accept-Encoding": "identity", **order.headers},
-        timeout=_HTTP_TIMEOUT,
-        event_hooks={"response": [connection.look_at]},
-    )
-    await stack.enter_async_context(client)
+        sse = sse_client(order.url, headers=order.headers, httpx_client_factory=client)
+        return await stack.enter_async_context(sse)
+    http_client = await stack.enter_async_context(client(order.headers))
     # A connection is closed because its server is lost, and a request that ends the session could last for ever.
     transport = streamable_http_client(
-        order.url, http_client=client, terminate_on_close=False, max_sse_event_size=MOST_MESSAGE_BYTES
+        order.url, http_client=http_client, terminate_on_close=False, max_sse_event_size=MOST_MESSAGE_BYTES
     )
     return await stack.enter_async_context(transport)
+
+
+def _client(
+    connection: _Connection,
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = _HTTP_TIMEOUT,
+    auth: httpx2.Auth | None = None,
+) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        # Compressed, an answer could be of any size.
+        headers={"Accept-Encoding": "identity", **(headers or {})},
+        timeout=timeout,
+        auth=auth,
+        event_hooks={"response": [connection.look_at]},
+    )
 
 
 async def _tools(session: ClientSession) -> list[dict[str, Any]]:

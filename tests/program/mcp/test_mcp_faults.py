@@ -4,6 +4,7 @@ over streamable HTTP.
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import subprocess
@@ -202,6 +203,8 @@ class Server:
         """The status and the body of the answer to a request of an unknown session."""
         self.failures: list[int] = []
         """The statuses of the answers to the next requests."""
+        self.encodings: list[str] = []
+        """What requests for a stream accept."""
         self.open: list[socket.socket] = []
         self._known: set[str] = set()
         self._http: ThreadingHTTPServer | None = None
@@ -221,7 +224,12 @@ class Server:
                 outer.answer(self, message)
 
             def do_GET(self) -> None:
-                self.send_error(405)
+                outer.encodings.append(self.headers["accept-encoding"])
+                if self.path == "/sse":
+                    event = gzip.compress(b"event: endpoint\ndata: /messages\n\n")
+                    _reply(self, 200, event, "text/event-stream", **{"content-encoding": "gzip"})
+                else:
+                    self.send_error(405)
 
             def log_message(self, *_: object) -> None:
                 """Says nothing."""
@@ -271,6 +279,11 @@ class Server:
             _reply(to, 200, told.replace(b"session", b"x" * 65 * MIB))
         elif how == "long event":
             _reply(to, 200, b"data: " + b"x" * 65 * MIB + b"\n\n", "text/event-stream")
+        elif how == "gzip":
+            _reply(to, 200, gzip.compress(told), **{"content-encoding": "gzip"})
+        elif how == "gzip event":
+            event = gzip.compress(b"data: " + told + b"\n\n")
+            _reply(to, 200, event, "text/event-stream", **{"content-encoding": "gzip"})
         elif how == "cut":
             _reply(to, 200, b"event: other\ndata: x\n\n", "text/event-stream")
         elif how == "refuse":
@@ -373,13 +386,16 @@ def test_a_server_that_answers_with_failures_is_pinged_and_comes_back(ralph, ser
 def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_kept(
     ralph, serve, remote
 ) -> None:
-    asked = ["long", "long event", "cut", "refuse", "echo"]
+    """Compressed, an answer could be of any size, and is not looked at."""
+    asked = ["long", "long event", "gzip", "gzip event", "cut", "refuse", "echo"]
     server = serve(*(calls(do(how)) for how in asked), DONE)
     ran = run(ralph, *at(remote))
     assert ran.code == 0
     says = (
         "it has 68,157,",
         "SSE stream failed: ",
+        "it is compressed (gzip), which is not taken",
+        "SSE stream failed: it is compressed (gzip), which is not taken",
         "SSE stream ended without a response",
         "no such thing (HTTP 400)",
     )
@@ -387,7 +403,17 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
         text, is_error = result(server, nth)
         assert is_error
         assert words in text
-        assert ("effects are unknown" in text) is (nth in {2, 3})
-    assert result(server, 5) == ("session-1", False)
+        assert ("effects are unknown" in text) is (nth in {2, 4, 5})
+    assert result(server, 7) == ("session-1", False)
     assert remote.calls == asked
     assert not notices(ran)
+
+
+def test_a_compressed_stream_of_a_server_is_not_read(ralph, serve, remote) -> None:
+    serve()
+    ran = run(ralph, "--mcp-config", config(f={"type": "sse", "url": f"http://127.0.0.1:{remote.port}/sse"}))
+    assert ran.code == 78
+    assert ran.result["errors"] == [
+        "the MCP server 'f' did not start: SSEError: it is compressed (gzip), which is not taken"
+    ]
+    assert remote.encodings == ["identity"]
