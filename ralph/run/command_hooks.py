@@ -18,7 +18,7 @@ from ralph.permissions.hook_answers import (
 )
 from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import Interrupted
-from ralph.values.strict_json import strict_json
+from ralph.values.strict_json import unambiguous_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +127,6 @@ def answer_of(ending: HookEnding, event: str) -> HookAnswer | None:
     if before.rpartition("\n")[2].strip(_BLANK):
         raise HookFailedError("its answer is not valid: something stands before it in its line")
     try:
-        return hook_answer(strict_json(text.removeprefix(before)))
+        return hook_answer(unambiguous_json(text.removeprefix(before)))
     except (ValueError, RecursionError) as error:
         raise HookFailedError(f"its answer is not valid: {error}") from error

@@ -33,6 +33,23 @@ def strict_json(text: str) -> Any:
     return value
 
 
+def unambiguous_json(text: str) -> Any:
+    """As `strict_json`, which takes the last of several equal keys. This function raises ValueError if an object has a key
+    twice.
+    """
+    _WITH_KEYS_ONCE.decode(text)
+    return strict_json(text)
+
+
+def _once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in entries:
+        if key in found:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
 def _is_deeper(value: Any, levels: int) -> bool:
     """Whether the value is nested more than `levels` deep. The function uses no recursion."""
     level = [value]
@@ -60,6 +77,7 @@ def _finite(text: str) -> float:
 
 
 _QUICK = msgspec.json.Decoder()
+_WITH_KEYS_ONCE = json.JSONDecoder(object_pairs_hook=_once)
 _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 

@@ -79,6 +79,11 @@ DENIED = {
     ),
     "UTF-16": ("""printf '{"decision":"block"}' | iconv -t utf-16""", "its answer is not valid"),
     "words behind": ("""echo '{"decision":"approve"}'; echo done""", "its answer is not valid"),
+    "a key twice": ("""echo '{"decision":"block","decision":"approve"}'""", "'decision' stands twice"),
+    "a key twice inside": (
+        """echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"deny","permissionDecision":"allow"}}'""",
+        "'permissionDecision' stands twice",
+    ),
     "two answers": ("""echo '{}'; echo '{"decision":"block"}'""", "its answer is not valid"),
     "a brace in a log": (
         """echo 'is {a} well?'; echo '{"decision":"block"}'""",
