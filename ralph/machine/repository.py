@@ -1,3 +1,5 @@
+# os.path instead of pathlib: strings throughout, because a tree may have many thousand directories.
+# ruff: noqa: PTH116, PTH119, PTH121
 """Finds the top directory of a repository and what its files name by reading the file system. Runs no program, not
 even git, because a repository can name programs that git would run. Also compares absolute paths as texts, and says how
 a directory is held open.
@@ -6,13 +8,16 @@ a directory is held open.
 from __future__ import annotations
 
 import os
+import stat
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
@@ -20,6 +25,8 @@ directory."""
 
 MOST_BYTES = 1 << 16
 """The most that is read of a file of git."""
+# Made by git's own daemon. Git does not wait for it: ralph turns it off.
+_OF_DAEMON = "fsmonitor--daemon.ipc"
 
 
 def git_entry(top: str) -> str:
@@ -82,7 +89,7 @@ def may_have_moved(directory: Path, since_s: float) -> bool:
     if place is None:
         return False
     try:
-        return os.stat(f"{place}/logs/HEAD").st_mtime >= int(since_s)  # noqa: PTH116 - strings throughout
+        return os.stat(f"{place}/logs/HEAD").st_mtime >= int(since_s)
     except OSError:  # git says what is wrong, if anything is
         return True
 
@@ -128,3 +135,31 @@ def is_within(path: str, directory: str) -> bool:
 
 def is_within_any(path: str, directories: Iterable[str]) -> bool:
     return any(is_within(path, directory) for directory in directories)
+
+
+def blocking_entry(
+    directories: Iterable[str], is_read: Callable[[os.DirEntry[str]], bool], is_over: Callable[[], bool]
+) -> str | None:
+    """The path of a pipe, device or socket in or below the directories, among the entries that `is_read` selects. None if
+    there is none, or if `is_over` returned True before the end of the search. Opens no file.
+    """
+    pending = deque(dict.fromkeys(directories))
+    while pending and not is_over():
+        with suppress(OSError), os.scandir(pending.popleft()) as listing:
+            for entry in listing:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name != ".git":
+                        pending.append(entry.path)
+                elif is_read(entry) and blocks(entry.path):
+                    return entry.path
+    return None
+
+
+def blocks(path: str) -> bool:
+    """Whether a program that opens the path for reading may wait for ever, or read for ever."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    is_read = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return not (is_read or os.path.basename(path) == _OF_DAEMON or os.path.samefile(path, os.devnull))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ralph.machine.ripgrep import Ripgrep
     from ralph.tools.files.path_guard import HiddenPlaces
+    from ralph.tools.search.file_search import Search
 
 MOST_ENTRIES = 1000
 _MOST_NAMED = 5
@@ -30,14 +30,14 @@ class FoundList:
         self._bytes += size
         return True
 
-    def text(self, nothing: str, search: Ripgrep, limit_s: float, hidden: HiddenPlaces) -> str:
+    def text(self, nothing: str, search: Search, hidden: HiddenPlaces) -> str:
         notes = []
         if self.is_full:
             notes.append(
                 f"[only the first {len(self.entries):,} are shown; narrow the pattern or the path to see more]"
             )
         if search.is_cut_short:
-            notes.append(f"[stopped after {limit_s:g} s: more may exist; narrow the pattern or the path]")
+            notes.append(search.why_stopped)
         if search.skipped:
             notes.append(f"[{search.skipped:,} could not be read and were skipped]")
         left_out = hidden.those_there

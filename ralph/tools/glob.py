@@ -36,7 +36,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         failure = None if found.entries or search.is_cut_short else search.failure()
         if failure:
             raise ToolError(failure)
-        text = found.text("No files found", search, room.settings.search_timeout_s, place.hidden)
+        text = found.text("No files found", search, place.hidden)
         return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 

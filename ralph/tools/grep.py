@@ -15,8 +15,8 @@ from ralph.values.tool_calls import ToolError, ToolOutput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ralph.machine.ripgrep import Record, Ripgrep
-    from ralph.tools.search.file_search import SearchPlace
+    from ralph.machine.ripgrep import Record
+    from ralph.tools.search.file_search import Search, SearchPlace
     from ralph.tools.tool_room import Arguments, ToolRoom
 
 
@@ -44,7 +44,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         return _output(arguments, search, search.records(separator), query, place=place, room=room)
 
 
-def _in_order(search: Ripgrep, query: LineQuery, separator: bytes) -> list[Record] | None:
+def _in_order(search: Search, query: LineQuery, separator: bytes) -> list[Record] | None:
     """The records of a search that is not sorted, sorted by path. None if there are too many, or if ripgrep needed too much
     memory: it holds all that it has found in a file. Records that belong to no file are left out.
     """
@@ -74,7 +74,7 @@ def _in_order(search: Ripgrep, query: LineQuery, separator: bytes) -> list[Recor
 
 def _output(
     arguments: Arguments,
-    search: Ripgrep,
+    search: Search,
     records: Iterable[Record],
     query: LineQuery,
     *,
@@ -91,7 +91,7 @@ def _output(
     failure = None if found.entries or search.is_cut_short else search.failure()
     if failure:
         raise ToolError(f"the search failed: {failure}")
-    text = found.text("No matches found", search, room.settings.search_timeout_s, place.hidden)
+    text = found.text("No matches found", search, place.hidden)
     return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 

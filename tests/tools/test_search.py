@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine import ripgrep
+from ralph.tools.search import file_search
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
 from tests.patience import PATIENCE_S
@@ -317,6 +318,30 @@ def test_a_bad_expression_is_an_error_that_says_why(search_tools: Any, tree: Pat
     assert "alternatives" in search_tools.error("Glob", pattern="{a,b}" * 12)
 
 
+@pytest.mark.parametrize("place", [".", "..", "deep/er", "link"])
+def test_a_search_names_the_file_that_it_would_read_for_ever(
+    make_tools: Callable[..., Any], tmp_path: Path, place: str
+) -> None:
+    """Ripgrep waits for a pipe, and reads a device until its memory is full."""
+    work, below = tmp_path / "work", tmp_path / "work/deep/er"
+    below.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    ignore = (work if place == "link" else work / place) / ".gitignore"
+    if place == "link":
+        ignore.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(ignore)
+    tools = make_tools(cwd=work, search_timeout_s=300.0)
+    for name in ("Grep", "Glob"):
+        shown = (
+            ignore.resolve()
+            if place == ".."
+            else os.path.normpath(f"{place if place != 'link' else '.'}/.gitignore")
+        )
+        words = f"the search would read {shown} for ever, which is a pipe, a device or a socket: remove it, or search elsewhere"
+        assert words in tools.error(name, pattern="x")
+
+
 def test_a_signal_ends_a_running_search(make_tools: Callable[..., Any], tmp_path: Path) -> None:
     before = children()
     tools = make_tools(search_timeout_s=300.0)
@@ -336,12 +361,12 @@ def test_a_search_uses_all_processors_and_is_repeated_in_order_only_where_it_fin
     """Ripgrep sorts with one thread."""
     started: list[bool] = []
 
-    class Counted(ripgrep.Ripgrep):
-        def __init__(self, program: str, arguments: list[str], **options: Any) -> None:
+    class Counted(file_search.Search):
+        def __init__(self, arguments: list[str], *more: Any) -> None:
             started.append("--sort" in arguments)
-            super().__init__(program, arguments, **options)
+            super().__init__(arguments, *more)
 
-    monkeypatch.setattr("ralph.tools.search.file_search.Ripgrep", Counted)
+    monkeypatch.setattr(file_search, "Search", Counted)
     for number in range(40):
         (tmp_path / f"{number:02}").write_text("first\n\n\nx\n" * 3)
     assert search_tools.ok("Grep", pattern="no such thing") == "No matches found"

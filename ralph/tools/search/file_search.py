@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import HELD_DIRECTORY, repository_top
+from ralph.machine.repository import HELD_DIRECTORY, blocking_entry, blocks, repository_top
 from ralph.machine.ripgrep import (
     FILES_AS_GIT_SEES_THEM,
     OUTSIDE_OF_REPOSITORIES,
@@ -21,15 +22,20 @@ from ralph.machine.ripgrep import (
     Ripgrep,
     RipgrepError,
 )
+from ralph.machine.starting import start_job
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.read import open_regular
+from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom
 
+_IGNORE = ".gitignore"
+# A search in a large tree takes a second.
+_LOOKS_AFTER_S = 2.0
 # Patterns that ripgrep's file types read as `GlobPattern` does: names without classes, escapes, nested braces and
 # empty alternatives. A colon would have a meaning of its own.
 _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+")
@@ -101,7 +107,7 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
         os.close(descriptor)
 
 
-def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
+def list_files(place: SearchPlace, room: ToolRoom) -> Search:
     """Starts a listing of files. Each record of the result is a path that begins with `./` and ends with NUL. Raises
     ToolError and ShortageError.
     """
@@ -117,7 +123,7 @@ def search_end_s(room: ToolRoom) -> float:
 
 def search_lines(
     place: SearchPlace, query: LineQuery, room: ToolRoom, deadline_s: float, *, is_sorted: bool
-) -> Ripgrep:
+) -> Search:
     """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
     LINE`, `PATH NUL COUNT` or `PATH NUL`. Ripgrep does not apply every glob, so the caller must compare the paths
     with the glob again. Raises ToolError and ShortageError.
@@ -147,15 +153,64 @@ def search_lines(
     return _started(command, place, room, deadline_s)
 
 
-def _started(arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_s: float) -> Ripgrep:
-    try:
-        return Ripgrep(
-            room.ripgrep,
-            arguments,
-            cwd=place.real,
-            is_over=lambda: room.give_up.is_set() or room.clock.now_s() >= deadline_s,
-            start=room.box.start,
+class Search(Ripgrep):
+    """A search that ends when its time is up. It looks for a .gitignore file that ripgrep would read for ever."""
+
+    def __init__(self, arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_s: float) -> None:
+        self._place = place
+        self._room = room
+        self._deadline_s = deadline_s
+        self._looks_at_s = room.clock.now_s() + _LOOKS_AFTER_S
+        self._may_look = True
+        self._has_ended = False
+        self._endless_reading = ""
+        super().__init__(
+            room.ripgrep, arguments, cwd=place.real, is_over=self._is_time_up, start=room.box.start
         )
+
+    def __exit__(self, *error: object) -> None:
+        self._has_ended = True
+        super().__exit__(*error)
+
+    def failure(self) -> str | None:
+        if self.ending_signal():  # a file without end may have filled its memory
+            self._look()
+        return self._endless_reading or super().failure()
+
+    @property
+    def why_stopped(self) -> str:
+        """A note for the model, if `is_cut_short` is True."""
+        after = f"stopped after {self._room.settings.search_timeout_s:g} s: more may exist; narrow the pattern or the path"
+        return f"[{self._endless_reading or after}]"
+
+    def _is_time_up(self) -> bool:
+        now_s = self._room.clock.now_s()
+        if now_s >= self._looks_at_s and self._may_look:
+            self._may_look = False
+            with suppress(ShortageError):  # the time limit is still there
+                start_job(self._look, name="search for a block")
+        return bool(self._endless_reading) or self._room.give_up.is_set() or now_s >= self._deadline_s
+
+    def _look(self) -> None:
+        real = self._place.real
+        above = Path(real).parents if repository_top(Path(real)) else ()
+        read_above = (path for path in (f"{directory}/{_IGNORE}" for directory in above) if blocks(path))
+        found = next(read_above, None) or blocking_entry(
+            [real], lambda entry: entry.name == _IGNORE, self._need_not_look
+        )
+        if found is not None:
+            self._endless_reading = (
+                f"the search would read {self._room.shown(Path(found))} for ever, which is a pipe, a device or a socket: "
+                "remove it, or search elsewhere"
+            )
+
+    def _need_not_look(self) -> bool:
+        return self._has_ended or self._room.clock.now_s() >= self._deadline_s
+
+
+def _started(arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_s: float) -> Search:
+    try:
+        return Search(arguments, place, room, deadline_s)
     except RipgrepError as error:
         raise ToolError(
             f"{error}, so Glob and Grep do not work in this run. Use Bash with find and grep -rn instead, or Read"
