@@ -204,7 +204,7 @@ class Server:
         self.failures: list[int] = []
         """The statuses of the answers to the next requests."""
         self.encodings: list[str] = []
-        """What requests for a stream accept."""
+        """The content encodings that requests for a stream accept."""
         self.open: list[socket.socket] = []
         self._known: set[str] = set()
         self._http: ThreadingHTTPServer | None = None
