@@ -195,22 +195,25 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """The seconds that the check may take now: the rest of the loop's time, but at least `reserve_s` +
-    `CHECK_GRACE_S`, and never more than the plan's `check_timeout_s`.
+    """The seconds that the check may take now: the rest of the loop's time, and never more than the plan's
+    `check_timeout_s`. As soon as there is work to check, at least `reserve_s` + `CHECK_GRACE_S`.
     """
     plan = state.plan
     if plan.limits.max_time_s is None:
         return plan.check_timeout_s
-    return min(
-        plan.check_timeout_s, max(plan.limits.max_time_s - elapsed_s, reserve_s(state) + CHECK_GRACE_S)
-    )
+    least_s = reserve_s(state) + CHECK_GRACE_S if _was_begun(state) else 1.0
+    return min(plan.check_timeout_s, max(plan.limits.max_time_s - elapsed_s, least_s))
+
+
+def _was_begun(state: LoopState) -> bool:
+    return bool(state.iterations) or state.current is not None
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
     """The loop's end if the check before the first iteration shows that no iteration is needed. None if there is work
     to do. If the check cannot be run, a new loop ends, but a resumed loop continues.
     """
-    was_begun = bool(state.iterations) or state.current is not None
+    was_begun = _was_begun(state)
     if result.why_not_run is not None and not was_begun:
         # If the check can never run, the loop would pay for useless iterations. Later, the agent's work may be the cause.
         last_line = next(reversed(result.tail.split("\n")), "").strip()
