@@ -33,6 +33,8 @@ _READER_LOOKS_UP_EVERY_MS = 100
 # Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
 _LAUNCHER_MARGIN_S = 3.0
 _KILL_S = 2.0
+# Of the time for a stop, the part that is kept for killing what a launcher did not end.
+_TO_KILL_S = 1.0
 _KILL_AGAIN_EVERY_S = 0.01
 
 
@@ -254,11 +256,12 @@ class RunningCommand:
             self._mailbox.put(_Blocked(found))
 
     def _stop(self) -> None:
-        """Asks the command's processes to end. Waits until the command has ended, but hardly longer than `grace_s`.
-        If ralph receives a signal during this wait, the wait ends at once.
+        """Asks the command's processes to end. Waits until the command has ended, but hardly longer than `grace_s`, and
+        not longer than a stop may take. If ralph receives a signal during this wait, the wait ends at once.
         """
         self._process.ask_to_stop()
-        deadline_s = self._clock.now_s() + self._process.grace_s + _LAUNCHER_MARGIN_S
+        limit_s = min(self._process.grace_s + _LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - _TO_KILL_S)
+        deadline_s = self._clock.now_s() + limit_s
         while self._status is None:
             if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
                 return

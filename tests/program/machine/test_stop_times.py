@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from datetime import datetime
@@ -42,6 +43,20 @@ def test_a_stop_takes_six_seconds_at_most_whatever_a_command_ignores(ralph, serv
     assert processes_of(ralph) == {}
 
 
+def test_a_stop_takes_six_seconds_at_most_if_the_supervisor_of_commands_is_stopped(ralph, serve) -> None:
+    serve(bash(STUBBORN))
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "started").exists)
+    for pid, words in processes_of(ralph).items():
+        if "supervisor" in words:  # its launcher has the same words
+            os.kill(pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.wait(within_s(6))
+    assert process.communicate()[0] is not None
+    assert process.returncode == 143
+    assert processes_of(ralph) == {}
+
+
 @needs_namespaces
 @pytest.mark.sandboxed
 def test_a_stop_takes_six_seconds_at_most_whatever_servers_ignore(ralph, serve) -> None:
@@ -73,3 +88,15 @@ def test_a_check_has_two_seconds_more_than_its_timeout_at_most(ralph, checkout, 
     assert ran.code == 3
     assert any("timed out after 1 s" in line for line in loop_lines(ran))
     assert ticked_s(ralph) < within_s(3)
+
+
+def test_the_first_check_of_a_loop_gets_no_more_than_the_time_of_the_loop(
+    ralph, checkout, iterations
+) -> None:
+    """Nothing was done that would be lost without a check."""
+    iterations()
+    process = ralph.start("loop", "go", "--until", STUBBORN, "--max-time", "2s")
+    process.wait(within_s(8))
+    ran = ralph.finish(process)
+    assert ran.code == 124
+    assert not any(line.startswith("iteration 1") for line in loop_lines(ran))
