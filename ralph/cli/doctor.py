@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-_COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
+_COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
 def doctor(line: DoctorLine, _typed: Typed) -> int:
     """Show the merged settings, each with its origin. Then show what works, and what to do about the rest.
 
-    The options of `ralph run` have the same effect here.
+    Most options of `ralph run` have the same effect here.
 
     No key is shown. Endpoints are only connected to; only --probe sends requests. MCP servers are started and ended.
     If a check says FAIL, the exit code is the one that a run would have: 78 for settings, and with --probe also 77, 69

@@ -45,6 +45,8 @@ ralph demo: an agent fixes a failing test in {directory}
 Task: {task}
 """
 
+_IS_GONE = "\nThe demo's directory is removed, so there is nothing to go on with (--keep leaves it)."
+
 # The time limit of the demo's run, in seconds. The run takes 10 s at most, unless something hangs.
 LONGEST_S = 300
 
@@ -64,11 +66,12 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
         with _room(project if keep else None, say) as room:
-            if scenario == LOOP:
-                return play_loop(room, speed, keeps=keep, say=say)
-            return _play(scenario, room, speed, say)
+            code = play_loop(room, speed, say) if scenario == LOOP else _play(scenario, room, speed, say)
     except _Stopped as stop:
-        return stop.exit_code
+        code = stop.exit_code
+    if code and not keep:
+        say(_IS_GONE)
+    return code
 
 
 @contextmanager

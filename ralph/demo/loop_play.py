@@ -84,8 +84,6 @@ _NEXT = """
 Now your own loop: `ralph loop init` writes prompts to begin with. Set ANTHROPIC_API_KEY, then
   ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
 
-_IS_GONE = "The demo's directory is removed, so there is no loop to go on with (--keep leaves it)."
-
 
 class _Play(Struct, frozen=True):
     room: Path
@@ -101,7 +99,7 @@ class _Play(Struct, frozen=True):
         return NIGHT_SPEED * self.speed
 
 
-def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], None]) -> int:
+def play_loop(room: Path, speed: float, say: Callable[[str], None]) -> int:
     """Plays the demo of `ralph loop`. This takes 7 s. Returns the exit code of the loop. If the loop succeeds but the
     project's tests do not pass, returns 1.
     """
@@ -116,9 +114,7 @@ def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], Non
         say(_about(play, plan, outage.port, config_file.read_text()))
         code = run_loop(LoopOptions(plan), environment)
     passes = _tell_facts(play, store, outage, environment, say)
-    if code and not keeps:
-        say(f"\n{_IS_GONE}")
-    elif not code:
+    if not code:
         say(_NEXT)
     return code if code or passes else Outcome.TASK_FAILED.exit_code()
 

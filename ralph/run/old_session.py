@@ -130,7 +130,9 @@ class OldSession:
                 spans_of=self._redactor.spans,
             )
         except SessionLockedError:
-            raise CannotError(f"session {path.stem} is in use by {holder_of(path)}") from None
+            raise CannotError(
+                f"session {path.stem} is in use by {holder_of(path)}: wait for it, or stop it"
+            ) from None
         except NewerFormatError as error:
             raise CannotError(f"session {path.stem} cannot be read: {error}") from error
         except NoMessageError as error:

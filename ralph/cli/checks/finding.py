@@ -20,6 +20,8 @@ class Level(enum.Enum):
     """The level of a finding. `ralph doctor` prints the values of this enum."""
 
     OK = "ok"
+    NOTE = "note"
+    """Something is not there that no run needs."""
     WARN = "warn"
     FAIL = "FAIL"
 
@@ -39,7 +41,8 @@ class Finding(Struct, frozen=True):
     """Measured numbers for programs, which `--json` shows."""
 
     def __post_init__(self) -> None:
-        assert self.level is Level.OK or self.advice, f"{self.subject}: a problem without a remedy"  # noqa: S101 - the caller's error
+        is_problem = self.level in {Level.WARN, Level.FAIL}
+        assert self.advice or not is_problem, f"{self.subject}: a problem without a remedy"  # noqa: S101 - the caller's error
 
     @property
     def line(self) -> str:
@@ -50,6 +53,10 @@ class Finding(Struct, frozen=True):
 
 def ok(subject: str, text: str, **figures: Any) -> Finding:
     return Finding(Level.OK, subject, text, figures=figures)
+
+
+def note(subject: str, text: str) -> Finding:
+    return Finding(Level.NOTE, subject, text)
 
 
 def warn(subject: str, text: str, advice: str) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ralph.cli.checks.finding import Finding, ok, short, warn
+from ralph.cli.checks.finding import Finding, note, ok, short, warn
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of
@@ -92,7 +92,7 @@ def _push(checkout: GitCheckout) -> Finding:
     try:
         push = checkout.push_of(git, status_of(git))
     except CheckoutError as error:
-        return ok("push", f"--push is not possible here: {error}")
+        return note("push", f"--push is not possible here: {error}")
     target = push.target
     where = f"remote {target.remote}, branch {target.branch}"
     try:

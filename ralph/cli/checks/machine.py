@@ -14,7 +14,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from ralph.cli.checks.finding import Finding, fail, ok, short, warn
+from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
 from ralph.machine.own_process import DESCRIPTORS, is_memory_private
 from ralph.machine.own_programs import own_program, unsafe_loads
 from ralph.machine.repository import HELD_DIRECTORY, repository_top
@@ -51,7 +51,7 @@ _LOADED_AT_START = (
 # Each row has a program, the consequence of its absence, and advice.
 _PROGRAMS = (
     ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
-    ("git", "the agent cannot commit, and cannot look at what changed", "install git"),
+    ("git", "the agent cannot commit, and in a checkout `ralph loop` does not begin", "install git"),
 )
 
 
@@ -87,7 +87,8 @@ def look_at_sandbox(
     except CannotConfineError as error:
         yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
         return
-    yield ok("bwrap", plan.means.about_bwrap or f"none: {plan.means.why_no_namespaces}")
+    about = plan.means.about_bwrap
+    yield ok("bwrap", about) if about else note("bwrap", f"none: {plan.means.why_no_namespaces}")
     if not plan.is_confined or plan.level.name == "none":
         yield warn(
             "sandbox",

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 import sys
 import tempfile
 from typing import Any
@@ -9,6 +11,8 @@ import pytest
 
 from ralph.cli.checks import machine
 from ralph.cli.checks.finding import Finding, Level
+from ralph.cli.checks.git_rights import look_at_git
+from ralph.machine.waiter import SystemClock
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.rows import every_row
 
@@ -58,3 +62,11 @@ def test_a_directory_that_cannot_be_written_to_has_the_remedy_that_fits(
     assert machine.look_at_working_directory(tmp_path).advice == f"{remedy}name another one by --cd DIR"
     sessions = machine.look_at_sessions({"HOME": str(tmp_path)}, None)
     assert sessions.advice == f"{remedy}name another place by --session-dir DIR or RALPH_STATE_DIR"
+
+
+def test_a_push_that_is_not_possible_here_is_a_note_and_not_ok(tmp_path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "init", "--quiet", tmp_path], env=environment, check=True)
+    findings = look_at_git(environment, None, tmp_path, SystemClock(), tries_push=True)
+    (push,) = [finding for finding in findings if finding.subject == "push"]
+    assert (push.level, push.advice) == (Level.NOTE, None)

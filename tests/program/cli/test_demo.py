@@ -215,16 +215,24 @@ def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_u
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
 @pytest.mark.parametrize(
-    ("line", "number"),
-    [("ralph demo:", signal.SIGHUP), ("[tool]", signal.SIGINT), ("waiting", signal.SIGTERM)],
+    ("scenario", "line", "number"),
+    [
+        ("loop", "ralph demo:", signal.SIGHUP),
+        ("loop", "[tool]", signal.SIGINT),
+        ("loop", "waiting", signal.SIGTERM),
+        ("fix", "[retry]", signal.SIGINT),
+    ],
 )
-def test_a_loop_that_is_stopped_leaves_neither_processes_nor_a_directory(ralph, room, line, number) -> None:
-    process = ralph.start("demo", "--scenario", "loop", "--speed", "0.1", stderr=subprocess.STDOUT)
+def test_a_demo_that_is_stopped_leaves_neither_processes_nor_a_directory_and_says_so(
+    ralph, room, scenario, line, number
+) -> None:
+    process = ralph.start("demo", "--scenario", scenario, "--speed", "0.1", stderr=subprocess.STDOUT)
     read_until(process, line)
     process.send_signal(number)
     rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert b"Traceback" not in rest
+    assert b"directory is removed, so there is nothing to go on with" in rest
     assert list(room.iterdir()) == []
     assert not [entry for entry in Path("/proc").glob("[0-9]*") if str(room) in environment_of(entry)]
 

@@ -436,7 +436,7 @@ def test_p13_a_run_that_has_ended_is_not_named_as_the_holder_exits_78(ralph, hel
     finally:
         holder.close()
     assert ran.code == 78
-    assert ran.last_line.endswith(f"session {ID} is in use by another process")
+    assert ran.last_line.endswith(f"session {ID} is in use by another process: wait for it, or stop it")
 
 
 # Of another version: P14
