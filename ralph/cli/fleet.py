@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ralph.fleet.command import Chosen, Console, Fleet
     from ralph.fleet.jobs import Job, SetLimits
 
+_LONGEST_WAIT_S = 60.0
+"""A command that nothing waits for gives up after this time: the store's address may be wrong."""
 _LIBRARIES = ("dbos", "psycopg", "sqlalchemy")
 _NEEDS_EXTRA = (
     "ralph fleet needs the extra fleet: pip install '.[fleet]' in ralph's clone, with ralph's Python"
@@ -84,7 +86,7 @@ def submit(
         float | None, option("Most dollars that all jobs may spend together.", "X")
     ] = None,
     max_attempts: Annotated[
-        int | None, option("Most attempts of each job.", "N", reads=COUNT, show_default="5")
+        int | None, option("Most attempts of each job. Default: 5.", "N", reads=COUNT)
     ] = None,
     db: Store = None,
 ) -> int:
@@ -135,10 +137,10 @@ def work(
     drain: Annotated[
         float,
         option(
-            "After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint.",
+            "After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint. Default: 20s.",
             "TIME",
             reads=DURATION.decoded,
-            show_default="20s",
+            show_default=False,
         ),
     ] = 20.0,
     db: Store = None,
@@ -153,7 +155,7 @@ def work(
 
     # Without git, each job would end for good within a second.
     git_program(os.environ, ())
-    with _opened(db, begins_after=True) as store:
+    with _opened(db, begins_after=True, most_wait_s=None) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
         from ralph.fleet.database import database_of  # noqa: PLC0415 - not needed for --help
@@ -199,7 +201,7 @@ def logs(
     db: Store = None,
 ) -> int:
     """Print the log of a job: what ralph told while it worked, on whichever machines. Also works during the job."""
-    with _opened(db) as store:
+    with _opened(db, most_wait_s=None if follow else _LONGEST_WAIT_S) as store:
         return store.logs(_chosen([job], set_name), is_followed=follow)
 
 
@@ -265,7 +267,7 @@ def wait(
 
     From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0. After --timeout it is 124.
     """
-    with _opened(db) as store:
+    with _opened(db, most_wait_s=timeout) as store:
         return store.wait(tuple(sets or ()), timeout_s=timeout, is_json=json_)
 
 
@@ -416,9 +418,12 @@ def _extra() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(db: str | None, *, begins_after: bool = False) -> "Iterator[Fleet]":
+def _opened(
+    db: str | None, *, begins_after: bool = False, most_wait_s: float | None = _LONGEST_WAIT_S
+) -> "Iterator[Fleet]":
     """The store. A signal while a command waits ends it with 128 + its number. The second signal does so at once.
     `begins_after` is True if the command's own work begins when the store is closed: then no signal is forgotten.
+    A store that is away is waited for at most `most_wait_s`. None waits without end.
     """
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
@@ -440,7 +445,7 @@ def _opened(db: str | None, *, begins_after: bool = False) -> "Iterator[Fleet]":
             signal.signal(number, hear)
     console = _console()
     try:
-        with opened(db, os.environ, console, stop) as store:
+        with opened(db, os.environ, console, stop, most_wait_s=most_wait_s) as store:
             yield store
     except (KeyboardInterrupt, WaitStoppedError):
         if console.show_status is not None:

@@ -81,7 +81,10 @@ def mock_api(
             ready=lambda listening: typer.echo(f"listening on {listening.base_url}"),
         )
     except server.ScenarioError as error:
-        raise wrong_value("SCENARIO", str(error)) from None
+        from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
+        near = [] if Path(scenario).exists() else get_close_matches(scenario, server.example_names(), n=1)
+        raise wrong_value("SCENARIO", f"{error}{f'; did you mean {near[0]}?' if near else ''}") from None
     except OSError as error:
         what = (
             f"{error.filename}: {error.strerror}"

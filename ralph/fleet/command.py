@@ -78,14 +78,22 @@ class Chosen(Struct, frozen=True):
 
 
 class Fleet:
-    """One store, as users see it. All methods wait while the store is away, and return exit codes."""
+    """One store, as users see it. All methods wait while the store is away, at most `most_wait_s`, and return exit codes."""
 
-    def __init__(self, database: Database, store: FleetStore, console: Console, stop: StopEvent) -> None:
+    def __init__(
+        self,
+        database: Database,
+        store: FleetStore,
+        console: Console,
+        stop: StopEvent,
+        *,
+        most_wait_s: float | None = None,
+    ) -> None:
         self._database = database
         self._store = store
         self._console = console
         self._stop = stop
-        self._waiting = Waiting(database, console.tell, stop)
+        self._waiting = Waiting(database, console.tell, stop, most_s=most_wait_s)
 
     def _ask(self, call: Callable[[], T]) -> T:
         return patiently(call, waiting=self._waiting)
@@ -266,6 +274,8 @@ class Fleet:
         self._console.write(
             [f"cancelled: {counted(idle, 'job')} that had not begun, {count - len(left)} that ran"]
         )
+        if idle + count < len(chosen.names):
+            self._console.tell(f"{len(chosen.names) - idle - count} had ended already")
         for row in left:
             self._console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
@@ -386,16 +396,21 @@ _NOBODY = listing.Workers(0, 0)
 
 @contextmanager
 def opened(
-    named: str | None, environment: Mapping[str, str], console: Console, stop: StopEvent
+    named: str | None,
+    environment: Mapping[str, str],
+    console: Console,
+    stop: StopEvent,
+    *,
+    most_wait_s: float | None = None,
 ) -> Iterator[Fleet]:
     """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError, also if the
-    store is a file of another user.
+    store is a file of another user. `most_wait_s` is as in `Fleet`.
     """
     database = database_of(named, environment)
     refuse_others_file(database)
     store = FleetStore(database)
     try:
-        yield Fleet(database, store, console, stop)
+        yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
     finally:
         store.close()
 

@@ -7,6 +7,7 @@ module contains a password.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import sqlite3
 import ssl
 import stat
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -415,9 +417,13 @@ class Waiting:
         stop: Event | StopEvent,
         *,
         outlasts_full_disk: Callable[[], bool] = lambda: False,
+        most_s: float | None = None,
     ) -> None:
-        """`outlasts_full_disk` says whether to wait while the disk of the SQLite file is full. A user's command does not."""
+        """`outlasts_full_disk` says whether to wait while the disk of the SQLite file is full. A user's command does not.
+        `most_s` is the longest wait. None waits without end.
+        """
         self.database = database
+        self.most_s = math.inf if most_s is None else most_s
         self.stop = stop
         self.outlasts_full_disk = outlasts_full_disk
         self._tell = tell
@@ -443,11 +449,11 @@ def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
     """Calls `call` again and again while the store is away, and returns its result. Tells once what it waits for, and
     once that the store is back. A connection can break after a commit, so `call` must be true to repeat.
 
-    Raises StoreError if waiting would not help, and WaitStoppedError if the process was told to stop meanwhile. Any
+    Raises StoreError if waiting would not help or has taken too long, and WaitStoppedError if the process was told to stop meanwhile. Any
     other error of `call` is raised as it is.
     """
     database, waits = waiting.database, _waits()
-    is_waiting = False
+    is_waiting, began_s = False, time.monotonic()
     try:
         while True:
             try:
@@ -462,6 +468,11 @@ def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
                 if not is_waiting:
                     waiting.begin(database.without_password(reason))
                     is_waiting = True
+                if time.monotonic() - began_s >= waiting.most_s:
+                    says = (
+                        f"the store at {database.place} does not answer; gave up after {waiting.most_s:g} s"
+                    )
+                    raise StoreError(says, Outcome.API_UNAVAILABLE) from error
                 if waiting.stop.wait(next(waits)):
                     raise WaitStoppedError from error
             else:

@@ -130,7 +130,7 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
         refuse_unknown_command(around, process.context.options, found.typed)
     prepared = process.open(around, has_prompt=bool(found.text))
     first_prompt = prepared.first_prompt(found.text)
-    prepared.announce((*around.settings.warnings, *found.notices))
+    prepared.announce((*around.settings.warnings, *found.notices), has_prompt=first_prompt is not None)
     if found.silent is not None:
         process.context.events.emit(Notice(found.silent.notice, is_vital=True))
         if found.silent.unread_bytes():

@@ -120,7 +120,7 @@ class PreparedRun:
             aside=parts.tools.toolbox.aside,
         )
 
-    def announce(self, notices: tuple[str, ...]) -> None:
+    def announce(self, notices: tuple[str, ...], *, has_prompt: bool) -> None:
         """Emits the event that the run has started. Then emits the notices for people: first `notices`, then the
         notices about this run.
         """
@@ -145,6 +145,8 @@ class PreparedRun:
             )
         )
         about_limits = () if parts.options.of_loop is not None else no_limit_notice(settings)
+        if self._retells(has_prompt=has_prompt):
+            about_limits = ("the work is completed: its result is delivered now, and no model is asked",)
         for text in (
             *notices,
             *parts.session.notices,
@@ -237,7 +239,7 @@ class PreparedRun:
         self._notes.end_task()
         if ended.outcome is Outcome.CONFIG and not self._run.has_messages:
             parts.session.forget()  # a command was refused, and nothing was done
-        is_retelling = prompt is None and parts.session.old is not None and parts.session.old.awaits_delivery
+        is_retelling = self._retells(has_prompt=prompt is not None)
         self._total = self._total.plus(replace(ended, num_turns=0) if is_retelling else ended)
         ended = replace(
             ended,
@@ -246,6 +248,11 @@ class PreparedRun:
             protections=parts.tools.plan.protections,
         )
         return self.with_resume_command(ended)
+
+    def _retells(self, *, has_prompt: bool) -> bool:
+        """Whether nothing is left to do but to deliver the old session's result."""
+        old = self.parts.session.old
+        return not has_prompt and old is not None and old.awaits_delivery
 
     def _title_of(self, prompt: Prompt | None, own: slice | None) -> str | None:
         """The title of a session that `ralph loop` started. The title comes from the user's task, because

@@ -137,7 +137,7 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
         driver=asking,
         of_driver=servers,
     )
-    prepared.announce(around.settings.warnings)
+    prepared.announce(around.settings.warnings, has_prompt=True)
     about = AboutSession(
         prepared.context_sizes, prepared.mcp_status, described_commands(prepared.parts.rules.library)
     )

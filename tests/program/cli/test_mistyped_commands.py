@@ -138,6 +138,11 @@ def test_a_prompt_without_quotes_is_exit_2_with_the_quotes(capfd, typed: str, sa
     assert capfd.readouterr().err.startswith(f"ralph: put the prompt in quotes: {says} (see ")
 
 
+def test_a_mistyped_name_of_an_example_is_answered_with_the_right_one(capfd) -> None:
+    assert run_cli(["mock-api", "helo"]) == 2
+    assert "helo: No such file or directory; did you mean hello? (see " in capfd.readouterr().err
+
+
 def test_an_unknown_word_after_quickstart_is_exit_2_with_all_words() -> None:
     ran = subprocess.run(
         [sys.executable, "-I", REPOSITORY / "quickstart.py", "bogus"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +24,7 @@ from ralph.fleet.rows import TakeUp
 from ralph.fleet.takeups import WorkerStore
 from ralph.machine.inbox import StopEvent
 from tests.patience import PATIENCE_S, wait_until
+from tests.rows import every_row
 from tests.services.small_terminal import PtyReader
 
 if TYPE_CHECKING:
@@ -217,6 +220,8 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     ran = ralph_here("fleet", "cancel", "a", "b")
     answers.join()
     assert (ran.code, ran.stdout) == (0, "cancelled: 1 job that had not begun, 1 that ran\n")
+    ended = ralph_here("fleet", "cancel", "a", "b")
+    assert (ended.code, "2 had ended already" in ended.stderr) == (0, True)
     taken(store, "c")
     monkeypatch.setattr(command, "CANCEL_WITHIN_S", 0.0)
     silent = ralph_here("fleet", "cancel", "--all")
@@ -238,6 +243,28 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
     ran = ralph.stopped_by(process, signal.SIGINT)
     assert (ran.code, ran.stdout) == (130, "")
     assert "hidden-word" not in told + ran.stderr
+
+
+@every_row(
+    "words",
+    [
+        ("submit", "night.jsonl"),
+        ("ls",),
+        ("cancel", "a"),
+        ("retry", "a"),
+        ("logs", "a"),
+        ("wait", "--timeout", "1m"),
+    ],
+)
+def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
+    ralph, ralph_here, monkeypatch, words: tuple[str, ...]
+) -> None:
+    write_jobs(ralph, {"id": "a"})
+    clock = SimpleNamespace(monotonic=itertools.count(step=40).__next__)
+    monkeypatch.setattr("ralph.fleet.database.time", clock)
+    ran = ralph_here("fleet", *words, "--db", "postgresql://u@127.0.0.1:9/x")
+    assert ran.code == 75
+    assert ran.last_line == "ralph: the store at 127.0.0.1:9 does not answer; gave up after 60 s"
 
 
 def test_a_signal_that_comes_while_the_store_is_closed_ends_a_worker_before_it_begins(

@@ -64,6 +64,8 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
 
     again = ralph("-c", "--output-format", "json")
     assert (again.code, again.result["result"]) == (0, "All done.")
+    assert "its result is delivered now, and no model is asked" in again.stderr
+    assert "no limit is set" not in again.stderr
     assert len(server.requests) == 2, "nobody is asked again"
     assert (ralph.cwd / "effects").read_text() == "line\n"
     assert (listed(ralph_here)[0]["outcome"], listed(ralph_here)[0]["turns"]) == ("completed", 2)
