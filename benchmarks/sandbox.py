@@ -72,7 +72,7 @@ def _show_times(work: Path, environment: dict[str, str]) -> None:
 
 def _plans(work: Path, environment: dict[str, str]) -> dict[str, BoxPlan | None]:
     """The sandbox plan of each level that this machine supports, by name. None stands for no sandbox."""
-    plan, closed = (plan_box(SandboxSettings(net=net), environment, (work,), work) for net in (None, "off"))
+    plan, closed = (plan_box(SandboxSettings(net=net), environment, (work,)) for net in (None, "off"))
     plans: dict[str, BoxPlan | None] = {OFF: None}
     if plan.is_confined:
         plans["landlock"] = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))

@@ -737,7 +737,7 @@ MUTANTS = (
     Mutant(
         "repository-aims-the-key",
         "a ralph.toml in the working directory cannot set base_url",
-        "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place, cwd)\n",
+        "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place, search)\n",
         "",
         SETTINGS,
     ),

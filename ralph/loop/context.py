@@ -19,13 +19,13 @@ from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_process import why_too_few_descriptors
-from ralph.machine.own_programs import without_unsafe_loads
+from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.processes import protect_this_process
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
+from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork
 from ralph.sessions.store import SessionStore
@@ -192,9 +192,8 @@ def open_context(
 
 def search_of(plan: LoopPlan, settings: Settings, command_environment: Mapping[str, str]) -> ProgramSearch:
     """Where the loop looks for ralph's own programs."""
-    directory = Path(plan.directory)
-    top = repository_top(directory)
-    return program_search(command_environment, (directory, *plan.added_directories), top, settings.sandbox)
+    written = settings.sandbox.written(command_environment)
+    return search_around(command_environment, (plan.directory, *plan.added_directories), written)
 
 
 def _make_supervisor(
@@ -213,21 +212,21 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], dis
     """The sandbox of the check and of ripgrep. Raises CannotError if a protection that the user requires is
     impossible.
     """
-    directory = Path(plan.directory)
-    top = repository_top(directory)
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
     try:
         wanted = _restricted_sandbox(plan, settings)
-        box_plan = plan_box(wanted, environment, (directory, *_reach(plan)), top or directory)
+        box_plan = plan_box(wanted, environment, (Path(plan.directory), *_reach(plan)))
     except CannotConfineError as error:
         raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
+    of_agents = (*plan.mcp_files, plan.claude_settings or "")
+    agents = tuple(Path(one) for one in of_agents if one.startswith("/"))
     return CommandBox(
         box_plan,
         roots,
         environment,
-        lambda: gather_places(roots, environment, configuration, named, given=box_plan.given),
+        lambda: gather_places(roots, environment, configuration, named, agents=agents, given=box_plan.given),
         disk=disk,
     )
 

@@ -1,6 +1,7 @@
-"""Finds the programs that ralph itself starts: Python interpreters and programs on PATH. No program is used to which a
-path leads through a place that commands may write, because a command may have put the program or a link there. This
-rule does not apply to the model's commands, for which the shell searches the user's PATH.
+"""Knows where commands may write, and finds the programs that ralph itself starts: Python interpreters and programs on PATH.
+No program and no file of the user counts as the user's own to which a path leads through such a place, because a command may
+have put it, or a link to it, there. This rule does not apply to the model's commands, for which the shell searches the user's
+PATH.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
-from ralph.machine.repository import is_within, is_within_any
+from ralph.machine.repository import is_within, is_within_any, repository_top
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 TEMPORARY_PREFIX = "ralph-tmp-"
 """How the names of the temporary directories begin that commands may write."""
@@ -56,6 +57,32 @@ class ProgramSearch(Struct, frozen=True):
     temporary: tuple[str, ...] = ()
     """The directories for temporary files, without symbolic links. Only what nobody else can replace is used there."""
 
+    def why_open(self, path: str) -> str | None:
+        """Why commands, or those who wrote the checkout, may decide what the file at the absolute path `path` says, which need
+        not exist: a clause that names the place that is theirs. None if they may not.
+        """
+        try:
+            for place, _, _ in way_to(path):
+                root = place if self._is_of_session(place) else None
+                if root or (root := next((one for one in self.roots if is_within(place, one)), None)):
+                    return f"an agent or a repository's author may write {root}, through which it is found"
+        except OSError:
+            return "more links lead to it than the system follows"
+        return self._why_named_again(path)
+
+    def _why_named_again(self, path: str) -> str | None:
+        """As `why_open`, for a file with several names (hard links), of which one may be where commands may write."""
+        status = _status(path)
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
+            return None
+        is_ours = status.st_uid == os.geteuid() or os.access(path, os.W_OK)
+        near = [
+            one
+            for one, it in zip(self.roots, map(_status, self.roots), strict=True)
+            if it and it.st_dev == status.st_dev
+        ]
+        return f"it has a second name (a hard link), which may be in {near[0]}" if near and is_ours else None
+
     def root_around(self, path: str) -> str | None:
         """The place that commands may write and through which the absolute path `path` leads: through its own
         directories, through each link and through what a link names.
@@ -84,13 +111,22 @@ class ProgramSearch(Struct, frozen=True):
     def _is_open(self, place: str, *, is_link: bool) -> bool:
         if place in self.temporary or not is_within_any(place, self.temporary):
             return False
-        is_of_session = os.path.basename(place).startswith(TEMPORARY_PREFIX)  # noqa: PTH119 - strings throughout
-        return is_of_session or _others_can_replace(place, is_link=is_link)
+        return self._is_of_session(place) or _others_can_replace(place, is_link=is_link)
+
+    def _is_of_session(self, place: str) -> bool:
+        above, name = os.path.split(place)
+        return name.startswith(TEMPORARY_PREFIX) and is_within_any(above, self.temporary)
 
 
 def _way(path: str) -> Iterator[tuple[str, bool]]:
     with suppress(OSError):  # more links than the system follows: nothing can be started by this path
         yield from ((place, is_link) for place, is_link, _ in way_to(path))
+
+
+def _status(path: str) -> os.stat_result | None:
+    with suppress(OSError):
+        return os.stat(path)  # noqa: PTH116 - strings throughout
+    return None
 
 
 def _others_can_replace(place: str, *, is_link: bool) -> bool:
@@ -116,17 +152,28 @@ def _is_own_group(gid: int) -> bool:
 
 
 def search_outside(environment: Mapping[str, str], places: Iterable[Path | str]) -> ProgramSearch:
-    """A search in the PATH of `environment`, outside of `places`, of the caches for commands' packages and of the
-    directories for temporary files.
+    """A search in the PATH of `environment`, outside of `places`, of the caches for commands' packages, also of one that was used
+    before a variable named another, and of the directories for temporary files.
     """
-    caches = package_caches(environment)
-    roots = dict.fromkeys(
-        os.path.realpath(place) for place in (*places, SHARED_MEMORY, *filter(None, (caches,)))
-    )
+    caches = map(package_caches, (environment, {"HOME": environment.get("HOME", "")}))
+    roots = dict.fromkeys(map(os.path.realpath, (*places, SHARED_MEMORY, *filter(None, caches))))
     given = environment.get("TMPDIR", "")
     temporary = dict.fromkeys(map(os.path.realpath, (*_TEMPORARY, given) if given else _TEMPORARY))
     search_path = environment.get("PATH", os.defpath)
     return ProgramSearch(search_path, tuple(map(str, roots)), tuple(map(str, temporary)))
+
+
+def search_around(
+    environment: Mapping[str, str], roots: Sequence[Path | str], more: Iterable[Path | str] = ()
+) -> ProgramSearch:
+    """As `search_outside`, for the roots of a run, which begin with the working directory, and `more` places. The checkout around
+    the working directory counts too, because its files came with the work. A checkout of the home directory itself is the
+    user's own.
+    """
+    top = repository_top(Path(roots[0])) if roots else None
+    home = os.path.realpath(environment.get("HOME") or os.sep)
+    work = [] if top is None or is_within(home, str(top)) else [top]
+    return search_outside(environment, (*roots, *work, *more))
 
 
 def own_python(statement: str, *arguments: str) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.own_process import PACKAGE_CACHES
+from ralph.machine.own_programs import absolute_entries, search_outside
 from ralph.machine.planted_link import LinkResolver, links_and_file
 from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
@@ -37,7 +37,7 @@ from ralph.places.named_by_git import (
 )
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.ssh_files import ssh_files_of_agents
-from ralph.places.state import named_state_directories
+from ralph.places.state import chosen_state_directory, named_state_directories
 from ralph.places.table import (
     COMPARED,
     FILTERED,
@@ -86,37 +86,40 @@ def gather_places(
     configuration: Iterable[Path | None] = (),
     session_directory: Path | None = None,
     *,
+    agents: Iterable[Path] = (),
     denied: Iterable[str] = (),
     given: Iterable[str] = (),
 ) -> GuardedPlaces:
     """Applies the table to this machine and this run. `roots` must have no symbolic links and begin with the working
     directory.
 
-    `configuration` and `session_directory` are paths from the command line. `denied` and `given` are the paths,
+    `configuration`, `session_directory` and `agents` (settings of agents and of MCP servers) are paths from the command line. `denied` and `given` are the paths,
     without symbolic links, that the user's settings deny and allow.
     """
     homes, given = home_directories(environment), tuple(given)
     git = git_places(roots, environment, os.getuid())
-    always = always_writable(environment)
-    writable = (*roots, *given, *always, *git.granted, *git.parts)
+    writable = search_outside(environment, (*roots, *given, *git.granted, *git.parts)).roots
     outside = LinkResolver(writable).outside
     known = {"~": homes, **xdg_bases(homes, environment)}
     own = (path for template in _OWN_FILES for path in expanded(template, known))
     named = (str(path.absolute()) for path in configuration if path is not None)
+    of_agents = (path for one in _AGENTS for path in expanded(one, known))
+    chosen = tuple(str(one) for one in (chosen_state_directory(environment), session_directory) if one)
     bases = {
         "root": tuple(roots),
         "~": homes,
-        "configuration": tuple(_ways((*named, *own), roots)),
-        "settings of agents": tuple(_ways((path for one in _AGENTS for path in expanded(one, known)), roots)),
-        "state": tuple(state_directories(environment, homes, session_directory)),
+        "configuration": tuple(_ways((*named, *own), writable)),
+        "settings of agents": tuple(_ways((*map(str, agents), *of_agents), writable)),
+        "state": tuple(one for one in state_directories(environment, homes) if one not in chosen),
+        "sessions": chosen,
         "package": (PACKAGE,),
         "prefix": python_prefixes(),
         "code": tuple(_code()),
-        "own code": own_code(roots),
-        "own start": tuple(_own_start(own_code(roots))),
+        "own code": own_code(writable),
+        "own start": tuple(_ways(_own_start(environment, writable), writable)),
         "git": git.claimed,
-        "named by git": named_in(roots, git.claimed, environment, (*given, *always)).configuration,
-        "named by ssh": tuple(_named_by_ssh((*roots, *given, *always), homes, environment)),
+        "named by git": named_in(roots, git.claimed, environment, writable).configuration,
+        "named by ssh": tuple(_named_by_ssh(writable, homes, environment)),
         "checkout": tuple(checkouts(roots, git)),
         "path": tuple(program_directories(environment, outside)),
         "editable": tuple(editable_packages(environment, outside)),
@@ -194,24 +197,15 @@ def _is_private(directory: str) -> bool:
     )
 
 
-def always_writable(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The directories, besides the roots and git directories, that commands of any run may write, without symbolic links.
-    `PACKAGE_CACHES` outlive the run.
-    """
-    caches = xdg_bases(home_directories(environment), environment)["cache"]
-    packages = [f"{cache}/{PACKAGE_CACHES}" for cache in caches if cache.startswith("/")]
-    return tuple(dict.fromkeys(map(os.path.realpath, paths_with(WRITABLE, {"packages": packages}))))
-
-
-def _ways(files: Iterable[str], roots: Sequence[str]) -> dict[str, None]:
-    """The files, the links in the roots on the way to each, and where they really are. A command can change no other link,
+def _ways(files: Iterable[str], writable: Sequence[str]) -> dict[str, None]:
+    """The files, the links in writable places on the way to each, and where they really are. A command can change no other link,
     and one such as a home directory's would stand for all that it leads to.
     """
     ways = {file: links_and_file(file) for file in files}
     return dict.fromkeys(
         path
         for file, way in ways.items()
-        for path in (file, *(one for one in way if is_within_any(one, roots) or not os.path.islink(one)))
+        for path in (file, *(one for one in way if is_within_any(one, writable) or not os.path.islink(one)))
     )
 
 
@@ -286,17 +280,13 @@ def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(home for home in found if home.startswith("/")))
 
 
-def state_directories(
-    environment: Mapping[str, str], homes: Sequence[str], named: Path | None
-) -> Iterator[str]:
+def state_directories(environment: Mapping[str, str], homes: Sequence[str]) -> Iterator[str]:
     """Yields every directory in which a run of this user may store sessions or the records of loops."""
     import tempfile  # noqa: PLC0415 - only a file tool needs it
 
     yield from named_state_directories(environment)
     yield from (f"{home.rstrip('/')}/.local/state/ralph" for home in homes)
     yield str(Path(tempfile.gettempdir(), f"ralph-sessions-{os.getuid()}"))
-    if named is not None:
-        yield str(named)
 
 
 def python_prefixes() -> tuple[str, ...]:
@@ -306,25 +296,37 @@ def python_prefixes() -> tuple[str, ...]:
     return tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)))
 
 
-def own_code(roots: Iterable[str]) -> tuple[str, ...]:
-    """The package of this ralph and the virtual environment in which it is installed, where they lie in a root and contain
-    none. Empty if a root has the package itself, as a checkout of ralph with an editable installation: there it is the work.
+def own_code(writable: Sequence[str]) -> tuple[str, ...]:
+    """The package of this ralph, the virtual environment in which it is installed and the Python of that, where they lie in a
+    place that commands may write, and contain none. Empty if `_is_work`.
     """
-    package, prefix = map(os.path.realpath, (PACKAGE, sys.prefix))
-    tops = tuple(roots)
-    if is_within_any(package, tops) and _PACKAGES.isdisjoint(package.split("/")):
+    if _is_work(writable):
         return ()
-    own = (prefix, package) if sys.prefix != sys.base_prefix else (package,)
+    own = (sys.prefix, sys.base_prefix, PACKAGE) if sys.prefix != sys.base_prefix else (PACKAGE,)
     return outermost(
-        path for path in own if is_within_any(path, tops) and not any(is_within(root, path) for root in tops)
+        path
+        for path in map(os.path.realpath, own)
+        if is_within_any(path, writable) and not any(is_within(one, path) for one in writable)
     )
 
 
-def _own_start(own: Sequence[str]) -> Iterator[str]:
-    """Yields the files of `own_code` that run first, or that say what runs."""
-    for name in ("__init__.py", "__main__.py") if own else ():
-        yield f"{PACKAGE}/{name}"
-    if os.path.realpath(sys.prefix) in own:
+def _is_work(writable: Sequence[str]) -> bool:
+    """Whether commands may write the package itself, as in a checkout of ralph with an editable installation: it is the work."""
+    package = os.path.realpath(PACKAGE)
+    return is_within_any(package, writable) and _PACKAGES.isdisjoint(package.split("/"))
+
+
+def _own_start(environment: Mapping[str, str], writable: Sequence[str]) -> Iterator[str]:
+    """Yields the files of this ralph that run first, or that say what runs, and the paths by which it is started."""
+    if _is_work(writable):
+        return
+    yield from (f"{PACKAGE}/{name}" for name in ("__init__.py", "__main__.py"))
+    on_path = (f"{one}/ralph" for one in absolute_entries(environment.get("PATH", os.defpath)))
+    scripts = (sys.argv[0], next((one for one in on_path if os.access(one, os.X_OK)), ""))
+    prefix = os.path.realpath(sys.prefix)
+    yield from (one for one in scripts if one.startswith("/") and is_within(os.path.realpath(one), prefix))
+    yield sys.executable
+    if sys.prefix != sys.base_prefix:
         yield from (f"{sys.prefix}/{name}" for name in _FIRST)
         for packages in (
             one for one in sys.path if is_within(one, sys.prefix) and one.endswith(tuple(_PACKAGES))

@@ -302,7 +302,7 @@ def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequ
     for path in paths:
         if not any(is_within(root, path) for root in roots):
             yield path
-        elif row.around_work == "entries":
+        elif row.around_work == "entries" or (row.around_work == "itself" and path not in roots):
             yield from (f"{path.rstrip('/')}/{name}" for name in row.entries)
         # If a variable names the working directory itself (DOCKER_CONFIG=.), that must not block all work.
         elif row.around_work != "nothing" and not template.startswith("$"):

@@ -103,6 +103,7 @@ _BASES = (
     "runtime directory",
     "own code",
     "own start",
+    "sessions",
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 
@@ -118,9 +119,10 @@ _ASK_TO_SHOW = (
 _GIT = "is git's own: what stands there can make git run programs"
 _OBEYED = (UNWRITTEN, READ_ONLY, COMPARED)
 
-AroundWork = Literal["whole", "entries", "rest", "unshown", "nothing"]
-"""The protected part of a directory that contains a root: everything, only some `entries`, everything but the roots in it,
-everything but these and what other rows show, or nothing."""
+AroundWork = Literal["whole", "itself", "entries", "rest", "unshown", "nothing"]
+"""The protected part of a directory that contains a root: everything, everything if it is the root itself and otherwise only
+some `entries`, only these in any case, everything but the roots in it, everything but these and what other rows show, or
+nothing."""
 
 
 class PlaceRow(Struct, frozen=True):
@@ -366,7 +368,19 @@ def _kinds(text: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         yield kind, source, tuple(places.split("  "))
 
 
-# The first row that covers a path is the one that is told.
+def _state_row(place: str, around_work: AroundWork) -> PlaceRow:
+    return PlaceRow(
+        (place,),
+        "holds ralph's own state: sessions and the records of loops",
+        advice="`ralph sessions show` shows a session to whoever starts ralph",
+        around_work=around_work,
+        entries=("sessions", "loops", "loop.key"),
+        source=_SPEC,
+    )
+
+
+# The first row that covers a path is the one that is told. `--session-dir` and RALPH_STATE_DIR may
+# name the work.
 ROWS: tuple[PlaceRow, ...] = (
     PlaceRow(
         ("{configuration}", "{config}/ralph"),
@@ -375,14 +389,8 @@ ROWS: tuple[PlaceRow, ...] = (
         advice=_ASK_TO_CHANGE,
         source=_SPEC,
     ),
-    PlaceRow(
-        ("{state}",),
-        "holds ralph's own state: sessions and the records of loops",
-        advice="`ralph sessions show` shows a session to whoever starts ralph",
-        around_work="entries",
-        entries=("sessions", "loops", "loop.key"),
-        source=_SPEC,
-    ),
+    _state_row("{state}", "itself"),
+    _state_row("{sessions}", "entries"),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
     PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser", source=_SPEC),
     PlaceRow(
@@ -438,9 +446,11 @@ ROWS: tuple[PlaceRow, ...] = (
         around_work="nothing",
         source=_SPEC,
     ),
-    # Only where they lie in a root. Without namespaces, a command may change the rest of them.
+    # Only where commands may write. Without namespaces, a command may change the rest of them.
     PlaceRow(("{own code}",), "is the ralph that runs", (READ_ONLY,), _FROM_ELSEWHERE, source=_SPEC),
-    PlaceRow(("{own start}",), "is run when ralph starts", (COMPARED,), _FROM_ELSEWHERE, source=_SPEC),
+    PlaceRow(
+        ("{own start}",), "is run when ralph starts", (READ_ONLY, COMPARED), _FROM_ELSEWHERE, source=_SPEC
+    ),
     # A prefix such as /usr is not protected if it contains a root, so its code is.
     PlaceRow(
         ("{code}",),

@@ -29,7 +29,7 @@ from ralph.run.wiring import (
     with_sandbox_limits,
 )
 from ralph.sandbox.box_plan import with_denied_reads
-from ralph.settings.merge import refuse_reached
+from ralph.settings.merge import refuse_reached, refuse_servers_reached
 from ralph.values.events import Notice
 
 if TYPE_CHECKING:
@@ -207,7 +207,10 @@ def _open_tools(
     writable = options.writable or (old.writable if old is not None else ())
     if writable != options.writable:
         config_file = None if options.config_file is None else Path(options.config_file)
-        refuse_reached(around.settings, around.environment, around.cwd, config_file, writable)
+        roots = (around.cwd, *map(Path, options.writable))
+        refuse_reached(around.settings, around.environment, roots, config_file, writable)
+        if around.settings.mcp_servers:
+            refuse_servers_reached(around.settings, around.environment, roots, writable)
         plan = plan_sandbox(around, writable)
     if rules.guards.judge is not None and plan.is_confined:
         # What rules deny to read as a whole, commands do not see.

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import repository_top
+from ralph.machine.own_programs import search_around
 from ralph.permissions.gate import is_permitted
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
+from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
@@ -131,6 +131,7 @@ def _tool_settings(
     from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
 
     tools = around.settings.tools
+    named = (*around.settings.mcp.config, options.claude_settings or "")
     return ToolSettings(
         cwd=around.cwd,
         bash_timeout_s=tools.bash_timeout_s,
@@ -141,6 +142,7 @@ def _tool_settings(
         writable=tuple(map(Path, writable)),
         user_environment=around.environment,
         configuration=() if options.config_file is None else (Path(options.config_file),),
+        agents=tuple(Path(one) for one in named if one.startswith("/")),
         session_directory=options.session.directory,
         is_below_loop=options.of_loop is not None,
         box_plan=plan,
@@ -175,8 +177,8 @@ def begin_sandbox_trial(around: Surroundings, writable: Sequence[str]) -> None:
 
 def search_for_programs(around: Surroundings, writable: Sequence[str]) -> ProgramSearch:
     """Where the run looks for ralph's own programs. `writable` is as in `plan_sandbox`."""
-    work = repository_top(around.cwd) or around.cwd
-    return program_search(around.environment, (around.cwd, *writable), work, around.settings.sandbox)
+    written = around.settings.sandbox.written(around.environment)
+    return search_around(around.environment, (around.cwd, *writable), written)
 
 
 def safe_environment(around: Surroundings, writable: Sequence[str]) -> dict[str, str]:
@@ -190,9 +192,9 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     """Decides which sandbox the commands of the run get. `writable` are the directories that commands may write in
     addition to the working directory. Raises SettingsError if a protection that the user requires is impossible here.
     """
-    settings, work = around.settings, repository_top(around.cwd) or around.cwd
+    settings = around.settings
     try:
-        return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)), work)
+        return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)))
     except CannotConfineError as error:
         origin = settings.origins.get("sandbox.read_deny", "default")
         is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import ProgramSearch, search_outside
+from ralph.machine.own_programs import search_around, search_outside
 from ralph.machine.planted_link import LinkResolver, planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
 from ralph.sandbox.bubblewrap import TEMPORARY
@@ -239,11 +239,10 @@ def _is_absent(path: str, directory: str) -> bool:
     return os.path.dirname(path) == directory and not os.path.lexists(path)  # noqa: PTH120 - strings throughout
 
 
-def plan_box(
-    wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
-) -> BoxPlan:
+def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path]) -> BoxPlan:
     """Decides which sandbox commands get on this machine. `environment` is the user's own environment. Its variable
-    `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write. `work` is the checkout. Raises CannotConfineError.
+    `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write, and begin with the working
+    directory. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     real_roots = tuple(os.path.realpath(root) for root in roots)
@@ -254,16 +253,18 @@ def plan_box(
         raise CannotConfineError(str(error)) from None
     _raise_first(_contradictions(wanted, net))
     home = environment.get("HOME", "")
-    _raise_first(_roots_behind_links(roots, (*real_roots, *write)))
+    written = search_outside(environment, (*real_roots, *write)).roots
+    _raise_first(_roots_behind_links(roots, written))
     if wanted.mode == "off":
         return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
     read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
-    means = find_means(program_search(environment, roots, work, wanted), shares_network=net == "full")
+    search = search_around(environment, roots, wanted.written(environment))
+    means = find_means(search, shares_network=net == "full")
     level = box_level(means, net, gives_sockets=bool(sockets))
     writable = (*map(str, roots), *write)
     _raise_first(_lacks(wanted, means, level, net))
     _raise_first(_open_places(read_deny, writable))
-    notices = [*_about_means(net, means), *_about_own_code(real_roots, is_guarded=means.bwrap is not None)]
+    notices = [*_about_means(net, means), *_about_own_code(written, is_guarded=means.bwrap is not None)]
     if home and (
         around := [one for one in writable if is_within(os.path.realpath(home), os.path.realpath(one))]
     ):
@@ -300,14 +301,6 @@ def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Itera
         link = planted_link(os.path.join(os.getcwd(), root), writable)  # noqa: PTH109, PTH118 - strings throughout
         if link is not None:
             yield f"{root} is not opened to the work: {link} is a link in a directory that commands may write; name what it leads to"
-
-
-def program_search(
-    environment: Mapping[str, str], roots: Iterable[Path | str], work: Path | None, wanted: SandboxSettings
-) -> ProgramSearch:
-    """Where ralph looks for its own programs: nowhere that commands may write, and not in the checkout `work`."""
-    checkout = () if work is None else (work,)
-    return search_outside(environment, (*roots, *checkout, *wanted.written(environment)))
 
 
 def with_denied_reads(
@@ -522,9 +515,7 @@ def opened_by_settings(
     named = (wanted.write, (*wanted.read, *lent), wanted.sockets)
     if not any(named):
         return named
-    from ralph.places.gather import always_writable  # noqa: PLC0415 - most settings name no place
-
-    home, writable = environment.get("HOME", ""), (*real_roots, *always_writable(environment))
+    home, writable = environment.get("HOME", ""), search_outside(environment, real_roots).roots
     absolute = [tuple(absolute_place(place, home) for place in places) for places in named]
     writable = (*writable, *map(LinkResolver(writable), absolute[0]))
     return tuple(tuple(map(LinkResolver(writable), places)) for places in absolute)

@@ -166,14 +166,14 @@ class CommandBox:
         elsewhere = other_paths(parts.unreadable, _mounts(), lambda path: not parts.may_read(path))
         parts = replace(parts, elsewhere=elsewhere)
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
-        state = next(iter(state_directories(environment, home_directories(environment), None)))
+        state = next(iter(state_directories(environment, home_directories(environment))))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
         self._read_only_files = GuardedFiles(
             READ_ONLY, open_roots, guarded, parts.read_only, writable=plan.write
         )
         self._protected = ProtectedFiles(
-            open_roots, guarded, state, parts.compared, writable=plan.write, all_roots=roots
+            open_roots, guarded, state, parts.compared, writable=parts.writable, all_roots=roots
         )
         return parts
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.opened_file import open_regular_file
+from ralph.machine.own_programs import search_around
 from ralph.machine.repository import up_to_repository_root
-from ralph.settings.files import is_in_reach
 from ralph.values.claude_file import ClaudeFile
 from ralph.values.outcome import CannotError
 
@@ -39,8 +39,8 @@ class ClaudeFileError(CannotError):
 def read_claude_files(
     cwd: Path, environment: Mapping[str, str], option: str | None = None, reach: Sequence[Path | str] = ()
 ) -> tuple[ClaudeFile, ...]:
-    """Reads all settings files that exist, and the value of `--settings`. `reach` are the directories besides `cwd` that an
-    agent may write. Raises ClaudeFileError.
+    """Reads all settings files that exist, and the value of `--settings`. `reach` are the directories besides the checkout
+    around `cwd` that an agent may write. Raises ClaudeFileError.
     """
     found = []
     for kind, path in _places(cwd, environment, reach):
@@ -87,7 +87,7 @@ def _places(
     home = Path(environment.get("HOME", ""))
     path = home / _USER_FILE
     if home.is_absolute() and path not in known:
-        yield ("project" if is_in_reach(path, (cwd, *reach), environment) else "user"), path
+        yield ("project" if search_around(environment, (cwd, *reach)).why_open(str(path)) else "user"), path
 
 
 def _from_option(text: str, cwd: Path) -> ClaudeFile:

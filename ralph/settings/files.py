@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_outside
-from ralph.machine.planted_link import leads_into
+from ralph.machine.own_programs import search_around
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ class SettingsFile(Struct, frozen=True):
 
     path: Path
     is_trusted: bool
-    """False if the file is in the working directory or another one that the agent may write, or if its path leads through
-    one (`is_in_reach`). A repository's author or an agent may have written such a file. A file that the user named is always trusted."""
+    """False if a repository's author or an agent may have written the file (`search_around`, `why_open`). A file that the user
+    named is always trusted."""
     data: bytes | None
     """The content of the file, or None if the file does not exist."""
     is_named: bool = False
@@ -60,7 +59,7 @@ def find_settings_files(
 
     `config_file` is the path given with `--config`. `known` maps the paths of files that were read before to their
     contents; these files are not read again. `mcp_files` are the paths of files with MCP servers, which come last in
-    the result. `reach` are the directories besides `cwd` that an agent may write. Raises SettingsFileError.
+    the result. `reach` are the directories besides the checkout around `cwd` that an agent may write. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -71,7 +70,8 @@ def find_settings_files(
     user_file = user_settings_path(environment)
     local_file = cwd / LOCAL_FILE
     named_file = None if config_file is None else cwd / config_file
-    places = {} if user_file is None else {user_file: not is_in_reach(user_file, (cwd, *reach), environment)}
+    search = search_around(environment, (cwd, *reach))
+    places = {} if user_file is None else {user_file: search.why_open(str(user_file)) is None}
     places[local_file] = False
     for path, is_trusted in places.items():
         # An untrusted file that `--config` names is read only once, as the trusted file that the user chose.
@@ -81,18 +81,6 @@ def find_settings_files(
         files.append(file_at(named_file, is_trusted=True, is_named=True))
     files += [replace(file_at(path, is_trusted=True), is_named=True, is_mcp=True) for path in mcp_files]
     return tuple(files)
-
-
-def leads_through(path: Path, directory: Path) -> bool:
-    """Whether the absolute path `path` passes through `directory` when all symbolic links in the path are followed."""
-    return leads_into(str(path), (str(directory),))
-
-
-def is_in_reach(path: Path, directories: Iterable[Path | str], environment: Mapping[str, str]) -> bool:
-    """Whether commands may decide what a file says, because its path leads through one of the directories, the caches of
-    packages or `/dev/shm`.
-    """
-    return leads_into(str(path), search_outside(environment, directories).roots)
 
 
 def is_same_file(one: Path, other: Path) -> bool:

@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ralph.settings.files import (
-    RecordedFile,
-    SettingsFile,
-    find_settings_files,
-    is_in_reach,
-)
+from ralph.machine.own_programs import search_around
+from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
@@ -30,17 +26,18 @@ if TYPE_CHECKING:
 
 
 def recorded_files(
-    files: Iterable[SettingsFile], reach: Sequence[Path], environment: Mapping[str, str]
+    files: Iterable[SettingsFile], roots: Sequence[Path], environment: Mapping[str, str]
 ) -> tuple[RecordedFile, ...]:
     """Selects the files whose contents must be recorded, because an agent could change the files before the loop is
     resumed.
 
-    These are the untrusted files, and the files `is_in_reach`. `reach` lists the directories that the agent may write to.
+    `roots` begin with the working directory, and are the directories that the agent may write to.
     """
+    search = search_around(environment, roots)
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
-        if not file.is_trusted or is_in_reach(file.path, reach, environment)
+        if not file.is_trusted or search.why_open(str(file.path))
     )
 
 

@@ -1,8 +1,7 @@
 """Collects the MCP servers of a run from `--mcp-config` and from the user's settings. The servers in the repository's
 `.mcp.json` are included only if the user wants that. It reads these files.
 
-If the file that configures a server is in the working directory, the server gets no credential, because somebody else
-may have written the file.
+If an agent or a repository's author may have written the file that configures a server, the server gets no credential.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import up_to_repository_root
 from ralph.mcp.configuration import entries_of, names_in, server_of
-from ralph.settings.files import leads_through
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.credentials import child_environment, known_secrets
@@ -23,6 +21,7 @@ from ralph.values.credentials import child_environment, known_secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.mcp.configuration import McpServer
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
@@ -32,9 +31,14 @@ _FLAG = "--mcp-config"
 
 
 def configured_servers(
-    settings: Settings, environment: Mapping[str, str], cwd: Path, files: Sequence[SettingsFile] = ()
+    settings: Settings,
+    environment: Mapping[str, str],
+    cwd: Path,
+    search: ProgramSearch,
+    files: Sequence[SettingsFile] = (),
 ) -> tuple[McpServer, ...]:
-    """The servers of the run. `files` are the files that a loop has read for all its iterations.
+    """The servers of the run. `files` are the files that a loop has read for all its iterations. `search` knows where commands
+    may write.
 
     If several sources configure a server with the same name, the command line has the highest precedence, and the
     user's settings have the second highest. Raises SettingsError.
@@ -44,14 +48,14 @@ def configured_servers(
     servers: dict[str, McpServer] = {}
     repository = None if mcp.strict or not mcp.repository else repository_file(cwd)
     if repository is not None:
-        servers |= _from_file(repository, settings, environment, cwd, {})
+        servers |= _from_file(repository, settings, environment, search, {})
     if not mcp.strict:
         servers |= _from_settings(settings, environment)
     for word in mcp.config:
         found = (
             _servers(_parsed(word, _FLAG), environment, _FLAG)
             if word.lstrip().startswith("{")
-            else _from_file(Path(word), settings, environment, cwd, known, is_named=True)
+            else _from_file(Path(word), settings, environment, search, known, is_named=True)
         )
         servers |= {name: replace(server, is_asked_for=True) for name, server in found.items()}
     return tuple(servers.values())
@@ -90,7 +94,7 @@ def _from_file(
     path: Path,
     settings: Settings,
     environment: Mapping[str, str],
-    cwd: Path,
+    search: ProgramSearch,
     known: Mapping[Path, bytes | None],
     *,
     is_named: bool = False,
@@ -104,11 +108,12 @@ def _from_file(
         raise SettingsError(f"{_FLAG}: {error}" if is_named else str(error), from_flag=is_named) from None
     if data is None:
         raise SettingsError(f"{_FLAG}: {path} did not exist when the loop began", from_flag=True)
-    variables = environment
-    if leads_through(path, cwd):
+    origin, variables, why = str(path), environment, search.why_open(str(path))
+    if why or not is_named:
         secrets = known_secrets(environment, settings.secrets)
         variables = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
-    return _servers(_parsed(data, str(path)), variables, str(path))
+        origin = f"{path} (which gets no credential, as {why})" if why else origin
+    return _servers(_parsed(data, str(path)), variables, origin)
 
 
 def _parsed(data: str | bytes, origin: str) -> Any:

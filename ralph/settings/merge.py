@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.own_programs import search_around, search_outside
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
 from ralph.settings.files import (
     SettingsFile,
     find_settings_files,
     flattened,
-    is_in_reach,
     is_same_file,
     keys_at_any_depth,
-    leads_through,
 )
 from ralph.settings.tables import (
     ALLOWED,
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ralph.conversation.target import Target
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.settings.targets import TargetEntry
     from ralph.values.setting import Key
 
@@ -123,7 +123,7 @@ def load_settings(
     Raises `SettingsError` for the first invalid value, even if another source overrides this value. `flags` maps
     names in `BY_NAME` to values. None means that the flag was not given. `config_file` is the path given with
     `--config`. `files` are the files that a loop has read for all its iterations. If `files` is None, the files are
-    read now. `reach` are the directories besides `cwd` that an agent may write.
+    read now. `reach` are the directories besides the checkout around `cwd` that an agent may write.
     """
     # The flags come first, because a mistake is most likely in what the user has just typed.
     from_flags = _flag_layer(flags, cwd)
@@ -136,11 +136,14 @@ def load_settings(
     settings = _settings(flags, given, layers, environment)
     remarks = (*ignored, *_lacking_tools(given, settings.mcp), *settings.remarks)
     settings = replace(settings, remarks=remarks)
-    refuse_reached(settings, environment, cwd, config_file, settings.sandbox.written(environment))
+    written = settings.sandbox.written(environment)
+    refuse_reached(settings, environment, (cwd, *reach), config_file, written)
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
-        settings = replace(settings, mcp_servers=configured_servers(settings, environment, cwd, files or ()))
+        search = search_around(environment, (cwd, *reach), written)
+        servers = configured_servers(settings, environment, cwd, search, files or ())
+        settings = replace(settings, mcp_servers=servers)
     problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
         problem = meant_for_another_cloud(settings.targets, environment)
@@ -152,23 +155,35 @@ def load_settings(
 def refuse_reached(
     settings: Settings,
     environment: Mapping[str, str],
-    cwd: Path,
+    roots: Sequence[Path],
     config_file: Path | None,
-    reach: Iterable[str],
+    more: Iterable[str],
 ) -> None:
-    """Raises SettingsError if the user's own file has set something, and one of the directories `reach`, which commands may
-    write, decides what it says. A file that `--config` names too is what the user has chosen.
+    """Raises SettingsError if the user's own file has set something, and `more` places that commands may write decide what it
+    says. `roots` are those that were known when the file was judged. A file that `--config` names too is what the user has chosen.
     """
     user_file = user_settings_path(environment)
     if user_file is None or not any(str(user_file) in origin for origin in settings.origins.values()):
         return
-    for directory in map(Path, reach):
-        is_named = config_file is not None and is_same_file(cwd / config_file, user_file)
-        if not is_named and leads_through(user_file, directory):
-            raise SettingsError(
-                f"{user_file} does not count, as commands may write {directory}, through which it is found: "
-                "put it elsewhere, or pass this file by --config"
-            )
+    is_named = config_file is not None and is_same_file(roots[0] / config_file, user_file)
+    why = search_outside(environment, more).why_open(str(user_file))
+    if why and not is_named and not search_around(environment, roots).why_open(str(user_file)):
+        raise SettingsError(
+            f"{user_file} does not count, as {why}: put it elsewhere, or pass this file by --config"
+        )
+
+
+def refuse_servers_reached(
+    settings: Settings, environment: Mapping[str, str], roots: Sequence[Path], more: Iterable[str]
+) -> None:
+    """As `refuse_reached`, for the files of `--mcp-config`: raises SettingsError if one has named a credential."""
+    from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+
+    search = search_around(environment, roots, more)
+    if configured_servers(settings, environment, roots[0], search) != settings.mcp_servers:
+        raise SettingsError(
+            "a file of --mcp-config names a credential, and commands of this session may write it"
+        )
 
 
 def _settings(
@@ -223,13 +238,14 @@ def _file_layers(
 ) -> _Layers:
     user_file = user_settings_path(environment)
     # If an agent can write the user's own file too, it is no use to name it in the advice.
-    is_usable = user_file is not None and not is_in_reach(user_file, (cwd, *reach), environment)
+    search = search_around(environment, (cwd, *reach))
+    is_usable = user_file is not None and not search.why_open(str(user_file))
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
     try:
         found = find_settings_files(environment, cwd, config_file, reach=reach) if files is None else files
         for file in (one for one in found if not one.is_mcp):
-            layer = _file_layer(file, user_place, cwd)
+            layer = _file_layer(file, user_place, search)
             if not file.is_trusted:
                 layers.untrusted.append(layer)
             elif file.is_named:
@@ -241,7 +257,7 @@ def _file_layers(
     return layers
 
 
-def _file_layer(file: SettingsFile, user_place: str, cwd: Path) -> _Layer:
+def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch) -> _Layer:
     """The values from one file. Some keys are not allowed in an untrusted file. If such a key is in the file, the
     error tells the user to set it in `user_place`.
     """
@@ -250,7 +266,7 @@ def _file_layer(file: SettingsFile, user_place: str, cwd: Path) -> _Layer:
         return {}
     document = parsed(path, file.data)
     if not file.is_trusted:
-        _refuse_untrusted(document, path, user_place, cwd)
+        _refuse_untrusted(document, path, user_place, search)
     flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
     layer = {
         name: _decoded(BY_NAME[name], raw, str(path), path.parent)
@@ -263,7 +279,9 @@ def _file_layer(file: SettingsFile, user_place: str, cwd: Path) -> _Layer:
     return layer
 
 
-def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str, cwd: Path) -> None:
+def _refuse_untrusted(
+    document: Mapping[str, Any], path: Path, user_place: str, search: ProgramSearch
+) -> None:
     refused = {name: other_places(key, name) for key, name in keys_at_any_depth(document)}
     names = [name for name, places in refused.items() if places is not None]
     if not names:
@@ -271,10 +289,8 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str, 
     # The name of a key in a target (`targets.base_url`) says more than the name of the list (`targets`).
     name = max(names, key=lambda one: one.count("."))
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
-    where = "the working directory" if leads_through(path, cwd) else "a directory that commands may write"
     raise SettingsError(
-        f"{path}: {name!r} does not count in {where}, where a cloned repository or an agent could have "
-        f"written it: {listed}, or pass this file by --config"
+        f"{path}: {name!r} does not count here, as {search.why_open(str(path))}: {listed}, or pass this file by --config"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.own_programs import unsafe_loads
 from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
@@ -39,6 +40,11 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         confine = room.box.confine(lasts=True)
     else:
         environment, confine = room.safe_environment, None
+        if settings.box_plan.is_confined and (why := _why_not_trusted(server, room)):
+            raise ServerFailedError(
+                f"the MCP server {server.name!r} does not run outside of the sandbox: {why}; keep it elsewhere, or leave out "
+                "sandbox = false"
+            )
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(confine),
@@ -46,6 +52,23 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         environment=environment_for_commands(environment) | server.environment.plain,
         waiter=room.waiter,
     )
+
+
+def _why_not_trusted(server: McpServer, room: ToolRoom) -> str | None:
+    """Why commands could change what a server runs: its program, a file that an argument names, also in a directory of another
+    argument (`uv --directory DIR run FILE`), or what a variable loads. None if they cannot. Directories alone are data.
+    """
+    words = [server.command] if "/" in server.command else []
+    words += [word.rpartition("=")[2] if word.startswith("-") else word for word in server.arguments]
+    search, paths = room.search, [room.settings.cwd / word for word in words]
+    inside = [one / word for one in paths if one.is_dir() for word in words]
+    for path in (one for one in (*paths, *inside) if one.is_file()):
+        if root := search.root_around(str(path)):
+            return f"{path} is found through {root}, where commands may write"
+    for name, unsafe in unsafe_loads(server.environment.plain, search).items():
+        if unsafe:
+            return f"{name} names {unsafe[0] or 'the working directory'}, where commands may write"
+    return None
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.machine.repository import is_within, repository_top
+from ralph.machine.repository import is_within
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.detection import no_means
@@ -58,6 +58,8 @@ class ToolSettings(Struct, frozen=True):
     this is None, `environment` is used instead."""
     configuration: tuple[Path, ...] = ()
     """The settings files that the command line names."""
+    agents: tuple[Path, ...] = ()
+    """The files for Claude Code and of MCP servers that it names."""
     session_directory: Path | None = None
     """The directory for sessions that the command line names, or None."""
     is_below_loop: bool = False
@@ -150,6 +152,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 settings.places_environment,
                 settings.configuration,
                 settings.session_directory,
+                agents=settings.agents,
                 denied=settings.box_plan.read_deny,
                 given=settings.box_plan.given,
             ),
@@ -208,29 +211,29 @@ class ToolRoom(Struct, frozen=True, dict=True):
         """
         from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
 
-        return own_program(name, self._search)
+        return own_program(name, self.search)
 
     @cached_property
-    def _search(self) -> ProgramSearch:
-        from ralph.sandbox.box_plan import program_search  # noqa: PLC0415 - for the first search or command
+    def search(self) -> ProgramSearch:
+        """Where commands may write, and where ralph's own programs are looked for."""
+        from ralph.machine.own_programs import search_around  # noqa: PLC0415 - for the first search or command
 
-        settings = self.settings
-        work = repository_top(settings.cwd) or settings.cwd
-        return program_search(settings.environment, self.roots.paths, work, settings.sandbox)
+        environment = self.settings.environment
+        return search_around(environment, self.roots.paths, self.settings.sandbox.written(environment))
 
     @property
     def safe_environment(self) -> dict[str, str]:
         """The variables for processes outside of the sandbox, which load nothing that commands can replace."""
         from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - for the first command
 
-        return without_unsafe_loads(self.settings.environment, self._search)
+        return without_unsafe_loads(self.settings.environment, self.search)
 
     @property
     def ripgrep(self) -> str:
         """The path of ripgrep, as it is now. Raises RipgrepError."""
         from ralph.machine.ripgrep import ripgrep_path  # noqa: PLC0415 - for the first search
 
-        return ripgrep_path(self._search)
+        return ripgrep_path(self.search)
 
     def resolve(self, path: str) -> Path:
         """The absolute path for a path from the model, which may be relative to the working directory or begin with

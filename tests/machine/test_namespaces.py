@@ -35,7 +35,7 @@ def start(tmp_path, monkeypatch) -> Iterator[Start]:
     work = tmp_path / "work"
     work.mkdir()
     roots = [str(work)]
-    plan = plan_box(SandboxSettings(net="off"), environment, (work,), work)
+    plan = plan_box(SandboxSettings(net="off"), environment, (work,))
     box = CommandBox(plan, roots, environment, lambda: gather_places(roots, environment))
     supervisor = CommandSupervisor(environment, most_processes=0, confinement=box.confinement)
 

@@ -110,7 +110,7 @@ def tools_in(
 ) -> Iterator[Tools]:
     settings: dict[str, Any] = {"cwd": work, "environment": environment}
     if level is not None:
-        plan = plan_box(wanted or SandboxSettings(), environment, (work,), work)
+        plan = plan_box(wanted or SandboxSettings(), environment, (work,))
         if level == "landlock":
             plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
         if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):

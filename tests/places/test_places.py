@@ -88,7 +88,7 @@ def test_a_prefix_with_the_work_in_it_protects_its_code_and_not_the_work() -> No
 
 
 def test_a_state_directory_with_the_work_in_it_protects_what_is_kept_there() -> None:
-    made = table(state=("/work",))
+    made = table(sessions=("/work",))
     assert made.why_not_written("/work/main.py") is None
     assert made.why_not_read("/work/sessions/x/1.jsonl") is not None
     assert table(state=("/work/state",)).why_not_read("/work/state/anything") is not None

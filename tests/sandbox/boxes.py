@@ -20,4 +20,4 @@ def box_of(
     """The sandbox of commands that may write `roots`. `plan` has fields of `BoxPlan`."""
     work, variables = [*map(str, roots)], environment or {}
     made = BoxPlan(means, **plan)
-    return CommandBox(made, work, variables, lambda: gather_places(work, variables))
+    return CommandBox(made, work, variables, lambda: gather_places(work, variables, given=made.given))

@@ -5,6 +5,7 @@ required.
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/wo
     monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
     # The tests may run in a checkout below this root.
     monkeypatch.setattr(box_plan, "_about_own_code", lambda *_arguments, **_options: ())
-    return plan_box(wanted, ENVIRONMENT, (Path(root),), Path(root))
+    return plan_box(wanted, ENVIRONMENT, (Path(root),))
 
 
 @every_row(
@@ -92,7 +93,7 @@ def test_the_program_that_starts_ralph_adds_places_to_read_to_those_of_the_user(
 def test_a_relative_path_of_the_program_that_starts_ralph_is_refused(variable) -> None:
     for mode in ("auto", "off"):
         with pytest.raises(CannotConfineError, match=f"{variable} must hold absolute paths, not 'x'"):
-            plan_box(SandboxSettings(mode=mode), ENVIRONMENT | {variable: "/y:x"}, (), None)
+            plan_box(SandboxSettings(mode=mode), ENVIRONMENT | {variable: "/y:x"}, ())
 
 
 def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:
@@ -231,10 +232,10 @@ def test_a_root_in_a_protected_folder_is_told_at_the_start(tmp_path_factory, nam
             wanted = SandboxSettings(read_deny=(f"{home}/denied",) if means is FULL else ())
             for place in ("work", "added"):
                 roots = (root,) if place == "work" else (home / "work", root)
-                plan = plan_box(wanted, environment, roots, None)
+                plan = plan_box(wanted, environment, roots)
                 told[means is FULL, place] = plan
             given = replace(wanted, write=(str(root),))
-            assert plan_box(given, environment, (root,), None).closed_roots == ()
+            assert plan_box(given, environment, (root,)).closed_roots == ()
     for (is_full, place), plan in told.items():
         about = [notice.text for notice in plan.notices if notice.text.startswith("commands may not write /")]
         closes = says is not None and is_full
@@ -269,7 +270,7 @@ def test_a_place_of_the_settings_does_not_follow_links_where_commands_may_write(
     wanted = SandboxSettings(read=named, write=(f"{tmp_path}/scratch", *named), sockets=named)
     monkeypatch.setattr(box_plan, "find_means", lambda *_, **__: FULL)
     environment = {"HOME": f"{tmp_path}/home"}
-    plan = plan_box(wanted, environment, (tmp_path / "work",), None)
+    plan = plan_box(wanted, environment, (tmp_path / "work",))
     planted = tuple(f"{above}/planted" for above in (tmp_path / "work", tmp_path / "scratch", cache))
     assert (plan.read, plan.write, plan.sockets) == (planted, (f"{tmp_path}/scratch", *planted), planted)
 
@@ -286,11 +287,22 @@ def test_a_root_is_not_found_through_a_link_that_a_command_could_have_made(
     wanted = SandboxSettings(mode=mode, write=(str(libs),) if is_of_settings and mode == "auto" else ())
     around = () if wanted.write else (libs,)
     for root in (libs / "a/b", tmp_path / "to/libs/a/b"):
-        plan_box(wanted, {}, (work, *around, root), work)
+        plan_box(wanted, {}, (work, *around, root))
     (libs / "a").rename(libs / "old")
     (libs / "a").symlink_to(tmp_path / "mine")
     for root in (libs / "a/b", tmp_path / "to/libs/a/b"):
         with pytest.raises(
             CannotConfineError, match=f"{libs}/a is a link in a directory that commands may write"
         ):
-            plan_box(wanted, {}, (work, *around, root), work)
+            plan_box(wanted, {}, (work, *around, root))
+
+
+def test_a_root_is_not_found_through_a_link_in_the_shared_memory(tmp_path: Path) -> None:
+    """Each command may write there, in every run."""
+    (tmp_path / "mine/b").mkdir(parents=True)
+    with TemporaryDirectory(dir="/dev/shm") as shared:
+        (Path(shared) / "a").symlink_to(tmp_path / "mine")
+        with pytest.raises(
+            CannotConfineError, match=f"{shared}/a is a link in a directory that commands may"
+        ):
+            plan_box(SandboxSettings(), {}, (tmp_path, Path(shared) / "a/b"))

@@ -28,6 +28,7 @@ LAYOUTS = {
     "agents": (".claude", "claude", "settings.json"),
     "one file of agents": (".claude/settings.json", "settings.json", ""),
     "the file of --config": ("mine.toml", "named/mine.toml", ""),
+    "a file of --mcp-config": ("m.json", "named/m.json", ""),
 }
 # $F is the real file.
 CHANGES = {
@@ -56,19 +57,21 @@ def made(tmp_path: Path, layout: str) -> tuple[Path, Path, Path]:
 
 
 def tools_with(
-    home: Path, level: str | None, root: str = "dotfiles", named: str = "mine.toml"
+    home: Path, level: str | None, named: str = "mine.toml", *, is_in_settings: bool = False
 ) -> Iterator[Tools]:
     environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    work, writable = home / "work", (home / root,)
+    work, dotfiles = home / "work", home / "dotfiles"
+    writable = () if is_in_settings else (dotfiles,)
     settings: dict[str, Any] = {"cwd": work, "environment": environment, "writable": writable}
     if level is not None:
-        plan = plan_box(SandboxSettings(), environment, (work, *writable), work)
+        wanted = SandboxSettings(write=(str(dotfiles),) if is_in_settings else ())
+        plan = plan_box(wanted, environment, (work, *writable))
         if level == "landlock":
             plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
         if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
             pytest.skip(f"no {level} here")
         settings["box_plan"] = plan
-    tools = Tools(work, **settings, configuration=(home / named,))
+    tools = Tools(work, **settings, configuration=(home / named,), agents=(home / "m.json",))
     yield tools
     tools.box.close()
 
@@ -97,13 +100,17 @@ def test_no_command_makes_a_settings_file_behind_a_link(tmp_path: Path, layout: 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_no_command_replaces_a_link_on_the_way(tmp_path: Path, level: str) -> None:
-    """The user's link leads to another link, in the work."""
-    home, file, real = made(tmp_path, "the file")
-    real.rename(home / "dotfiles/real.toml")
-    real.symlink_to("real.toml")
-    for tools in tools_with(home, level):
-        tools.call("Bash", {"command": f"cd {home}/dotfiles; echo evil >x; ln -sfn x {real}"})
+@pytest.mark.parametrize("is_in_settings", [False, True])
+@pytest.mark.parametrize("layout", ["the file", "one file of agents", "a file of --mcp-config"])
+def test_no_command_replaces_a_link_on_the_way(
+    tmp_path: Path, layout: str, is_in_settings: bool, level: str
+) -> None:
+    """The user's link leads to another link, in an added directory or one of sandbox.write."""
+    home, file, real = made(tmp_path, layout)
+    real.rename(real.parent / "real")
+    real.symlink_to("real")
+    for tools in tools_with(home, level, is_in_settings=is_in_settings):
+        tools.call("Bash", {"command": f"cd {real.parent}; echo evil >x; ln -sfn x {real}"})
         assert file.read_text() == MINE
 
 
@@ -114,7 +121,7 @@ def test_the_tools_refuse_it_too(tmp_path: Path, layout: str) -> None:
         assert "is not written" in tools.call("Write", {"file_path": str(real), "content": "evil"}).content
         assert file.read_text() == MINE
         is_shown = MINE in tools.call("Read", {"file_path": str(real)}).content
-        assert is_shown == ("agents" in layout)  # a project's settings for agents may be read too
+        assert is_shown == ("agents" in layout or "mcp" in layout)  # those of a project may be read too
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -53,7 +53,7 @@ def run(place):
     work, outside = f"{place}/work", f"{place}/outside"
     environment = {"PATH": os.environ["PATH"], "HOME": place}
     os.chdir(work)
-    plan = plan_box(SandboxSettings(), environment, (Path(work),), Path(work))
+    plan = plan_box(SandboxSettings(), environment, (Path(work),))
     box, confinement = None, None
     if plan.is_confined:
         box = CommandBox(plan, (work,), environment, lambda: gather_places([work], environment))

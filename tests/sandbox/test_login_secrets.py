@@ -50,7 +50,7 @@ def place() -> Iterator[Path]:
 
 def tools_at(level: str, place: Path, **variables: str) -> Iterator[Tools]:
     environment = {"HOME": f"{place}/home", "PATH": os.environ["PATH"], **variables}
-    plan = plan_box(SandboxSettings(), environment, (place / "work",), place / "work")
+    plan = plan_box(SandboxSettings(), environment, (place / "work",))
     if level == "landlock":
         plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
     if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):

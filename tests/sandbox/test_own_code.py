@@ -73,6 +73,55 @@ def test_commands_do_not_change_the_ralph_that_runs(work: Path, level: str) -> N
     assert (work / "made").exists()
 
 
+# What is written, where $V is the virtual environment, and what must stay what it was.
+WAYS = {
+    "the link to the environment": ("cp -r $V evil; rm .venv; ln -s evil .venv", ".venv"),
+    "what the first link leads to": (
+        "rm $V/bin/python3.11; echo evil >$V/bin/python3.11",
+        ".venv/bin/python3",
+    ),
+    "a link on PATH": ("rm tools/ralph; echo evil >tools/ralph", "tools/ralph"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("is_in_settings", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_commands_do_not_change_the_way_to_it(
+    work: Path, monkeypatch, way: str, is_in_settings: bool, level: str
+) -> None:
+    """The environment is found through a link, and its interpreter through two. It lies in a root or in sandbox.write."""
+    means = LEVELS[level]
+    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
+        pytest.skip("this machine cannot make this sandbox")
+    (work / ".venv").rename(work / "envs")
+    (work / ".venv").symlink_to("envs")
+    for name, target in (("python", "python3.11"), ("python3", "python3.11"), ("python3.11", sys.executable)):
+        (work / "envs/bin" / name).symlink_to(target)
+    (work / "tools").mkdir()
+    (work / "tools/ralph").symlink_to("../.venv/bin/ralph")
+    (work / "envs/bin/ralph").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(work / ".venv/bin/python"))
+    command, kept = WAYS[way]
+    before = (work / kept).resolve(), (work / kept).is_symlink()
+    root = work.parent / "other" if is_in_settings else work
+    root.mkdir(exist_ok=True)
+    plan = {"write": (str(work),)} if is_in_settings else {}
+    box = box_of(means, [root], {"HOME": str(work.parent), "PATH": f"{work}/tools:/usr/bin:/bin"}, **plan)
+    protected = box.protected()
+    protected.look()
+    try:
+        confinement = box.confinement(str(root))
+        script = f"cd {work}; V=envs; {command}; echo done > made"
+        words = [*words_before(confinement), "/bin/sh", "-c", script]
+        subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=root, check=True, timeout=TEST_S)
+        protected.undo_changes()
+    finally:
+        box.close()
+    assert (work / "made").exists()
+    assert ((work / kept).resolve(), (work / kept).is_symlink()) == before
+
+
 def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> None:
     root = str(work)
     assert gather.own_code([root]) == (f"{root}/.venv",)
@@ -90,9 +139,15 @@ def test_people_are_told_if_commands_may_change_ralph(work: Path, monkeypatch) -
     def told(means: Means) -> str:
         monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
         environment = {"HOME": str(work.parent / "home"), "PATH": "/usr/bin"}
-        return " ".join(one.line for one in plan_box(SandboxSettings(), environment, (work,), work).notices)
+        return " ".join(one.line for one in plan_box(SandboxSettings(), environment, (work,)).notices)
 
     means = Means(Support(7), why_no_namespaces="no bubblewrap")
+    elsewhere = work.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+    wanted = SandboxSettings(write=(str(work),))
+    [notice] = plan_box(wanted, {"HOME": str(work.parent / "home")}, (elsewhere,)).notices
+    assert f"ralph itself lies in {work}, where commands may change it" in notice.line
     assert "ralph itself lies in the working directory, where commands may change it; install it" in told(
         means
     )

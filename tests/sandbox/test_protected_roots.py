@@ -35,6 +35,7 @@ ATTACKS = {
     "ralph's configuration": (".config/ralph", "config.toml", "echo evil >config.toml"),
     "above ralph's configuration": (".config", "ralph/config.toml", "echo evil >ralph/config.toml"),
     "sessions": (".local/state/ralph/sessions", "x.jsonl", "echo evil >x.jsonl"),
+    "ralph's state": (".local/state/ralph", "loop.key", "echo evil >loop.key"),
     "hooks": ("other/.git/hooks", "pre-commit", "echo evil >pre-commit"),
     "git's configuration": ("other/.git", "config", "echo evil >config"),
     "git's attributes": ("other/.git/info", "attributes", "echo evil >attributes"),
@@ -49,6 +50,7 @@ SECRETS = {
     "a keyring that is a repository": (".password-store", ".git/HEAD"),
     "ralph's configuration": (".config/ralph", "config.toml"),
     "sessions": (".local/state/ralph/sessions", "x.jsonl"),
+    "ralph's state": (".local/state/ralph", "loop.key"),
 }
 MINE = "canary of mine"
 
@@ -73,7 +75,8 @@ def home(tmp_path: Path) -> Path:
     (home / "link").symlink_to(".claude")
     for name in (".claude/settings.json", "other/.claude/settings.json", ".ssh/config", ".ssh/keys/one"):
         (home / name).write_text(MINE)
-    for name in (".config/ralph/config.toml", ".local/state/ralph/sessions/x.jsonl"):
+    state = ".local/state/ralph"
+    for name in (".config/ralph/config.toml", f"{state}/sessions/x.jsonl", f"{state}/loop.key"):
         (home / name).write_text(MINE)
     return home
 
@@ -84,7 +87,7 @@ def tools_with(home: Path, root: Path, level: str | None, *, is_added: bool) -> 
     writable = (root,) if is_added else ()
     settings: dict[str, Any] = {"cwd": work, "environment": environment, "writable": writable}
     if level is not None:
-        plan = plan_box(SandboxSettings(), environment, (work, *writable), work)
+        plan = plan_box(SandboxSettings(), environment, (work, *writable))
         if level == "landlock":
             plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
         if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):

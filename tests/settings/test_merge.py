@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from benchmarks import settings_page
-from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_settings, refuse_servers_reached
 from ralph.settings.tables import ALL_KEYS, KEYS, TABLES, Settings
 from ralph.settings.toml_file import MAX_BYTES, user_settings_path
 from ralph.values.setting import MAX_SECONDS
@@ -434,17 +435,72 @@ def test_the_users_file_does_not_count_where_an_added_directory_decides_what_it_
     else:
         (home / link).symlink_to(added)
     assert load_settings({}, world.environment, world.cwd, None).sandbox.mode == "off"
-    with pytest.raises(
-        SettingsError, match=r"'sandbox\.mode' does not count in a directory that commands may write"
-    ):
+    with pytest.raises(SettingsError, match=r"'sandbox\.mode' does not count here, as an agent"):
         load_settings({}, world.environment, world.cwd, None, reach=(added,))
     assert (
         load_settings({}, world.environment, world.cwd, world.user_file, reach=(added,)).sandbox.mode == "off"
     )
     writable = {"sandbox.write": (str(added),)}
-    with pytest.raises(SettingsError, match="does not count, as commands may write"):
+    with pytest.raises(SettingsError, match="does not count, as an agent"):
         load_settings(writable, world.environment, world.cwd, None)
     assert load_settings(writable, world.environment, world.cwd, world.user_file).sandbox.mode == "off"
+
+
+def test_a_users_file_that_came_with_the_checkout_above_does_not_count(world: World) -> None:
+    sub, config = world.cwd / "sub", world.cwd / ".config"
+    for directory in (sub, world.cwd / ".git", config / "ralph"):
+        directory.mkdir(parents=True)
+    (config / "ralph/config.toml").write_text('sandbox.mode = "off"')
+    environment = {**world.environment, "XDG_CONFIG_HOME": str(config)}
+    with pytest.raises(SettingsError, match=f"does not count here, as .* may write {world.cwd}, through"):
+        load_settings({}, environment, sub, None)
+
+
+# Where the file is, as it is named, what else commands may write, and whether its servers get a credential.
+SERVER_FILES = {
+    "elsewhere": ("named/m.json", "", "", "", True),
+    "in an added directory": ("added/m.json", "", "added", "", False),
+    "a link into one": ("named/m.json", "added/m.json", "added", "", False),
+    "in sandbox.write": ("added/m.json", "", "", "added", False),
+    "in the checkout above": ("work/m.json", "", "", "", False),
+    "of the repository": ("", "", "", "", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "added", "written", "is_given"), SERVER_FILES.values(), ids=SERVER_FILES
+)
+def test_a_server_gets_a_credential_only_from_a_file_that_nobody_else_writes(
+    world: World, tmp_path: Path, name: str, target: str, added: str, written: str, is_given: bool
+) -> None:
+    sub = world.cwd / "sub"
+    for directory in (sub, world.cwd / ".git", tmp_path / "added"):
+        directory.mkdir()
+    text = json.dumps({"mcpServers": {"m": {"command": "x", "env": {"K": "${ANTHROPIC_API_KEY}"}}}})
+    file = tmp_path / (name or "work/.mcp.json")
+    (tmp_path / target if target else file).write_text(text)
+    if target:
+        file.symlink_to(tmp_path / target)
+    flags: dict[str, object] = {"mcp.config": (str(file),)} if name else {}
+    if written:
+        flags["sandbox.write"] = (str(tmp_path / written),)
+    reach = (tmp_path / added,) if added else ()
+    world.user_file.write_text("" if name else "mcp.repository = true")
+    if is_given:
+        [server] = load_settings(flags, world.environment, sub, None, reach=reach).mcp_servers
+        assert server.environment.plain == {"K": KEY}
+        settings = load_settings(flags, world.environment, sub, None)
+        with pytest.raises(
+            SettingsError, match="gets no credential"
+        ):  # the session that is resumed may write it
+            refuse_servers_reached(settings, world.environment, (sub,), [str(file.parent)])
+    else:
+        with pytest.raises(SettingsError, match="needs the variable ANTHROPIC_API_KEY") as caught:
+            load_settings(flags, world.environment, sub, None, reach=reach)
+        place = world.cwd if "work" in str(file) else tmp_path / "added"
+        assert f"gets no credential, as an agent or a repository's author may write {place}," in str(
+            caught.value
+        )
 
 
 def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may_stand(world: World) -> None:
@@ -452,7 +508,7 @@ def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may
     assert set(TRUSTED_ONLY) < {key.name for key in others}
     for key in others:
         message = str(world.error(local=f"{key.name} = 1"))
-        assert message.startswith(f"{world.local_file}: {key.name!r} does not count in the working directory")
+        assert message.startswith(f"{world.local_file}: {key.name!r} does not count here, as an agent")
         assert all(place in message for place in (*key.places, str(world.user_file)))
 
 

@@ -480,7 +480,7 @@ def test_a_list_in_the_working_directory_does_not_count_whatever_it_says(world: 
     price = f"price = {{ {PRICE}, cache_read = 0 }}"
     for keys, named in (("", "'targets'"), ("max_tokens = 5", "'targets'"), (price, "'targets.price'")):
         message = str(world.error(local=f'[[targets]]\nname = "t"\nmodel = "m"\n{keys}'))
-        assert f"{named} does not count in the working directory" in message
+        assert f"{named} does not count here, as an agent" in message
 
 
 def test_a_list_in_the_working_directory_counts_all_keys_when_it_is_passed_by_config(world: World) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.machine.repository import repository_top
 from ralph.permissions.claude_settings import GuardError, read_settings
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, RuleError, parse_rule
@@ -63,7 +62,7 @@ def _about_denied_reads(
     if not (denied.paths or denied.unsearched):
         return
     try:
-        plan = plan_box(settings.sandbox, environment, (cwd,), repository_top(cwd) or cwd)
+        plan = plan_box(settings.sandbox, environment, (cwd,))
     except CannotConfineError:  # the finding about the sandbox says so
         return
     if plan.is_confined:

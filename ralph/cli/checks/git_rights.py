@@ -13,10 +13,8 @@ from ralph.git.runner import GitSeams
 from ralph.loop.defaults import DEFAULT_PLAN_FILE
 from ralph.loop.directory.preflight import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.own_programs import without_unsafe_loads
-from ralph.machine.repository import repository_top
+from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.waiter import InboxWaiter
-from ralph.sandbox.box_plan import program_search
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.ports import Interrupted
@@ -48,7 +46,7 @@ def look_at_git(
     variables = settings.key_variables if settings else frozenset()
     ours = child_environment(environment, passed, secrets, variables)
     wanted = settings.sandbox if settings else SandboxSettings()
-    search = program_search(ours, (cwd,), repository_top(cwd), wanted)
+    search = search_around(ours, (cwd,), wanted.written(ours))
     supervisor = CommandSupervisor(without_unsafe_loads(ours, search), makes_group=False)
 
     checks = {"git identity": (_identity, _GIT_S)} | ({"push": (_push, _PUSH_S)} if tries_push else {})

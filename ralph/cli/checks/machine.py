@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
 from ralph.machine.own_process import DESCRIPTORS, is_memory_private
-from ralph.machine.own_programs import own_program, unsafe_loads
-from ralph.machine.repository import HELD_DIRECTORY, repository_top
+from ralph.machine.own_programs import own_program, search_around, unsafe_loads
+from ralph.machine.repository import HELD_DIRECTORY
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, program_search
+from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
 from ralph.tools.files.beneath import open_by_kernel
@@ -63,8 +63,7 @@ def look_at_machine(
     """
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
-    work = None if cwd is None else repository_top(cwd) or cwd
-    search = program_search(environment, () if cwd is None else (cwd,), work, wanted)
+    search = search_around(environment, () if cwd is None else (cwd,), wanted.written(environment))
     for program, without, advice in _PROGRAMS:
         path = own_program(program, search)
         yield ok(program, path) if path else warn(program, f"not found: {without}", advice)
@@ -81,9 +80,8 @@ def look_at_sandbox(
     """Findings about the sandbox that commands would get with the settings `wanted`: its level, its network, and each
     protection that is not in force.
     """
-    work = None if cwd is None else repository_top(cwd) or cwd
     try:
-        plan = plan_box(wanted, environment, () if cwd is None else (cwd,), work)
+        plan = plan_box(wanted, environment, () if cwd is None else (cwd,))
     except CannotConfineError as error:
         yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
         return

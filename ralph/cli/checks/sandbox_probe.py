@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.machine.repository import is_within_any, repository_top
+from ralph.machine.own_programs import search_around
+from ralph.machine.repository import is_within_any
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git, opened_by_settings, program_search
+from ralph.sandbox.box_plan import about_git, opened_by_settings
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.sandbox_settings import absolute_place
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
@@ -54,8 +55,8 @@ def try_sandbox(
     """
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
-    work = None if cwd is None else repository_top(cwd) or cwd
-    means = find_means(program_search(environment, () if cwd is None else (cwd,), work, wanted))
+    roots = () if cwd is None else (cwd,)
+    means = find_means(search_around(environment, roots, wanted.written(environment)))
     net: Net = "off" if wanted.net is None and not wanted.allow_hosts else wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
         with SelfTest(means, net, secrets=tuple(_secrets(environment, wanted))) as test:

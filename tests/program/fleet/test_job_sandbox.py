@@ -23,7 +23,7 @@ from tests.processes.one_supervisor import SUPERVISOR
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.program.namespaces import forbidding_namespaces
 
-LEVEL = plan_box(SandboxSettings(), dict(os.environ), (), None).level
+LEVEL = plan_box(SandboxSettings(), dict(os.environ), ()).level
 
 pytestmark = [
     pytest.mark.sandboxed,

@@ -49,7 +49,7 @@ def test_a_repositorys_settings_cannot_name_servers(ralph, ralph_here) -> None:
     (ralph.cwd / "ralph.toml").write_text('[mcp.servers.one]\ncommand = "x"\n')
     ran = ralph_here("go", "--output-format", "json")
     assert ran.code == 78
-    assert "does not count in the working directory" in ran.stdout
+    assert "does not count here, as an agent" in ran.stdout
 
 
 def test_a_file_in_the_working_directory_cannot_ask_for_a_credential(ralph, ralph_here) -> None:

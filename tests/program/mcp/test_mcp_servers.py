@@ -279,6 +279,52 @@ def test_a_server_runs_in_the_sandbox_unless_the_users_own_settings_let_it_out(r
     assert outside.exists()
 
 
+# What the user's own settings say of such a server, where $W is the working directory and $H the home, and whether it starts.
+OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
+    "a program of the work": ("$W/s", [], {}, "$W/s is found through $W"),
+    "a script of the work": ("sh", ["$W/s"], {}, "$W/s is found through $W"),
+    "a relative one": ("sh", ["s"], {}, "$W/s is found through $W"),
+    "one behind a link": ("sh", ["$H/link"], {}, "$H/link is found through $W"),
+    "the value of an option": ("sh", ["--rcfile=$W/s"], {}, "$W/s is found through $W"),
+    "one in another argument": (
+        "sh",
+        ["--directory", "$W/d", "run", "in"],
+        {},
+        "$W/d/in is found through $W",
+    ),
+    "what a variable loads": ("sh", ["$H/s"], {"PYTHONPATH": "$W/d"}, "PYTHONPATH names $W/d"),
+    "a script elsewhere, with a directory of the work": ("sh", ["$H/s", "$W/d"], {"DATA": "$W/d"}, ""),
+}
+
+
+@pytest.mark.sandboxed
+@pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
+@pytest.mark.parametrize("row", OUTSIDE)
+def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox(
+    ralph, serve, row: str
+) -> None:
+    serve(DONE)
+    home, work = Path(ralph.environment["HOME"]), ralph.cwd
+    (work / "d").mkdir()
+    (home / "link").symlink_to(work / "s")
+    for file in (work / "s", work / "d/in", home / "s"):
+        file.write_text(f"#!/bin/sh\n{WRITES}\n")
+        file.chmod(0o755)
+
+    def real(text: str) -> str:
+        return text.replace("$W", str(work)).replace("$H", str(home))
+
+    command, words, variables, why = OUTSIDE[row]
+    server = {"command": command, "args": words, "env": variables, "sandbox": False}
+    lines = (f"{name} = {real(json.dumps(value)).replace(': ', ' = ')}" for name, value in server.items())
+    ralph.user_file.write_text("\n".join(("[mcp.servers.w]", *lines)))
+    ran = run(ralph)
+    assert ran.code == 78  # no row is a server
+    assert (home / "outside").exists() == (not why)
+    assert f"does not run outside of the sandbox: {real(why)}" in ran.stderr or not why
+    assert not why or "leave out sandbox = false" in ran.stderr
+
+
 @pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
 def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> None:
     server = serve(calls(ECHO), bash("echo between"), calls(("mcp__all__get-sum", {"a": 1, "b": 1})), DONE)
@@ -539,9 +585,16 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
     file = ralph.cwd / "servers.json"
     file.write_text(config(all={"command": "node", "args": [everything, "stdio"]}))
     changed = config(other={"command": "sh", "args": ["-c", "touch planted; exit 1"]})
-    server = iterations([calls(("Write", {"file_path": "servers.json", "content": changed})), DONE], [DONE])
+
+    def change() -> Turn:
+        file.write_text(changed)
+        return DONE
+
+    agents = calls(("Write", {"file_path": "servers.json", "content": changed}))
+    server = iterations([agents, change], [DONE])
     ran = ralph("loop", "go", "--max-iterations", "2", "--mcp-config", "servers.json")
     assert ran.code == 0, ran.stderr
+    assert "is not written" in result(server, 1)[0]
     assert file.read_text() == changed
     assert "mcp__all__echo" in tools_of(server, 0)
     assert tools_of(server, -1) == tools_of(server, 0)

@@ -27,7 +27,7 @@ from tests.program.namespaces import MEANS, forbidding_namespaces, needs_namespa
 if TYPE_CHECKING:
     from tests.program.conftest import Ralph
 
-LEVEL = plan_box(SandboxSettings(), dict(os.environ), (), None).level
+LEVEL = plan_box(SandboxSettings(), dict(os.environ), ()).level
 needs_landlock = pytest.mark.skipif(LEVEL.name == "none", reason="this kernel has no Landlock")
 
 
@@ -641,7 +641,7 @@ def test_a_repository_sets_nothing_of_it_exits_78(ralph, ralph_here, serve, line
     server = serve()
     ran = ralph_here("go")
     assert (ran.code, server.request_count) == (78, 0)
-    assert f"'sandbox.{line.split()[0]}' does not count in the working directory" in ran.last_line
+    assert f"'sandbox.{line.split()[0]}' does not count here, as an agent" in ran.last_line
 
 
 # --- A loop

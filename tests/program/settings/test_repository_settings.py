@@ -121,7 +121,7 @@ def test_a_users_file_beneath_the_working_directory_receives_no_key_exits_78(
         ran = ralph_here("go")
         ralph.environment = environment
         assert ran.code == 78
-        assert "'model.base_url' does not count in the working directory" in ran.last_line
+        assert "'model.base_url' does not count here, as an agent" in ran.last_line
         assert KEY not in ran.stderr
     stranger.close()
     assert (stranger.request_count, server.request_count) == (0, 0)

@@ -1,0 +1,65 @@
+"""A file of the user counts as the user's own only where no command, and nobody who wrote the checkout, decides what it says."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.own_programs import search_around, search_outside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    for name in ("proj/.git", "proj/sub", "mine", "tmp/ralph-tmp-0", "tmp/x"):
+        (home / name).mkdir(parents=True)
+    (home / "proj/.git/HEAD").write_text("ref: refs/heads/main\n")
+    (home / "mine/c").write_text("")
+    return home
+
+
+# The working directory, what else commands may write, the file, and what makes it open.
+ROWS = {
+    "elsewhere": ("proj", (), "mine/c", ""),
+    "in the checkout above the work": ("proj/sub", (), "proj/c", "proj"),
+    "in another place": ("proj", ("mine",), "mine/c", "mine"),
+    "the place itself": ("proj", ("mine/c",), "mine/c", "mine/c"),
+    "not there yet": ("proj", ("new",), "new/c", "new"),
+    "in a session's directory": ("proj", (), "tmp/ralph-tmp-0/c", "tmp/ralph-tmp-0"),
+    "in the user's directory for temporary files": ("proj", (), "tmp/x/c", ""),
+    "a cache of a time before the variable": ("proj", (), ".cache/ralph/packages/c", ".cache/ralph/packages"),
+}
+
+
+@pytest.mark.parametrize(("work", "more", "file", "place"), ROWS.values(), ids=ROWS.keys())
+def test_the_reason_names_the_place(home: Path, work, more, file, place) -> None:
+    environment = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "XDG_CACHE_HOME": str(home / "cache")}
+    search = search_around(environment, [home / work], [home / one for one in more])
+    why = search.why_open(str(home / file))
+    assert why == (
+        f"an agent or a repository's author may write {home / place}, through which it is found"
+        if place
+        else None
+    )
+
+
+def test_a_checkout_of_the_home_itself_is_the_users_own(home: Path) -> None:
+    (home / ".git").mkdir()
+    (home / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (home / "other").mkdir()
+    search = search_around({"HOME": str(home)}, [home / "other"])
+    assert search.why_open(str(home / "mine/c")) is None
+    assert search.why_open(str(home / "other/c"))
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_file_with_a_second_name_may_be_written_by_that(home: Path, is_linked: bool) -> None:
+    if is_linked:
+        os.link(home / "mine/c", home / "proj/c")
+    why = search_outside({}, [home / "proj"]).why_open(str(home / "mine/c"))
+    assert why == (f"it has a second name (a hard link), which may be in {home}/proj" if is_linked else None)
