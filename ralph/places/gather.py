@@ -43,7 +43,6 @@ from ralph.places.table import (
     FILTERED,
     PATTERNS,
     UNREAD,
-    WRITABLE,
     expanded,
     git_entries_with,
     paths_with,
