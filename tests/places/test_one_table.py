@@ -261,7 +261,7 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
         "tar c ~ 2>/dev/null | tar xO 2>/dev/null; find ~ -type f -exec cat {} + 2>/dev/null; rg -uu canary ~",
         "unshare -rm cat ~/.bashrc; chmod 777 ~/.bashrc; cat ~/.bashrc; umount ~/.npmrc; cat ~/.npmrc",
     ]
-    variables = {"HOME": str(home), "PATH": f"{repository.environment['PATH']}:{home}/.linuxbrew/bin"}
+    variables = {"HOME": str(home), "PATH": f"{home}/.linuxbrew/bin:{repository.environment['PATH']}"}
     for tools in tools_in(work, {**repository.environment, **variables}, level):
         for attack in attacks:
             said = str(tools.call("Bash", {"command": attack}).content)
