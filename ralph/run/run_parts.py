@@ -29,7 +29,7 @@ from ralph.run.wiring import (
     with_sandbox_limits,
 )
 from ralph.sandbox.box_plan import with_denied_reads
-from ralph.settings.merge import refuse_reached, refuse_servers_reached
+from ralph.settings.merge import refuse_resumed
 from ralph.values.events import Notice
 
 if TYPE_CHECKING:
@@ -208,9 +208,7 @@ def _open_tools(
     if writable != options.writable:
         config_file = None if options.config_file is None else Path(options.config_file)
         roots = (around.cwd, *map(Path, options.writable))
-        refuse_reached(around.settings, around.environment, roots, config_file, writable)
-        if around.settings.mcp_servers:
-            refuse_servers_reached(around.settings, around.environment, roots, writable)
+        refuse_resumed(around.settings, around.environment, roots, config_file, writable)
         plan = plan_sandbox(around, writable)
     if rules.guards.judge is not None and plan.is_confined:
         # What rules deny to read as a whole, commands do not see.

@@ -173,17 +173,33 @@ def refuse_reached(
         )
 
 
-def refuse_servers_reached(
-    settings: Settings, environment: Mapping[str, str], roots: Sequence[Path], more: Iterable[str]
+def refuse_resumed(
+    settings: Settings,
+    environment: Mapping[str, str],
+    roots: Sequence[Path],
+    config_file: Path | None,
+    more: Sequence[str],
 ) -> None:
-    """As `refuse_reached`, for the files of `--mcp-config`: raises SettingsError if one has named a credential."""
-    from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+    """As `refuse_reached`, for the directories `more` of the session that is resumed. They decide neither what the user's file for
+    Claude Code says, nor a file of `--mcp-config` that names a credential.
+    """
+    from ralph.settings.claude_files import own_claude_file  # noqa: PLC0415 - the start of a run needs no `json`
 
-    search = search_around(environment, roots, more)
-    if configured_servers(settings, environment, roots[0], search) != settings.mcp_servers:
-        raise SettingsError(
-            "a file of --mcp-config names a credential, and commands of this session may write it"
-        )
+    refuse_reached(settings, environment, roots, config_file, more)
+    search, before = search_around(environment, roots, more), search_around(environment, roots)
+    for path in own_claude_file(environment):
+        why = search.why_open(str(path))
+        if why and path.exists() and not before.why_open(str(path)):
+            raise SettingsError(
+                f"{path} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
+            )
+    if settings.mcp_servers:
+        from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+
+        if configured_servers(settings, environment, roots[0], search) != settings.mcp_servers:
+            raise SettingsError(
+                "--mcp-config: commands of the resumed session may write a file that names a credential"
+            )
 
 
 def _settings(
