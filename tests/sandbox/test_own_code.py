@@ -49,20 +49,24 @@ def work(tmp_path: Path, monkeypatch) -> Path:
     return work
 
 
+@pytest.mark.parametrize("is_in_settings", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
-def test_commands_do_not_change_the_ralph_that_runs(work: Path, level: str) -> None:
+def test_commands_do_not_change_the_ralph_that_runs(work: Path, level: str, is_in_settings: bool) -> None:
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
         pytest.skip("this machine cannot make this sandbox")
-    box = box_of(means, [work], {"HOME": str(work.parent)})
+    root = work.parent / "other" if is_in_settings else work
+    root.mkdir(exist_ok=True)
+    plan = {"write": (str(work),)} if is_in_settings else {}
+    box = box_of(means, [root], {"HOME": str(work.parent)}, **plan)
     protected = box.protected()
     protected.look()
     try:
         for name in (*ALWAYS, *ONLY_WITH_MOUNTS):
-            confinement = box.confinement(str(work))
-            command = f"echo evil > .venv/{name}; mv .venv other; mv other .venv; echo done > made"
+            confinement = box.confinement(str(root))
+            command = f"cd {work}; echo evil > .venv/{name}; mv .venv other; mv other .venv; echo done > made"
             words = [*words_before(confinement), "/bin/sh", "-c", command]
-            subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=work, check=True, timeout=TEST_S)
+            subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=root, check=True, timeout=TEST_S)
         protected.undo_changes()
     finally:
         box.close()
