@@ -638,7 +638,7 @@ MUTANTS = (
     Mutant(
         "mounts-leave-protected-files-out",
         "with namespaces, protected files are read-only",
-        "READ_ONLY, open_roots, guarded, parts.read_only, writable=plan.write",
+        "READ_ONLY, open_roots, guarded, parts.read_only, writable=parts.writable",
         "READ_ONLY, (), (), ()",
         PLACES,
     ),

@@ -77,6 +77,8 @@ PACKAGE = str(Path(__file__).parents[1])
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 # What a virtual environment has at its top: the programs that start, and the file that says which Python they are.
 _FIRST = ("bin/ralph", "bin/python", "bin/python3", "pyvenv.cfg")
+# Prefixes into which everything is installed, also by commands that may write them.
+_OF_THE_SYSTEM = ("/usr", "/usr/local")
 
 
 def gather_places(
@@ -305,7 +307,9 @@ def own_code(writable: Sequence[str]) -> tuple[str, ...]:
     return outermost(
         path
         for path in map(os.path.realpath, own)
-        if is_within_any(path, writable) and not any(is_within(one, path) for one in writable)
+        if path not in _OF_THE_SYSTEM
+        and is_within_any(path, writable)
+        and not any(is_within(one, path) for one in writable)
     )
 
 
@@ -324,8 +328,8 @@ def _own_start(environment: Mapping[str, str], writable: Sequence[str]) -> Itera
     scripts = (sys.argv[0], next((one for one in on_path if os.access(one, os.X_OK)), ""))
     prefix = os.path.realpath(sys.prefix)
     yield from (one for one in scripts if one.startswith("/") and is_within(os.path.realpath(one), prefix))
-    yield sys.executable
     if sys.prefix != sys.base_prefix:
+        yield sys.executable
         yield from (f"{sys.prefix}/{name}" for name in _FIRST)
         for packages in (
             one for one in sys.path if is_within(one, sys.prefix) and one.endswith(tuple(_PACKAGES))

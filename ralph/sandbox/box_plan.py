@@ -430,7 +430,7 @@ def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNo
     where = "the working directory" if around[0] == roots[0] else around[0]
     if is_guarded and (own := own_code(roots)):
         yield BoxNotice(
-            f"ralph itself lies in {where}, so that commands cannot change {own[0]}, and install nothing there",
+            f"ralph itself lies in {where}, so that commands cannot change {', '.join(own)}, and install nothing there",
             "install ralph elsewhere",
         )
     else:

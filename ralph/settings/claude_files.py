@@ -84,17 +84,10 @@ def _places(
         for kind, name in _PROJECT_FILES.items():
             known.add(directory / name)
             yield kind, directory / name
-    search = search_around(environment, (cwd, *reach))
-    for path in own_claude_file(environment):
-        if path not in known:
-            yield ("project" if search.why_open(str(path)) else "user"), path
-
-
-def own_claude_file(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yields the path of the user's own file, if there is a home directory."""
     home = Path(environment.get("HOME", ""))
-    if home.is_absolute():
-        yield home / _USER_FILE
+    path = home / _USER_FILE
+    if home.is_absolute() and path not in known:
+        yield ("project" if search_around(environment, (cwd, *reach)).why_open(str(path)) else "user"), path
 
 
 def _from_option(text: str, cwd: Path) -> ClaudeFile:

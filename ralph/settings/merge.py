@@ -183,16 +183,16 @@ def refuse_resumed(
     """As `refuse_reached`, for the directories `more` of the session that is resumed. They decide neither what the user's file for
     Claude Code says, nor a file of `--mcp-config` that names a credential.
     """
-    from ralph.settings.claude_files import own_claude_file  # noqa: PLC0415 - the start of a run needs no `json`
+    from ralph.settings.claude_files import read_claude_files  # noqa: PLC0415 - the start of a run needs no `json`
 
     refuse_reached(settings, environment, roots, config_file, more)
-    search, before = search_around(environment, roots, more), search_around(environment, roots)
-    for path in own_claude_file(environment):
-        why = search.why_open(str(path))
-        if why and path.exists() and not before.why_open(str(path)):
-            raise SettingsError(
-                f"{path} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
-            )
+    before, now = (read_claude_files(roots[0], environment, None, (*roots[1:], *one)) for one in ((), more))
+    search = search_around(environment, roots, more)
+    for file in (one for one in before if one.kind == "user" and one not in now):
+        why = search.why_open(file.name)
+        raise SettingsError(
+            f"{file.name} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
+        )
     if settings.mcp_servers:
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
