@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
+from ralph.machine.planted_link import mounts, other_paths
 from ralph.machine.repository import is_within, is_within_any, repository_top
 
 if TYPE_CHECKING:
@@ -156,11 +157,19 @@ def search_outside(environment: Mapping[str, str], places: Iterable[Path | str])
     before a variable named another, and of the directories for temporary files.
     """
     caches = map(package_caches, (environment, {"HOME": environment.get("HOME", "")}))
-    roots = dict.fromkeys(map(os.path.realpath, (*places, SHARED_MEMORY, *filter(None, caches))))
+    roots = _with_other_paths(
+        tuple(dict.fromkeys(map(os.path.realpath, (*map(str, places), SHARED_MEMORY, *filter(None, caches)))))
+    )
     given = environment.get("TMPDIR", "")
     temporary = dict.fromkeys(map(os.path.realpath, (*_TEMPORARY, given) if given else _TEMPORARY))
     search_path = environment.get("PATH", os.defpath)
-    return ProgramSearch(search_path, tuple(map(str, roots)), tuple(map(str, temporary)))
+    return ProgramSearch(search_path, roots, tuple(map(str, temporary)))
+
+
+@lru_cache(_MOST_SEARCHES)
+def _with_other_paths(places: tuple[str, ...]) -> tuple[str, ...]:
+    """The places, with their further paths on file systems that are mounted more than once. A process looks once."""
+    return places if os.sep in places else (*places, *other_paths(places, mounts()))
 
 
 def search_around(

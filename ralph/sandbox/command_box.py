@@ -22,13 +22,13 @@ from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
 from ralph.machine.own_programs import TEMPORARY_PREFIX
+from ralph.machine.planted_link import mounts, other_paths
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import filtered
-from ralph.places.mounts import other_paths
 from ralph.places.table import CACHES, FILTERED, READ_ONLY
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
@@ -163,14 +163,14 @@ class CommandBox:
             empty=tuple(one for one in parts.empty if os.path.realpath(one) == one and os.path.exists(one)),
             has_own_temporary=parts.has_own_temporary and os.path.realpath(TEMPORARY) == TEMPORARY,
         )
-        elsewhere = other_paths(parts.unreadable, _mounts(), lambda path: not parts.may_read(path))
+        elsewhere = other_paths(parts.unreadable, mounts(), lambda path: not parts.may_read(path))
         parts = replace(parts, elsewhere=elsewhere)
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
         state = next(iter(state_directories(environment, home_directories(environment))))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
         self._read_only_files = GuardedFiles(
-            READ_ONLY, open_roots, guarded, parts.read_only, writable=plan.write
+            READ_ONLY, open_roots, guarded, parts.read_only, writable=parts.writable
         )
         self._protected = ProtectedFiles(
             open_roots, guarded, state, parts.compared, writable=parts.writable, all_roots=roots
@@ -566,15 +566,6 @@ def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:
     """Yields the directories above a path, up to one of `tops`, which is not among them."""
     while (path := os.path.dirname(path)) not in tops and path != "/":
         yield path
-
-
-def _mounts() -> str:
-    """The mounts that this process sees. Empty on a system without /proc."""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a string
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _names_in(directory: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine import own_programs
 from ralph.machine.own_programs import search_around, search_outside
 
 if TYPE_CHECKING:
@@ -63,3 +64,15 @@ def test_a_file_with_a_second_name_may_be_written_by_that(home: Path, is_linked:
         os.link(home / "mine/c", home / "proj/c")
     why = search_outside({}, [home / "proj"]).why_open(str(home / "mine/c"))
     assert why == (f"it has a second name (a hard link), which may be in {home}/proj" if is_linked else None)
+
+
+def test_a_place_that_is_mounted_twice_may_be_written_by_each_path(home: Path, monkeypatch) -> None:
+    device = (
+        f"22 1 254:0 / / rw - ext4 /dev/vda rw\n23 22 254:0 {home}/mine {home}/other rw - ext4 /dev/vda rw\n"
+    )
+    monkeypatch.setattr(own_programs, "mounts", lambda: device)
+    own_programs._with_other_paths.cache_clear()
+    search = search_outside({"HOME": str(home)}, [home / "mine"])
+    own_programs._with_other_paths.cache_clear()
+    assert f"may write {home}/other, through which" in str(search.why_open(str(home / "other/c")))
+    assert not search.is_safe(str(home / "other/git"))
