@@ -167,7 +167,8 @@ class Git:
 
     def is_writable(self, path: str) -> bool:
         """Whether an agent can decide what is at a path. One that git finds relative to the directory is such a path."""
-        return not path.startswith("/") or _leads_to_agents(path, self.agents_places)
+        search = self.agents_places
+        return not path.startswith("/") or search.why_open(path) is not None or _leads_to_agents(path, search)
 
     def names_writable(self, value: str) -> bool:
         """Whether a setting names a path for which `is_writable` is True. Git starts programs in the directory. So a word there

@@ -67,7 +67,7 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
         assert CheckoutGit(repository.top, seams).settings.values["user.name"] == "Tester"
 
 
-@pytest.mark.parametrize("way", ["include", "link", "variable", "added", "cache"])
+@pytest.mark.parametrize("way", ["include", "link", "hard link", "variable", "added", "cache"])
 def test_the_users_own_settings_in_the_work_run_no_program(
     repository: Repository, tmp_path: Path, way: str
 ) -> None:
@@ -79,6 +79,8 @@ def test_the_users_own_settings_in_the_work_run_no_program(
     file.write_text('[filter "evil"]\n\tclean = evil\n')
     if way == "link":
         user.symlink_to(file)
+    elif way == "hard link":
+        os.link(file, user)
     else:
         user.write_text(f'[filter "mine"]\n\tclean = mine\n[include]\n\tpath = {file}\n')
     variables = {"GIT_CONFIG_GLOBAL": str(file if way == "variable" else user)}
