@@ -614,6 +614,10 @@ class _Slot:
         for executor in worker.lock.gone(pending):
             with worker.lock.try_take_over(executor) as is_held:
                 if is_held:
+                    for place, generation, left_by in self._undelivered.all():
+                        if left_by == executor:  # it was killed before it could tell
+                            with suppress(BadStateError):
+                                self._adopt(worker, self._undelivered.identity(), place, generation, executor)
                     theirs = engine.pending().get(executor, [])
                     engine.resume(theirs)
                     worker.store.executor_gone(executor)
@@ -627,6 +631,29 @@ class _Slot:
         orphans = set() if is_working else own
         engine.resume(sorted(orphans & self._orphans))
         self._orphans = orphans
+
+    def _is_free(self, worker: Worker, row: JobRow) -> bool:
+        """Whether nobody works on a job that this machine keeps. Only its own processes do."""
+        return row.state is JobState.QUEUED or _is_gone(worker.folder.with_name(row.holder or "none"))
+
+    def _adopt(self, worker: Worker, identity: str, place: Path, generation: int, executor: str) -> None:
+        """Takes what the store does not know as its own, if nobody has taken up the job since."""
+        work = self._undelivered.work_at(place)
+        set_name, job = place.parts[-3:-1]
+        row = worker.store.job_row(set_name, job)
+        is_running = row is not None and row.state is JobState.RUNNING
+        if row is None or not is_running or (row.generation, row.holder) != (generation, executor):
+            self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
+        elif self._is_free(worker, row):
+            kept = Kept(
+                set_name=set_name,
+                job=job,
+                generation=generation,
+                place=identity,
+                machine=self._machine,
+                path=str(place / BUNDLE if work is not None else place),
+            )
+            worker.store.adopt(kept, executor)
 
     def _is_idle(self, worker: Worker) -> bool:
         """Whether the set has no open jobs, or another set has more use for this slot."""
@@ -732,35 +759,12 @@ class _Courier(_Slot):
                 self._undelivered.remove(kept)
                 worker.ask(functools.partial(worker.store.forget, kept))
 
-    def _is_free(self, worker: Worker, row: JobRow) -> bool:
-        """Whether nobody works on a job that this machine keeps. Only its own processes do."""
-        return row.state is JobState.QUEUED or _is_gone(worker.folder.with_name(row.holder or "none"))
-
     def _begun(self, worker: Worker, kept: Kept, row: JobRow) -> TakeUp | None:
         taken = worker.store.take_to_deliver(kept, row, executor=self._executor, machine=self._machine)
         if isinstance(taken, NotOurs):
             return None
         self._tell(f"{kept.set_name}/{kept.job}: delivering {kept.path}")
         return taken
-
-    def _adopt(self, worker: Worker, identity: str, place: Path, generation: int, executor: str) -> None:
-        """Takes what the store does not know as its own, if nobody has taken up the job since."""
-        work = self._undelivered.work_at(place)
-        set_name, job = place.parts[-3:-1]
-        row = worker.store.job_row(set_name, job)
-        is_running = row is not None and row.state is JobState.RUNNING
-        if row is None or not is_running or (row.generation, row.holder) != (generation, executor):
-            self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
-        elif self._is_free(worker, row):
-            kept = Kept(
-                set_name=set_name,
-                job=job,
-                generation=generation,
-                place=identity,
-                machine=self._machine,
-                path=str(place / BUNDLE if work is not None else place),
-            )
-            worker.store.adopt(kept, executor)
 
 
 def _is_ours(row: JobRow, options: WorkOptions) -> bool:

@@ -212,7 +212,7 @@ class Git:
         name, seams = arguments[0], self.seams
         limit_s = seams.limit_s(limit_s, is_remote=is_remote)
         environment = {**self.environment, **(variables or {})}
-        program = git_program(seams.environment, (self.directory, *seams.writable))
+        program = git_program(environment, (self.directory, *seams.writable), seams.environment)
         token = seams.token
         options = self.options if token is None else (*self.options, *token.options)
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
@@ -311,13 +311,15 @@ def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:
     return _names_agents(seams.environment[name], search, seams.environment, work)
 
 
-def git_program(environment: Mapping[str, str], places: Iterable[Path | str]) -> str:
+def git_program(
+    environment: Mapping[str, str], places: Iterable[Path | str], told: Mapping[str, str] | None = None
+) -> str:
     """The absolute path of git. Raises CheckoutError if PATH leads to none except through `places` and other places that
-    commands may write.
+    commands may write. `told` are the user's variables, whose PATH the error is about.
     """
-    search = search_outside(environment, places)
-    program = own_program("git", search)
+    program = own_program("git", search_outside(environment, places))
     if program is None:
+        search = search_outside(environment if told is None else told, places)
         why = why_not_used("git", search) or "a directory that commands may write does not count"
         raise CheckoutError(f"there is no git program on PATH ({why}); install git")
     return program
