@@ -323,18 +323,24 @@ class GitCheckout:
         """Raises CheckoutError if git would write a directory or a file that is not this checkout's own, or publish objects
         that an agent may not read.
         """
-        for path, file in borrowed_objects(str(self.top)):
-            if not self._may_read(path):
-                raise CheckoutError(
-                    f"git would read objects in {path}, which commands may not read ({file} names it); if it is yours and "
-                    f"you trust this checkout, open it to commands (sandbox.read in the settings)"
-                )
         found = foreign_directories(str(self.top), tuple(map(str, self._given)))
         for path, why in found:
             raise CheckoutError(
                 f"git would write {path}, which is not this checkout's own ({why}); if it is yours and you trust this "
                 f"checkout, name it: --add-dir {path}"
             )
+        try:
+            borrowed = [*borrowed_objects(str(self.top))]
+        except OSError as error:
+            raise CheckoutError(
+                f"git could read objects that commands may not read: {error.filename}: {error.strerror}"
+            ) from None
+        for path, file in borrowed:
+            if not self._may_read(path):
+                raise CheckoutError(
+                    f"git would read objects in {path}, which commands may not read ({file} names it); if it is yours and "
+                    f"you trust this checkout, open it to commands (sandbox.read in the settings)"
+                )
 
     def refuse_unfinished(self, status: GitStatus) -> None:
         """Raises CheckoutError if files have conflicts, or if a merge, rebase, cherry-pick or revert is unfinished."""

@@ -7,13 +7,16 @@ whether ralph's own git commits and pushes there. It runs no program and writes 
 from __future__ import annotations
 
 import ast
+import errno
 import os
+import re
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.opened_file import read_regular_file
 from ralph.machine.repository import (
     beginning_of,
     common_directory,
@@ -38,7 +41,8 @@ _GIT = ".git"
 _ONLY_READ = ("hooks", "info", "description", "config", "fsmonitor--daemon.ipc")
 # The entries that have other git directories.
 _NOT_WALKED = ("modules", "worktrees")
-_MOST_BORROWED = 1_000
+_MOST_ALTERNATES_BYTES = 1_000_000
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 """The variables by which the user's environment names a git directory (git(1))."""
 
@@ -153,41 +157,53 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
 def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
     """Yields each path, without symbolic links, where git finds objects of the checkout at `top` although it does not lie in the
     checkout's own directories of objects, and what leads there: a symbolic link, or the file `alternates`
-    (gitrepository-layout(5)).
+    (gitrepository-layout(5)). Raises OSError for what cannot be judged: a directory of objects that cannot be listed or has a
+    symbolic link in it, and an `alternates` that is too large or in another form than git writes.
     """
     pending = [f"{os.path.realpath(path)}/objects" for path, _ in _claimed_by_checkout(top, ())]
     known = {*pending}
     for objects in pending:
-        yield from ((os.path.realpath(link), link) for link in _links_in(objects))
+        found = []
+        if os.path.islink(objects):
+            found.append((os.path.realpath(objects), objects))
+        else:
+            _refuse_links_below(objects)
         file = f"{objects}/info/alternates"
-        for line in os.fsdecode(beginning_of(file)).splitlines():
-            real = os.path.realpath(os.path.join(objects, _unquoted(line)))
-            if line and not line.startswith("#") and real not in known and len(known) < _MOST_BORROWED:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            text = os.fsdecode(read_regular_file(file, _MOST_ALTERNATES_BYTES, 0))
+            lines = [line for line in text.split("\n") if line and not line.startswith("#")]
+            found += (
+                (os.path.realpath(os.path.join(objects, _unquoted(line, file))), file) for line in lines
+            )
+        for real, leading in found:
+            if real not in known:
                 known.add(real)
                 pending.append(real)
-                yield real, file
+                yield real, leading
 
 
-def _links_in(path: str) -> Iterator[str]:
-    """Yields the symbolic links below a path, and the path itself if it is one."""
-    if os.path.islink(path):
-        yield path
-    with suppress(OSError), os.scandir(path) as listing:
+def _refuse_links_below(directory: str) -> None:
+    """Raises OSError if there is a symbolic link below a directory, or if not all of it can be listed."""
+    with suppress(FileNotFoundError), os.scandir(directory) as listing:
         for entry in listing:
             if entry.is_symlink():
-                yield entry.path
-            elif entry.is_dir(follow_symlinks=False):
-                yield from _links_in(entry.path)
+                raise OSError(errno.ELOOP, "a symbolic link among git's objects", entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                _refuse_links_below(entry.path)
 
 
-def _unquoted(line: str) -> str:
-    """A line of alternates as git reads it: in quotes, it has the escapes of C. Other text is a path as it is."""
-    if line.startswith('"'):
-        with suppress(ValueError, SyntaxError):
+def _unquoted(line: str, file: str) -> str:
+    """A line of alternates as git reads it: in quotes, it has the escapes of C. Other text is a path as it is. Raises OSError
+    if git would read more than one path in it.
+    """
+    if not line.startswith('"'):
+        return line
+    with suppress(ValueError, SyntaxError):
+        if _QUOTED.fullmatch(line):
             return os.fsdecode(
                 ast.literal_eval(f"b{line.encode('utf-8', 'surrogateescape').decode('latin-1')}")
             )
-    return line
+    raise OSError(errno.EINVAL, "a line that git does not write", file)
 
 
 def _named_as_ref(file: str) -> str:

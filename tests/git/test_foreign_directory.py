@@ -131,6 +131,24 @@ BORROWED = {
 }
 
 
+CANNOT_BE_JUDGED = {
+    "a path after many comments": "{{ head -c 1000001 /dev/zero | tr '\\0' '#'; printf '\\n{0}/other/.git/objects\\n'; }} "
+    ">.git/objects/info/alternates",
+    "a second path after the quotes": "echo '\"/nowhere\"x{0}/other/.git/objects' >.git/objects/info/alternates",
+    "a comment after the quotes": "echo '\"/nowhere\"#{0}/other/.git/objects' >.git/objects/info/alternates",
+}
+
+
+@every_row("script", [*CANNOT_BE_JUDGED.values()])
+def test_nothing_is_published_where_it_cannot_be_judged_which_objects_git_would_read(
+    tmp_path_factory, script: str
+) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, f"mkdir -p .git/objects/info; {script.format(place)}")
+    with pytest.raises(CheckoutError, match=r"objects that commands may not read: [^ ]*/alternates: "):
+        repository.checkout().push()
+
+
 @every_row("script", [*BORROWED.values()])
 def test_objects_that_commands_may_not_read_are_not_published(tmp_path_factory, script: str) -> None:
     place = tmp_path_factory.mktemp("place")
