@@ -59,8 +59,6 @@ MOST_STATE_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY_S = 0.1
 _TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
-TAKEUP = "takeup."
-"""Begins the name of a file in a takeup's folder, with the number of the takeup."""
 LEFT_SUFFIX = ".left"
 """Ends the name of a takeup's folder that holds paid work which could not be kept elsewhere."""
 _LAST_CHECKPOINT_S = 3.0
@@ -262,7 +260,6 @@ class Takeup:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True, mode=0o700)
         self._worker.undelivered.make_room(self.taken.set_name, self.taken.id)
-        (self._folder / f"{TAKEUP}{self.taken.generation}").touch(mode=0o600)
         if self.taken.kept is not None:
             return self._deliver_kept(job, self.taken.kept)
         for name in job.env:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from ralph.fleet.jobs import Job
 
-RESULT = "result.json"
-"""The file in a takeup's folder that the process of a job writes at its end."""
 STOPS_WITHIN_S = 6.0
 """A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
 _LEAST_USD = 0.000001
@@ -89,7 +87,7 @@ class JobProcess:
         self.checkout = folder / "checkout"
         self.state = folder / "state"
         self.turn_lock = folder / "turn.lock"
-        self._result = folder / RESULT
+        self._result = folder / "result.json"
         self._task = folder / "task"
         self._environment = environment
         self._hidden = hidden

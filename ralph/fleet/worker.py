@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.attempt import LEFT_SUFFIX, TAKEUP, LostError, MachineError, Stop, Takeup, Worker
+from ralph.fleet.attempt import LEFT_SUFFIX, LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.checkouts import places_of_jobs
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.engine import Engine
 from ralph.fleet.job_content import UnknownFormatError
-from ralph.fleet.job_process import RESULT, STOPS_WITHIN_S, fingerprint, why_not_here
+from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.listing import progress_line
 from ralph.fleet.locks import take_lock
@@ -440,7 +440,7 @@ class _Slot:
         self._wait_for_takeup()
         if lock.lost.is_set():
             self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
-        _remove_work(worker.folder, self._undelivered)
+        _remove_work(worker.folder)
         with suppress(OSError):
             worker.folder.with_name(f"{worker.folder.name}{_LOCK_SUFFIX}").unlink()
         os.close(folder_lock)
@@ -614,8 +614,6 @@ class _Slot:
         for executor in worker.lock.gone(pending):
             with worker.lock.try_take_over(executor) as is_held:
                 if is_held:
-                    if _is_gone(theirs_here := worker.folder.with_name(executor)):
-                        _remove_work(theirs_here, self._undelivered)
                     for place, generation, left_by in self._undelivered.all():
                         if left_by == executor:  # it was killed before it could tell
                             with suppress(BadStateError):
@@ -831,7 +829,7 @@ def _remove_left_folders(database: Database) -> None:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_work(folder, Undelivered(database.folder))
+                _remove_work(folder)
                 if not folder.exists():
                     lock.unlink()
             finally:
@@ -849,20 +847,10 @@ def _refuse_mounted(*folders: Path) -> None:
         raise CannotError(f"{names} must be on one file system: mount the folder above them instead")
 
 
-def _remove_work(folder: Path, undelivered: Undelivered) -> None:
-    """Removes the folder of an executor that has ended, but for work that could not be kept elsewhere. Paid work that nobody
-    had the time to keep or to deliver is kept.
-    """
+def _remove_work(folder: Path) -> None:
+    """Removes the folder of an executor that has ended, but for work that could not be kept elsewhere."""
     for path in folder.glob("*/*"):
-        if path.name.endswith(LEFT_SUFFIX):
-            continue
-        has_ended = (path / RESULT).is_file()
-        for takeup in path.glob(f"{TAKEUP}*") if has_ended else ():
-            number = int(takeup.name.removeprefix(TAKEUP))
-            with suppress(OSError):
-                undelivered.make_room(path.parent.name, path.name)
-                undelivered.move(path, undelivered.place_of(path.parent.name, path.name, number, folder.name))
-        if not has_ended:
+        if not path.name.endswith(LEFT_SUFFIX):
             shutil.rmtree(path, ignore_errors=True)
     for path in (*folder.glob("*"), folder):
         with suppress(OSError):

@@ -574,28 +574,3 @@ def test_what_is_damaged_among_the_kept_work_is_named_and_stays(
         assert place.row("beside").state.value == "done"
         assert f"{unknown} cannot be used" in log
         assert "Traceback" not in log
-
-
-@pytest.mark.parametrize("is_alone", [False, True])
-def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
-    tmp_path: Path, is_alone: bool
-) -> None:
-    with refusing(tmp_path) as refused:
-        place, host = refused.place, refused.host
-        refused.refuse = lambda: setattr(host, "is_silent", True)
-        worker = place.work("a")
-        wait_until(lambda: refused.requests == 2 and "receive-pack" in host.asked[-1])
-        slots = children_of(worker.pid)
-        if not is_alone:
-            worker.kill()
-            worker.wait(PATIENCE_S)
-        for slot in slots:
-            with suppress(ProcessLookupError):  # it has ended with its supervisor
-                os.kill(slot, signal.SIGKILL)
-        host.is_silent = False
-        if not is_alone:
-            worker = place.work("a")
-        wait_until(lambda: refused.row.state.is_final)
-        stop(worker)
-        assert (refused.row.state.value, refused.row.exit_code, refused.requests) == ("done", 0, 2)
-        assert BRANCH in place.refs()
