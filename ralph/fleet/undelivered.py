@@ -92,14 +92,14 @@ class Undelivered:
 
     def is_full(self) -> bool:
         size = 0
-        for name in (BUNDLE, _STATE):
-            for path in self.folder.glob(f"*/*/*/{name}"):
+        for place in self._places():
+            for name in (BUNDLE, _STATE):
                 with suppress(FileNotFoundError):  # delivered meanwhile
-                    size += path.stat().st_size
-        for checkout in self.folder.glob(f"*/*/*/{CHECKOUT}"):
-            if checkout not in self._moved:  # it does not change, and may have many files
-                self._moved[checkout] = _size_below(checkout)
-            size += self._moved[checkout]
+                    size += (place / name).stat().st_size
+            if (place / CHECKOUT).is_dir():
+                if place not in self._moved:  # it does not change, and may have many files
+                    self._moved[place] = _size_below(place / CHECKOUT)
+                size += self._moved[place]
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:
@@ -180,9 +180,14 @@ class Undelivered:
 
     def all(self) -> Iterator[tuple[Path, int, str]]:
         """The folder of all that is kept here, of whichever store, with the takeup and the executor that left it."""
-        for place in sorted(self.folder.glob("*/*/*")):
+        for place in self._places():
             if name := _NAME.fullmatch(place.name):
                 yield place, int(name[1]), name[2]
+
+    def _places(self) -> list[Path]:
+        while True:
+            with suppress(FileNotFoundError):  # a takeup has just removed its room
+                return sorted(self.folder.glob("*/*/*"))
 
     def remove(self, kept: Kept) -> None:
         """Removes what was delivered or discarded."""

@@ -66,7 +66,8 @@ def test_jobs_are_taken_over_only_under_the_lock_of_their_executor(tmp_path) -> 
     slot = _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1))
     engine = FakeEngine({"lives": ["s/a/1"], "gone": ["s/b/1", "s/c/1"]})
     forgotten: list[str] = []
-    worker = SimpleNamespace(lock=FakeLock({"gone"}), store=SimpleNamespace(executor_gone=forgotten.append))
+    store = SimpleNamespace(executor_gone=forgotten.append)
+    worker = SimpleNamespace(lock=FakeLock({"gone"}), store=store, folder=tmp_path / "executor")
     slot._take_over(worker, engine)  # type: ignore[arg-type] # fakes for a decision
     assert (engine.resumed, forgotten) == (["s/b/1", "s/c/1"], ["gone"])
 

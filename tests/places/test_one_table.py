@@ -298,7 +298,7 @@ def test_what_is_mounted_in_a_closed_home_is_closed_at_its_other_path(
             *((4, "8:2", home / "work"), (5, "8:2", home.parent / "y")),
         )
     )
-    monkeypatch.setattr(command_box, "_mounts", lambda: mounts)
+    monkeypatch.setattr(command_box, "mounts", lambda: mounts)
     for tools in tools_of(repository, level):
         assert "canary" not in str(tools.call("Bash", {"command": "cat ../../x/secret"}).content)
         assert "canary" in str(tools.call("Bash", {"command": "cat ../../y/file"}).content)
