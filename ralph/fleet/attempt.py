@@ -581,11 +581,11 @@ class Takeup:
             path=str(self._place / BUNDLE),
             tries=1,
         )
+        self._kept = kept
         if not worker.waiting.stop.is_set():
             self._told_if_there(lambda: worker.store.keep(taken, kept))
         if not self._bundled(job, checkout, decision):
-            kept = replace(kept, path=str(self._place))
-        self._kept = kept
+            self._kept = kept = replace(kept, path=str(self._place))
         if isinstance(error, (StoreError, WaitStoppedError)):
             raise error  # the next worker of this machine records it
         if not worker.ask(lambda: worker.store.keep(taken, kept)):
@@ -655,10 +655,6 @@ class Takeup:
         if checkpoint is not None:
             commits[checkpoint_ref(taken.id, taken.attempt)] = checkpoint
         work = KeptWork(
-            set_name=taken.set_name,
-            job=taken.id,
-            generation=taken.generation,
-            executor=self._worker.folder.name,
             base=base,
             commit=commit,
             checkpoint=checkpoint,
@@ -720,10 +716,6 @@ class Takeup:
         made = checkout.snapshot(None, f"Checkpoint of {kept.set_name}/{kept.job}")
         checkpoint = None if made is None else made.commit
         work = KeptWork(
-            set_name=kept.set_name,
-            job=kept.job,
-            generation=kept.generation,
-            executor="",
             base=base,
             commit=None,
             checkpoint=checkpoint,

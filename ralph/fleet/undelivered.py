@@ -43,12 +43,10 @@ _NAME = re.compile(r"([0-9]+)\.([A-Za-z0-9_-]+)")
 
 
 class KeptWork(Struct, frozen=True, kw_only=True):
-    """The work that a takeup left. Written beside the bundle, because the store may be away."""
+    """The work that a takeup left. Written beside the bundle, because the store may be away. The set, the job, the takeup and
+    the executor are in the path.
+    """
 
-    set_name: str
-    job: str
-    generation: int
-    executor: str
     base: str
     """The commit at which the job began. The bundle needs it."""
     commit: str | None
@@ -130,10 +128,14 @@ class Undelivered:
                 one.rmdir()
 
     def move(self, folder: Path, place: Path) -> None:
-        """Moves the folder of a takeup to the place of what it left. Needs no room on the disk after `make_room`. Raises
-        OSError.
+        """Moves the folder of a takeup to the place of what it left. Needs no room on the disk after `make_room`, unless
+        another process has removed the empty folder since. Raises OSError.
         """
-        folder.rename(place)
+        try:
+            folder.rename(place)
+        except FileNotFoundError:
+            self.make_room(place.parent.parent.name, place.parent.name)
+            folder.rename(place)
         _sync(place.parent)
 
     def keep(
@@ -208,13 +210,14 @@ def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
 
 
 def _size_below(folder: Path) -> int:
-    """The bytes of the regular files below a folder. What cannot be read counts as nothing."""
-    return sum(
-        status.st_size
-        for above, _, names in os.walk(folder)
-        for name in names
-        if stat.S_ISREG((status := os.lstat(os.path.join(above, name))).st_mode)  # noqa: PTH118 - it is fast
-    )
+    """The bytes of the regular files below a folder. What cannot be read, or is just removed, counts as nothing."""
+    size = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                status = os.lstat(os.path.join(above, name))  # noqa: PTH118 - it is fast
+                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size
 
 
 def _sync(folder: Path) -> None:

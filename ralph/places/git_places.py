@@ -184,12 +184,14 @@ def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
 
 def _refuse_links_below(directory: str) -> None:
     """Raises OSError if there is a symbolic link below a directory, or if not all of it can be listed."""
-    with suppress(FileNotFoundError), os.scandir(directory) as listing:
-        for entry in listing:
-            if entry.is_symlink():
-                raise OSError(errno.ELOOP, "a symbolic link among git's objects", entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                _refuse_links_below(entry.path)
+    pending = [directory]
+    for one in pending:  # an agent can make them deeper than Python's stack
+        with suppress(FileNotFoundError), os.scandir(one) as listing:
+            for entry in listing:
+                if entry.is_symlink():
+                    raise OSError(errno.ELOOP, "a symbolic link among git's objects", entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
 
 
 def _unquoted(line: str, file: str) -> str:

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.fleet.jobs import SetLimits
-from ralph.fleet.undelivered import MOST_BYTES
+from ralph.fleet.undelivered import MOST_BYTES, Undelivered
 from tests.fleet.http_repository import HttpRepository
 from tests.fleet.scripted import DONE, NEVER, SET, Asked, Place, bash
 from tests.fleet.test_work import children_of, ends_after_another_signal
@@ -433,6 +434,33 @@ def test_no_worker_begins_where_work_could_not_be_kept_by_a_rename(tmp_path: Pat
         assert refused.place.worst("a") == 78
         assert "must be on one file system" in refused.place.log("a")
         assert refused.requests == 0
+
+
+def test_work_is_kept_although_its_empty_room_was_removed(tmp_path: Path) -> None:
+    """A cleaner removes it, or the courier with the kept work of an earlier takeup of the job."""
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+
+        def refuse() -> None:
+            host.status = 403
+            shutil.rmtree(place.state("a") / "fleet/undelivered/night")
+
+        refused.refuse = refuse
+        assert place.worst("a") == 77, place.log("a")
+        assert len(refused.bundles()) == 1
+
+
+def test_what_disappears_while_its_size_is_asked_counts_as_nothing(tmp_path: Path) -> None:
+    """A bundle takes the place of a checkout while the supervisor asks."""
+    kept = Undelivered(tmp_path)
+    checkout = kept.place_of("night", "paid", 1, "executor") / "checkout"
+    checkout.mkdir(parents=True)
+    for number in range(3000):
+        (checkout / str(number)).touch()
+    gone = threading.Thread(target=shutil.rmtree, args=(checkout,))
+    gone.start()
+    assert not any(Undelivered(tmp_path).is_full() for _ in range(20))
+    gone.join()
 
 
 def test_an_id_of_a_machine_that_is_no_text_is_one_line(tmp_path: Path) -> None:

@@ -139,6 +139,12 @@ CANNOT_BE_JUDGED = {
 }
 
 
+def test_objects_in_folders_that_are_deeper_than_pythons_stack_are_looked_through(tmp_path: Path) -> None:
+    repository = made(tmp_path, "cd .git/objects; for _ in $(seq 1200); do mkdir a; cd a; done; : >end")
+    repository.write("new")
+    assert repository.checkout().commit("deep")
+
+
 @every_row("script", [*CANNOT_BE_JUDGED.values()])
 def test_nothing_is_published_where_it_cannot_be_judged_which_objects_git_would_read(
     tmp_path_factory, script: str

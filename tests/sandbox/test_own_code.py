@@ -25,6 +25,8 @@ from tests.sandbox.test_ordinary_work import LEVELS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ralph.machine.command_supervisor import Confinement
+
 PACKAGES = "lib/python3.11/site-packages"
 ALWAYS = (
     f"{PACKAGES}/ralph/__init__.py",
@@ -34,6 +36,11 @@ ALWAYS = (
     "pyvenv.cfg",
 )
 ONLY_WITH_MOUNTS = (f"{PACKAGES}/ralph/cli/main.py", f"{PACKAGES}/new.pth")
+
+
+def run_confined(confinement: Confinement, script: str, root: Path) -> None:
+    words = [*words_before(confinement), "/bin/sh", "-c", script]
+    subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=root, check=True, timeout=TEST_S)
 
 
 @pytest.fixture
@@ -65,8 +72,7 @@ def test_commands_do_not_change_the_ralph_that_runs(work: Path, level: str, is_i
         for name in (*ALWAYS, *ONLY_WITH_MOUNTS):
             confinement = box.confinement(str(root))
             command = f"cd {work}; echo evil > .venv/{name}; mv .venv other; mv other .venv; echo done > made"
-            words = [*words_before(confinement), "/bin/sh", "-c", command]
-            subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=root, check=True, timeout=TEST_S)
+            run_confined(confinement, command, root)
         protected.undo_changes()
     finally:
         box.close()
@@ -116,9 +122,7 @@ def test_commands_do_not_change_the_way_to_it(
     protected.look()
     try:
         confinement = box.confinement(str(root))
-        script = f"cd {work}; V=envs; {command}; echo done > made"
-        words = [*words_before(confinement), "/bin/sh", "-c", script]
-        subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=root, check=True, timeout=TEST_S)
+        run_confined(confinement, f"cd {work}; V=envs; {command}; echo done > made", root)
         protected.undo_changes()
     finally:
         box.close()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,11 @@ from tests.program.mcp.test_mcp_faults import FAULTY
 from tests.program.mcp.test_mcp_servers import config
 from tests.program.model_answers import DONE, bash
 from tests.program.namespaces import needs_namespaces
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.program.conftest import Ralph
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
@@ -30,17 +36,21 @@ def ticked_s(ralph) -> float:
     return max(ticks[-1] - ticks[0] for ticks in runs)
 
 
+def ends_within_six_seconds(ralph: Ralph, process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    process.wait(within_s(6))
+    assert process.communicate()[0] is not None
+    assert process.returncode == 143
+    assert processes_of(ralph) == {}
+
+
 @pytest.mark.parametrize("command", [("run",), ("loop", "--max-iterations", "1")], ids=lambda words: words[0])
 def test_a_stop_takes_six_seconds_at_most_whatever_a_command_ignores(ralph, serve, command) -> None:
     """Nobody reads standard output either, and it is full."""
     serve(bash(f"{STUBBORN} & yes | head -c 300000; wait"))
     process = ralph.start(*command, "go", "--output-format", "stream-json")
     wait_until((ralph.cwd / "started").exists)
-    process.send_signal(signal.SIGTERM)
-    process.wait(within_s(6))
-    assert process.communicate()[0] is not None
-    assert process.returncode == 143
-    assert processes_of(ralph) == {}
+    ends_within_six_seconds(ralph, process)
 
 
 def test_a_stop_takes_six_seconds_at_most_if_the_supervisor_of_commands_is_stopped(ralph, serve) -> None:
@@ -50,11 +60,7 @@ def test_a_stop_takes_six_seconds_at_most_if_the_supervisor_of_commands_is_stopp
     for pid, words in processes_of(ralph).items():
         if "supervisor" in words:  # its launcher has the same words
             os.kill(pid, signal.SIGSTOP)
-    process.send_signal(signal.SIGTERM)
-    process.wait(within_s(6))
-    assert process.communicate()[0] is not None
-    assert process.returncode == 143
-    assert processes_of(ralph) == {}
+    ends_within_six_seconds(ralph, process)
 
 
 @needs_namespaces
@@ -64,11 +70,7 @@ def test_a_stop_takes_six_seconds_at_most_whatever_servers_ignore(ralph, serve) 
     servers = {f"s{nth}": {"command": "python3", "args": ["-c", STUBBORN_SERVER]} for nth in range(2)}
     process = ralph.start("go", "--mcp-config", config(**servers))
     wait_until((ralph.cwd / "started").exists)
-    process.send_signal(signal.SIGTERM)
-    process.wait(within_s(6))
-    assert process.communicate()[0] is not None
-    assert process.returncode == 143
-    assert processes_of(ralph) == {}
+    ends_within_six_seconds(ralph, process)
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
