@@ -8,7 +8,6 @@ project's tests pass, and shows a summary of the events. A run has no special co
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from ralph.demo.stages import STAGES
 from ralph.demo.summary import Summary
 from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
 from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 from ralph.run.session import SessionOptions
@@ -100,7 +100,7 @@ def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
         if keeps is not None:
             say(f"\nKept: {room / keeps}")
         else:
-            shutil.rmtree(room, ignore_errors=True)
+            remove_tree_if_possible(room)
         for number in heard:
             signal.signal(number, before[number] or signal.SIG_DFL)
 

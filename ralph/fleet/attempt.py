@@ -8,7 +8,6 @@ import enum
 import fcntl
 import functools
 import os
-import shutil
 import signal
 import threading
 import time
@@ -31,6 +30,7 @@ from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.processes import reaped_children
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, SignalReceived
@@ -250,14 +250,14 @@ class Takeup:
             self._log.stop()
             self._worker.undelivered.remove_room(self.taken.set_name, self.taken.id)
             if not self._is_left:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                remove_tree_if_possible(self._folder)
         if self._refused is not None:
             raise self._worker.refusal(self._refused, Outcome.AUTH)
 
     # --- the steps
 
     def _end_as_planned(self, job: Job) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree_if_possible(self._folder)
         self._folder.mkdir(parents=True, mode=0o700)
         self._worker.undelivered.make_room(self.taken.set_name, self.taken.id)
         if self.taken.kept is not None:

@@ -31,6 +31,7 @@ from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_outside
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
 from ralph.places.nested_repositories import look_below
@@ -339,7 +340,7 @@ class Repositories:
             with _disk(), self._locked(mirror):
                 if not mirror.exists():
                     new = mirror.with_suffix(".new")
-                    shutil.rmtree(new, ignore_errors=True)
+                    remove_tree_if_possible(new)
                     make_git_directory(new, "\tbare = true\n")
                     new.rename(mirror)
         return WorkerGit(self._calls, repository, mirror)
@@ -513,7 +514,7 @@ class JobCheckout:
 
     def _make_own(self) -> None:
         with _disk():
-            shutil.rmtree(self._own, ignore_errors=True)
+            remove_tree_if_possible(self._own)
             self._own.mkdir(mode=0o700)
             make_git_directory(self._own, "\tbare = false\n\tfilemode = true\n", borrowed=self.objects)
             # It names the commits whose parents the mirror lacks, if the repository is a shallow clone.

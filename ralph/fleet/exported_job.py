@@ -25,6 +25,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.sessions.looking import look_at
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome
@@ -123,9 +124,7 @@ class ExportedJob:
                 problem = f"{self._folder / _KEPT} is damaged ({error}); remove {self._folder} to begin anew"
                 raise CannotError(problem, Outcome.IO_ERROR) from None
             return kept, self._repositories.reopen(job.repository, place, kept.commit)
-        import shutil  # noqa: PLC0415 - only for the first attempt
-
-        shutil.rmtree(place, ignore_errors=True)  # of an attempt that was killed before it could begin
+        remove_tree_if_possible(place)  # of an attempt that was killed before it could begin
         branch = branch_of(job)
         expected = self._repositories.branch_at(job.repository, branch)
         checkout = self._repositories.check_out(job.repository, job.ref, place, branch)

@@ -11,8 +11,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
-import stat
 from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -24,6 +22,7 @@ from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.machine.atomic_write import sync_directory
 from ralph.machine.opened_file import read_regular_file
+from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,9 +155,7 @@ class Undelivered:
         _sync(place)
         for path in place.iterdir():
             if path.name not in {BUNDLE, _STATE, _RECORD}:
-                with suppress(NotADirectoryError):
-                    shutil.rmtree(path)
-                path.unlink(missing_ok=True)
+                remove_tree(path)
 
     def work_at(self, place: Path) -> KeptWork | None:
         """The work that a takeup left in a folder. None if there is no bundle, but a whole checkout or nothing. Raises
@@ -193,7 +190,7 @@ class Undelivered:
 
     def remove(self, kept: Kept) -> None:
         """Removes what was delivered or discarded."""
-        shutil.rmtree(self.place_at(kept), ignore_errors=True)
+        remove_tree_if_possible(self.place_at(kept))
         self.remove_room(kept.set_name, kept.job)
 
 
@@ -212,11 +209,10 @@ def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
 def _size_below(folder: Path) -> int:
     """The bytes of the regular files below a folder. What cannot be read, or is just removed, counts as nothing."""
     size = 0
-    for above, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                status = os.lstat(os.path.join(above, name))  # noqa: PTH118 - it is fast
-                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    for entry in entries_below(str(folder)):
+        with suppress(OSError):
+            if entry.is_file(follow_symlinks=False):
+                size += entry.stat(follow_symlinks=False).st_size
     return size
 
 

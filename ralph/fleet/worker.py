@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import select
-import shutil
 import signal
 import socket
 import threading
@@ -43,6 +42,7 @@ from ralph.fleet.undelivered import BUNDLE, MOST_BYTES, Undelivered
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.machine.processes import stop_ignoring_ends
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.redaction import Redactor
@@ -851,7 +851,7 @@ def _remove_work(folder: Path) -> None:
     """Removes the folder of an executor that has ended, but for work that could not be kept elsewhere."""
     for path in folder.glob("*/*"):
         if not path.name.endswith(LEFT_SUFFIX):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree_if_possible(path)
     for path in (*folder.glob("*"), folder):
         with suppress(OSError):
             path.rmdir()

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from ralph.machine.terminal_text import readable_text
+from ralph.machine.output_capture import readable_text
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.redaction import MARK, Redactor
 

@@ -8,12 +8,12 @@ last ones.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.sessions.places import directory_name
 from ralph.sessions.store import SessionStore, make_private, written_at
 from ralph.values.outcome import Outcome
@@ -74,7 +74,7 @@ class LoopStore:
             earlier = self.place / f"{number:04d}"
             with suppress(OSError):
                 if earlier.stat().st_mtime < old_s:
-                    shutil.rmtree(earlier, ignore_errors=True)
+                    remove_tree_if_possible(earlier)
         return FileRecord(folder)
 
     def take_over(self) -> None:

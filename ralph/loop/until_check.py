@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.loop.record import new_file
 from ralph.loop.values import CheckResult
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
-from ralph.machine.output_capture import StreamRedaction
+from ralph.machine.output_capture import StreamRedaction, readable_text
 from ralph.machine.own_programs import own_program
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
@@ -22,7 +22,6 @@ from ralph.machine.running_command import (
     Ended,
     RunningCommand,
 )
-from ralph.machine.terminal_text import readable_text
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.shortage import ShortageError, shortage_of

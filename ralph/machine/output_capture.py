@@ -1,21 +1,33 @@
 """Keeps the beginning and the end of a command's output in memory, whatever the size of the output is. Long output is
 also written completely to a file. Credentials are redacted before output is stored, even if a credential arrives in
-two pieces.
+two pieces. `readable_text` makes output readable: it removes terminal control sequences, and replaces bytes that are not text.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ralph.machine.terminal_text import readable_text
 from ralph.values.tool_calls import os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.machine.spill_directory import SpillDirectory
+
+# ECMA-48: CSI sequences; strings (OSC, DCS, PM, APC, SOS) up to their terminator; other escapes.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+_OVERSTRIKES = re.compile(r"[^\n\x08]\x08")
+_CARRIAGE_RETURNS_AT_END = re.compile(r"\r+\n")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# The characters that `surrogateescape` makes of bytes that are not UTF-8.
+_UNDECODABLE = re.compile(r"[\udc80-\udcff]+")
 
 
 class StreamRedaction:
@@ -191,3 +203,23 @@ def _is_whole(character: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def readable_text(data: bytes) -> tuple[str, int]:
+    """The readable text of `data`, and the number of bytes that were not valid UTF-8. Consecutive invalid bytes
+    become one U+FFFD.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    text = _ESCAPES.sub("", text)
+    text = _CARRIAGE_RETURNS_AT_END.sub("\n", text)
+    if "\r" in text:
+        text = "\n".join(_last_state(line) for line in text.split("\n"))
+    text = _OVERSTRIKES.sub("", text)
+    text = _CONTROLS.sub("", text)
+    invalid = sum(len(run) for run in _UNDECODABLE.findall(text))
+    return (_UNDECODABLE.sub("\ufffd", text) if invalid else text), invalid
+
+
+def _last_state(line: str) -> str:
+    """The visible text of a line after all its carriage returns. Progress bars use them to overwrite a line."""
+    return next((state for state in reversed(line.split("\r")) if state.strip()), "")

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.machine.trees import remove_tree_if_possible
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from threading import Thread
@@ -58,9 +60,7 @@ class OwnDirectory:
 
     def remove(self) -> None:
         """Removes the directory and its content, as far as that is possible."""
-        import shutil  # noqa: PLC0415 - only a run with such a directory needs it
-
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree_if_possible(self.path)
         os.close(self._lock)
         if self._removing is not None:
             self._removing.join(_REMOVE_WITHIN_S)
@@ -95,8 +95,6 @@ def remove_left_over(place: str, prefix: str) -> None:
     """Removes directories in `place` that belong to the user, have a name that begins with `prefix`, and are not
     locked.
     """
-    import shutil  # noqa: PLC0415 - only a run with such a directory needs it
-
     with suppress(OSError), os.scandir(place) as listing:
         names = [entry.name for entry in listing if entry.name.startswith(prefix)]
         for name in names:
@@ -105,7 +103,7 @@ def remove_left_over(place: str, prefix: str) -> None:
                 lock = _locked(path)
                 try:
                     if os.fstat(lock).st_uid == os.geteuid():
-                        shutil.rmtree(path, ignore_errors=True)
+                        remove_tree_if_possible(path)
                 finally:
                     os.close(lock)
 

@@ -152,11 +152,18 @@ def _files_bytes(pids: Sequence[int], since_s: float) -> int:
 def _add_new(top: str, since_s: float, found: dict[tuple[int, int], int], most: int) -> None:
     """Adds to `found` each file beneath `top` that belongs to the user and was made or changed since `since_s`."""
     user = os.geteuid()
-    for directory, _, names in os.walk(top):
-        looked_at = names[:most]
-        most -= len(looked_at)
-        for name in looked_at:
-            _add(f"{directory}/{name}", found, since_s, user)
+    pending = [top]
+    for directory in pending:
+        try:
+            entries = list(os.scandir(directory))[:most]
+        except OSError:  # gone meanwhile, or not for this user
+            continue
+        most -= len(entries)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+            else:
+                _add(entry.path, found, since_s, user)
 
 
 def _add(path: str, found: dict[tuple[int, int], int], since_s: float = 0, user: int | None = None) -> None:

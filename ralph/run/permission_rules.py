@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.trees import entries_below
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
 from ralph.settings.merge import SettingsError
 from ralph.values.permission_mode import PermissionMode
@@ -273,9 +275,5 @@ class LocalDisk:
         return os.path.realpath(path)
 
     def paths_below(self, directory: str) -> list[str] | None:
-        found: list[str] = []
-        for above, directories, files in os.walk(directory):
-            found += [os.path.join(above, name) for name in (*directories, *files)]  # noqa: PTH118 - strings throughout
-            if len(found) > _MOST_PATHS:
-                return None
-        return found
+        found = [entry.path for entry in islice(entries_below(directory), _MOST_PATHS + 1)]
+        return found if len(found) <= _MOST_PATHS else None

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.machine import restriction
+from ralph.machine.trees import remove_tree_if_possible
 from ralph.places.gather import PACKAGE, python_prefixes
 from ralph.places.places import places_of
 from ralph.sandbox import probe
@@ -132,7 +132,7 @@ class SelfTest:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.directory = Path(os.path.realpath(tempfile.mkdtemp(prefix="ralph-probe-", dir=_PARENT)))
-            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            stack.callback(remove_tree_if_possible, self.directory)
             self._make_files()
             self._make_sockets(stack)
             self._start_victim(stack)

@@ -1,5 +1,5 @@
 # os instead of pathlib: this runs after each command, and names entries of open directories.
-# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH118, PTH119, PTH120, PTH208
+# ruff: noqa: PTH101, PTH103, PTH104, PTH119, PTH120, PTH208
 """Undoes changes that commands made to protected files. Changed files are restored, and new files are moved into a
 directory of ralph. Symbolic links are never followed.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possible
 from ralph.sandbox.protected_changes import UNSEEN, Undone
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _KEPT = 100
 """The maximum number of directories with files that commands wrote. The oldest ones are removed."""
 _KEPT_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
+_DEEPEST_COPIED = 100
+"""Levels of directories. `shutil.move` needs Python's stack for each."""
 
 
 class Undoing:
@@ -75,7 +78,7 @@ class Undoing:
                 _move(source, target)
         except OSError:
             if not _is_replaced(change):
-                _remove(source)
+                remove_tree(source)
             return ""
         return target
 
@@ -118,7 +121,7 @@ class Undoing:
                 if change.after is None:
                     raise
                 # No file is safer than the command's, and on a full file system its place may be enough.
-                _remove(f"/proc/self/fd/{directory}/{name}")
+                remove_tree(f"/proc/self/fd/{directory}/{name}")
                 replace_at(directory, name, old.content, None, new_mode=old.mode)
         return ""
 
@@ -188,12 +191,14 @@ def _open_up(source: str) -> None:
 
 
 def _check_size(source: str) -> None:
-    """Raises OSError if a file or a directory is too large to be copied to another file system."""
+    """Raises OSError if a file or a directory is too large or too deep to be copied to another file system."""
     _open_up(source)
-    sizes = [os.lstat(source).st_size]
-    for directory, _, names in os.walk(source):
-        sizes += [os.lstat(os.path.join(directory, name)).st_size for name in names]
-    if sum(sizes) > _MOST_COPIED_BYTES:
+    size = os.lstat(source).st_size
+    for entry in entries_below(source):
+        size += entry.stat(follow_symlinks=False).st_size
+        if size > _MOST_COPIED_BYTES or entry.path.count("/") > source.count("/") + _DEEPEST_COPIED:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    if size > _MOST_COPIED_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
@@ -204,12 +209,4 @@ def _prune(kept_in: str) -> None:
     with suppress(OSError):
         kept = sorted(filter(_KEPT_NAME.fullmatch, os.listdir(kept_in)))
         for name in kept[:-_KEPT]:
-            shutil.rmtree(f"{kept_in}/{name}", ignore_errors=True)
-
-
-def _remove(source: str) -> None:
-    """Removes a file or a directory with everything in it. Raises OSError."""
-    if stat.S_ISDIR(os.lstat(source).st_mode):
-        shutil.rmtree(source)
-    else:
-        os.unlink(source)
+            remove_tree_if_possible(f"{kept_in}/{name}")

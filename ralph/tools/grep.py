@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ralph.machine.terminal_text import readable_text
+from ralph.machine.output_capture import readable_text
 from ralph.tools.found_list import MOST_ENTRIES, FoundList
 from ralph.tools.search.file_search import LineQuery, place_at, search_end_s, search_lines
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob

@@ -11,6 +11,7 @@ import pytest
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.loop.directory.preflight import check_checkout
+from ralph.machine.trees import remove_tree
 from ralph.places.git_places import git_places
 from ralph.values.outcome import Outcome
 from tests.git.repositories import Repository, cloned, committed
@@ -141,8 +142,11 @@ CANNOT_BE_JUDGED = {
 
 def test_objects_in_folders_that_are_deeper_than_pythons_stack_are_looked_through(tmp_path: Path) -> None:
     repository = made(tmp_path, "cd .git/objects; for _ in $(seq 1200); do mkdir a; cd a; done; : >end")
-    repository.write("new")
-    assert repository.checkout().commit("deep")
+    try:
+        repository.write("new")
+        assert repository.checkout().commit("deep")
+    finally:
+        remove_tree(repository.top / ".git" / "objects" / "a")
 
 
 @every_row("script", [*CANNOT_BE_JUDGED.values()])

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.output_capture import OutputCapture, StreamRedaction, readable_text
 from ralph.machine.spill_directory import SpillDirectory
-from ralph.machine.terminal_text import readable_text
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ralph.machine.output_capture import readable_text
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
-from ralph.machine.terminal_text import readable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine.trees import remove_tree
 from ralph.mock_api import Turn
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -146,6 +147,23 @@ def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph,
     assert not (tmp_path / "outside").exists()
     denied = [one["tool_input"]["command"] for one in json.loads(ran.stdout)["permission_denials"]]
     assert denied == (tries[1:] if LEVEL.name == "landlock" else tries[1:3])
+    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
+
+
+@needs_landlock
+@pytest.mark.parametrize("place", [".", "$TMPDIR"])
+def test_directories_that_are_deeper_than_pythons_stack_cost_nothing_and_none_is_left_exits_0(
+    ralph, serve, place
+) -> None:
+    made = f"cd {place} && for _ in $(seq 1500); do mkdir d && cd d || exit; done && mkdir .claude && touch .mcp.json"
+    server = serve(bash(made), bash("echo next"), DONE)
+    try:
+        ran = ralph("go")
+        left = [path.name for path in ralph.cwd.iterdir()]
+    finally:
+        remove_tree(ralph.cwd)
+    assert (ran.code, results(server, 2)[0]) == (0, ("next", False)), ran.stderr
+    assert left == (["d"] if place == "." else [])
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
 

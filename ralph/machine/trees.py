@@ -1,0 +1,96 @@
+"""Directories with everything in them, at any depth. Commands can make them deeper than Python's stack and than the
+longest path, which the functions of the standard library do not survive.
+"""
+
+# os instead of pathlib: it names entries of open directories.
+# ruff: noqa: PTH101, PTH106, PTH108
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ralph.machine.repository import HELD_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def entries_below(top: str) -> Iterator[os.DirEntry[str]]:
+    """Yields all that is below a directory. Follows no links. Leaves out what cannot be listed."""
+    pending = [top]
+    while pending:
+        with suppress(OSError), os.scandir(pending.pop()) as listing:
+            entries = list(listing)
+            pending += [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+            yield from entries
+
+
+def remove_tree(top: str | os.PathLike[str]) -> None:
+    """Removes a directory with everything in it, whatever the modes of its directories are, or a file. Follows no links.
+    Removes as much as possible, then raises the first OSError.
+    """
+    if not stat.S_ISDIR(os.lstat(top).st_mode):
+        return os.unlink(top)
+    errors: list[OSError] = []
+    with _opened_up(os.fspath(top), None) as directory:
+        pending = _emptied(directory, directory, errors)
+        while pending:
+            name = pending.pop()
+            try:
+                with _opened_up(name, directory) as below:
+                    pending += _emptied(below, directory, errors)
+                os.rmdir(name, dir_fd=directory)
+            except OSError as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
+    return os.rmdir(top)
+
+
+def remove_tree_if_possible(top: str | os.PathLike[str]) -> None:
+    """Like `remove_tree`, but what cannot be removed stays."""
+    with suppress(OSError):
+        remove_tree(top)
+
+
+def _emptied(directory: int, top: int, errors: list[OSError]) -> list[str]:
+    """Removes the files in an open directory, and moves its directories to another one. Returns their new names there.
+    So each of them is near, and needs neither a stack nor a long path.
+    """
+    moved: list[str] = []
+    for name in os.listdir(directory):
+        try:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
+                os.unlink(name, dir_fd=directory)
+                continue
+            with _opened_up(name, directory):  # a directory that may not be changed cannot be moved
+                new = os.urandom(8).hex()
+                os.rename(name, new, src_dir_fd=directory, dst_dir_fd=top)
+            moved.append(new)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            errors.append(error)
+    return moved
+
+
+@contextmanager
+def _opened_up(name: str, directory: int | None) -> Iterator[int]:
+    """Opens a directory, after its owner has got the right to list and to change it. Raises OSError."""
+    held = os.open(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    try:
+        mode = stat.S_IMODE(os.fstat(held).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(f"/proc/self/fd/{held}", mode | stat.S_IRWXU)
+    finally:
+        os.close(held)
+    listed = os.open(name, _LISTED, dir_fd=directory)
+    try:
+        yield listed
+    finally:
+        os.close(listed)

@@ -1,0 +1,86 @@
+"""A directory with everything in it is removed and looked through, however deep a command has made it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.trees import entries_below, remove_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def deep(top: Path, levels: int, name: str = "d") -> None:
+    """Makes directories that are in each other, with a file in the last one."""
+    top.mkdir(exist_ok=True)
+    made = f"cd '{top}' && for _ in $(seq {levels}); do mkdir {name} && cd {name} || exit; done && : > end"
+    subprocess.run(["/bin/bash", "-c", made], check=True)
+
+
+@pytest.mark.parametrize(("levels", "name"), [(3, "d"), (1_500, "d"), (60, "d" * 200)])
+def test_a_directory_of_any_depth_is_removed(tmp_path: Path, levels: int, name: str) -> None:
+    """The last one has a longer path than the kernel takes."""
+    top = tmp_path / "top"
+    deep(top, levels, name)
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_what_is_below_a_deep_directory_is_found(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    deep(top, 1_500)
+    try:
+        below = [entry.name for entry in entries_below(str(top))]
+    finally:
+        remove_tree(top)
+    assert below == ["d"] * 1_500 + ["end"]
+
+
+@pytest.mark.ordinary_user
+@pytest.mark.parametrize("mode", [0o000, 0o500, 0o300])
+def test_a_directory_that_its_owner_may_not_change_is_removed(tmp_path: Path, mode: int) -> None:
+    closed = tmp_path / "top" / "closed"
+    (closed / "sub").mkdir(parents=True)
+    (closed / "file").touch()
+    for path in (closed / "sub", closed):
+        path.chmod(mode)
+    remove_tree(tmp_path / "top")
+    assert not (tmp_path / "top").exists()
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o500)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(kept)
+    remove_tree(top)
+    assert not top.exists()
+    assert kept.stat().st_mode & 0o777 == 0o500
+    (tmp_path / "link").symlink_to(kept)
+    remove_tree(tmp_path / "link")
+    assert kept.is_dir()
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "top" / "sub").mkdir(parents=True)
+    for name in ("a", "b", "sub/c"):
+        (tmp_path / "top" / name).touch()
+    unlink = os.unlink
+
+    def unlink_all_but_a(path: str, **given: int) -> None:
+        if path == "a":
+            raise PermissionError(1, "not this one", path)
+        unlink(path, **given)
+
+    monkeypatch.setattr(os, "unlink", unlink_all_but_a)
+    with pytest.raises(PermissionError, match="not this one"):
+        remove_tree(tmp_path / "top")
+    assert [path.name for path in (tmp_path / "top").iterdir()] == ["a"]
