@@ -40,6 +40,7 @@ _WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 # git-clone(1): an address with a scheme, or HOST:PATH.
 _SSH = re.compile(r"(?:git\+)?ssh(?:\+git)?://|(?!\w[\w+.-]*://|\w+::)", re.IGNORECASE)
 _SSH_COMMAND = "core.sshcommand"
+_OPEN_PROGRAM = "commands may write what {} leads to: keep it where they may not"
 # The suffixes that git tries on the path of a repository, in git's order (`enter_repo` in git's path.c).
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
 # Settings in force in a remote on this machine. They override the remote's own settings.
@@ -68,6 +69,9 @@ def reach(
     service = "receive-pack" if command[0] == "push" else "upload-pack"
     path = local_path(url)
     started = f"git-{service}"
+    for program in replaceable_programs(git.agents_places):
+        if os.path.basename(program).startswith("git-remote-"):  # noqa: PTH119 - strings throughout
+            raise CheckoutError(_OPEN_PROGRAM.format(program))
     if path is not None:
         options = " ".join(
             map(quote, _for_theirs(asking, path, given, refuses_checked_out=refuses_checked_out))
@@ -91,12 +95,12 @@ def _refuse_unsafe_ssh(git: Git) -> None:
     homes = home_directories(environment)
     for program in replaceable_programs(git.agents_places):
         if os.path.basename(program) == "ssh":  # noqa: PTH119 - strings throughout
-            raise CheckoutError(f"commands may write what {program} leads to: keep it where they may not")
+            raise CheckoutError(_OPEN_PROGRAM.format(program))
     advice = "keep it where commands may not write, or let ssh do without it (GIT_SSH_COMMAND='ssh -F none')"
-    for file, _ in ssh_files_of_agents(commands, git.agents_places.roots, homes):
+    for file, _ in ssh_files_of_agents(commands, git.agents_places.roots, homes, environment):
         raise CheckoutError(f"commands may write {file}, where ssh finds what to run: {advice}")
-    for file in ssh_files(commands, homes):
-        for value in used_by_ssh(file):
+    for file in ssh_files(commands, homes, environment):
+        for value in used_by_ssh(file, homes, environment):
             if git.names_writable(value):
                 raise CheckoutError(f"{file} makes ssh use what commands may write ({value}): {advice}")
 

@@ -248,7 +248,7 @@ def _named_by_ssh(
 ) -> Iterator[str]:
     """Yields what leads to ssh's configuration, and its files, where commands may write: for plain ssh, and as git starts it."""
     for commands in ((), (environment.get("GIT_SSH_COMMAND", ""),)):
-        for _, parts in ssh_files_of_agents(commands, writable, homes):
+        for _, parts in ssh_files_of_agents(commands, writable, homes, environment):
             yield from (one for one in parts if not any(is_within(place, one) for place in writable))
 
 

@@ -6,21 +6,23 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from glob import iglob
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from ralph.machine.own_process import way_to
 from ralph.machine.repository import beginning_of, is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _SYSTEM = "/etc/ssh"
 _OPTION = re.compile(r"(?:^|\s)-F\s*[\"']?([^\s\"']+)")
 _LINE = re.compile(r"^[ \t]*(\w+)(?:[ \t]*=[ \t]*|[ \t]+)(.+)$", re.MULTILINE)
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 _PATTERN = re.compile(r"[*?\[]")
+_TOKEN = re.compile(r"%(.)|\$\{(\w+)\}")
 # Programs, libraries, and files that say which hosts are believed.
 _USES = frozenset(
     """
@@ -31,37 +33,45 @@ _USES = frozenset(
 _MOST_FILES = 1_000
 
 
-def ssh_files(commands: Iterable[str], homes: Sequence[str]) -> tuple[str, ...]:
+def ssh_files(commands: Iterable[str], homes: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
     """The files that ssh reads if it is started by one of `commands`, and the directories in which patterns look for some.
-    Neither need exist. A file after `-F` stands for the usual ones. None of the commands stands for plain `ssh`.
+    Neither need exist. A file after `-F` stands for the usual ones. None of the commands stands for plain `ssh`. `variables` are
+    those of the environment.
     """
     named = [found[1] for command in commands for found in _OPTION.finditer(command)]
     usual = [*(f"{home}/.ssh/config" for home in homes), f"{_SYSTEM}/ssh_config"]
-    pending = [(_absolute(file, "/", homes), True) for file in named or usual if file != "none"]
+    pending = [
+        (_absolute(file, "/", next(iter(homes), "")), True) for file in named or usual if file != "none"
+    ]
     known = {file for file, _ in pending}
     for file, is_file in pending:
-        # Relative paths are relative to the directory of the user's or of the system's configuration.
-        directory = _SYSTEM if is_within(file, _SYSTEM) else f"{next(iter(homes), '')}/.ssh"
-        for name, value in _settings(file) if is_file and len(known) < _MOST_FILES else ():
-            for quoted, word in _WORD.findall(value) if name == "include" else ():
-                path = _absolute(quoted or word, directory, homes)
-                pattern = _PATTERN.search(path)
-                found = [(path, True)]
-                if pattern:
-                    found = [(os.path.dirname(path[: pattern.start() + 1]), False)]
-                    found += [(one, True) for one in islice(iglob(path), _MOST_FILES)]
-                pending += (one for one in found if one[0] not in known)
-                known.update(one for one, _ in found)
+        included = (
+            quoted or word
+            for name, value in (_settings(file) if is_file and len(known) < _MOST_FILES else ())
+            for quoted, word in (_WORD.findall(value) if name == "include" else ())
+        )
+        for one, home in product(included, homes):
+            # Relative paths are relative to the directory of the user's or of the system's configuration.
+            directory = _SYSTEM if is_within(file, _SYSTEM) else f"{home}/.ssh"
+            path = _absolute(_with_values(one, home, variables, "*"), directory, home)
+            pattern = _PATTERN.search(path)
+            found = [(path, True)]
+            if pattern:
+                found = [(os.path.dirname(path[: pattern.start() + 1]), False)]
+                found += [(match, True) for match in islice(iglob(path), _MOST_FILES)]
+            pending += (new for new in found if new[0] not in known)
+            known.update(new for new, _ in found)
     return tuple(file for file, _ in pending)
 
 
-def used_by_ssh(file: str) -> Iterator[str]:
+def used_by_ssh(file: str, homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
     """Yields the values of a configuration file that name programs, libraries or hosts to believe."""
-    return (value for name, value in _settings(file) if name in _USES)
+    for name, value in _settings(file):
+        yield from (_with_values(value, home, variables) for home in homes if name in _USES)
 
 
 def ssh_files_of_agents(
-    commands: Iterable[str], places: Sequence[str], homes: Sequence[str]
+    commands: Iterable[str], places: Sequence[str], homes: Sequence[str], variables: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields those of `ssh_files` to which the way leads through places that commands may write, each with the parts of the way
     there: links, a file or a directory. `~/.ssh` in such a place is closed to commands all the same, unless it is or has such a
@@ -80,7 +90,7 @@ def ssh_files_of_agents(
             for one in places
         )
 
-    for file in ssh_files(commands, homes):
+    for file in ssh_files(commands, homes, variables):
         links, last, is_open = [], "/", False
         try:
             for place, is_link, _ in way_to(file):
@@ -97,7 +107,27 @@ def _settings(file: str) -> Iterator[tuple[str, str]]:
     return ((name.lower(), value) for name, value in _LINE.findall(text))
 
 
-def _absolute(path: str, directory: str, homes: Sequence[str]) -> str:
-    if path.startswith(("~/", "%d/")):
-        path = f"{next(iter(homes), '')}/{path[2:].lstrip('/')}"
+def _with_values(text: str, home: str, variables: Mapping[str, str], unknown: str | None = None) -> str:
+    """A text in which tokens and variables have their values (ssh_config(5)). One that depends on the host becomes `unknown`, or
+    stays as it is.
+    """
+    user = {"%": "%", "d": home, "u": _login_name(), "i": str(os.getuid())}
+
+    def value(found: re.Match[str]) -> str:
+        known = variables.get(found[2]) if found[2] else user.get(found[1])
+        return known if known is not None else unknown or found[0]
+
+    return _TOKEN.sub(value, text)
+
+
+def _login_name() -> str:
+    import pwd  # noqa: PLC0415 - few configurations of ssh have tokens
+
+    with suppress(KeyError):  # a container's user need not be known to the system
+        return pwd.getpwuid(os.getuid()).pw_name
+    return ""
+
+
+def _absolute(path: str, directory: str, home: str) -> str:
+    path = f"{home}{path[1:]}" if path.startswith("~/") else path
     return os.path.join(directory, os.path.expanduser(path) if path.startswith("~") else path)

@@ -34,6 +34,14 @@ OPEN = {
         "mkdir -p .ssh/d; echo INCLUDE d/* >.ssh/config; echo Include $HOME/dotfiles/c >.ssh/d/a",
         "",
     ),
+    "a file by a variable": ("mkdir .ssh; echo 'Include ${HOME}/dotfiles/c' >.ssh/config", ""),
+    "a file by the home": ("mkdir .ssh; echo 'Include %d/./dotfiles/c' >.ssh/config", ""),
+    "a file by the user": (
+        "mkdir .ssh; ln -s ../dotfiles .ssh/$(id -un); echo 'Include %u/c' >.ssh/config",
+        "",
+    ),
+    "a file by the host": ("mkdir .ssh dotfiles/d; echo 'Include ~/dotfiles/d/%h' >.ssh/config", ""),
+    "a program by the home": ("mkdir .ssh; echo 'Match exec %d/dotfiles/p' >.ssh/config", ""),
     "a program": ("mkdir .ssh; echo '  proxycommand sh -c \"exec ~/dotfiles/p %h\"' >.ssh/config", ""),
     "a condition": ("mkdir .ssh; echo Match exec=$HOME/dotfiles/p >.ssh/config", ""),
     "a library": ("mkdir .ssh; echo PKCS11Provider=$HOME/dotfiles/l >.ssh/config", ""),
@@ -46,6 +54,7 @@ OPEN = {
 CLOSED = {
     "nothing": ("true", ""),
     "a link elsewhere": ("mkdir .ssh other; echo >other/c; ln -s ../other/c .ssh/config", ""),
+    "a file of each host elsewhere": ("mkdir .ssh; echo 'Include ~/.ssh/%h' >.ssh/config", ""),
     "an included file elsewhere": ("mkdir .ssh other; echo Include ~/other/* >.ssh/config", ""),
     "a key of the work": ("mkdir .ssh; echo IdentityFile ~/dotfiles/key >.ssh/config", ""),
     "a remark": ("mkdir .ssh; echo '# ProxyCommand ~/dotfiles/p' >.ssh/config", ""),
@@ -130,13 +139,30 @@ WRITTEN = {
     "an included file": "c",
     "an included pattern": "d/new.conf",
     "a file that an included one includes": "c",
+    "a file by a variable": "c",
+    "a file by the user": "c",
+    "a file by the host": "d/new",
     "another configuration": "c",
 }
 
 
-def test_no_ssh_starts_by_a_link_to_what_commands_may_write(tmp_path: Path) -> None:
-    repository, marks = made(tmp_path, "mv ../bin/ssh dotfiles; ln -s $PWD/dotfiles/ssh ../bin/ssh", "")
-    with pytest.raises(CheckoutError, match=r"what .*/bin/ssh leads to"):
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("ssh", "ssh://git@host.invalid/x.git"),
+        ("git-remote-zz", "zz::x"),
+        ("git-remote-zz", "zz://x"),
+        ("git-remote-zz", "../remote.git"),  # with remote.origin.vcs
+    ],
+)
+def test_no_ssh_and_no_helper_starts_by_a_link_to_what_commands_may_write(
+    tmp_path: Path, name: str, url: str
+) -> None:
+    script = f"mv ../bin/ssh dotfiles/{name}; ln -s $PWD/dotfiles/{name} ../bin/{name}"
+    repository, marks = made(tmp_path, script, "")
+    repository.git("remote", "set-url", "origin", url)
+    repository.git("config", "--global", "remote.origin.vcs", "zz")
+    with pytest.raises(CheckoutError, match=rf"what .*/bin/{name} leads to"):
         attempts(repository, (str(tmp_path / "home/dotfiles"),))
     assert not [*marks.iterdir()]
 
