@@ -129,13 +129,13 @@ def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, .
     except SettingsError as error:  # each job will say what is wrong
         settings = error.so_far
     written = () if settings is None else settings.sandbox.written(environment)
-    roots = search_outside(environment, (folder, *written)).roots
-    found = named_in(roots, (), environment)
+    search = search_outside(environment, (folder, *written))
+    found = named_in(search.roots, (), environment, search)
     for file in (*found.configuration, *filter(os.path.exists, found.programs)):
         raise CannotError(
             f"{file} belongs to your own git configuration, and commands of jobs may write it; keep it elsewhere"
         )
-    return roots
+    return search.roots
 
 
 class GitCalls:

@@ -71,6 +71,12 @@ class ProgramSearch(Struct, frozen=True):
             return "more links lead to it than the system follows"
         return self._why_named_again(path)
 
+    def may_be_changed(self, path: str) -> bool:
+        """Whether commands may change what is at the absolute path `path`, and not only a link on the way there: it lies in one of
+        the roots, or has a second name that may.
+        """
+        return is_within_any(path, self.roots) or self._why_named_again(path) is not None
+
     def _why_named_again(self, path: str) -> str | None:
         """As `why_open`, for a file with several names (hard links), of which one may be where commands may write."""
         status = _status(path)

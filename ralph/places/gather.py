@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import sys
 from contextlib import suppress
@@ -52,6 +53,7 @@ from ralph.values.credentials import SANDBOX_HIDE, callers_places
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.places.named_by_git import NamedByGit
     from ralph.places.places import GuardedPlaces
     from ralph.places.table import Bases
@@ -68,8 +70,11 @@ _GIT_FILES = (
     "{config}/git/config",
     "$GIT_CONFIG_GLOBAL",
     "$GIT_CONFIG_SYSTEM",
+    "/etc/gitconfig",
+    "{beside git}/etc/gitconfig",
 )
 _KEY = "GIT_CONFIG_KEY_"
+_PARAMETER = re.compile(rf"(?:{INCLUDES.pattern})=(?P<file>.*)", re.DOTALL | re.IGNORECASE)
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 _MAGIC = re.compile(r"[*?[]")
@@ -99,7 +104,8 @@ def gather_places(
     """
     homes, given = home_directories(environment), tuple(given)
     git = git_places(roots, environment, os.getuid())
-    writable = search_outside(environment, (*roots, *given, *git.granted, *git.parts)).roots
+    search = search_outside(environment, (*roots, *given, *git.granted, *git.parts))
+    writable = search.roots
     outside = LinkResolver(writable).outside
     known = {"~": homes, **xdg_bases(homes, environment)}
     own = (path for template in _OWN_FILES for path in expanded(template, known))
@@ -119,7 +125,7 @@ def gather_places(
         "own code": own_code(writable),
         "own start": tuple(_ways(_own_start(environment, writable), writable)),
         "git": git.claimed,
-        "named by git": named_in(roots, git.claimed, environment, writable).configuration,
+        "named by git": named_in(roots, git.claimed, environment, search).configuration,
         "named by ssh": tuple(_named_by_ssh(writable, homes, environment)),
         "checkout": tuple(checkouts(roots, git)),
         "path": tuple(program_directories(environment, outside)),
@@ -214,20 +220,26 @@ def named_in(
     roots: Sequence[str],
     git_directories: Sequence[str],
     environment: Mapping[str, str],
-    also: Iterable[str] = (),
+    search: ProgramSearch,
 ) -> NamedByGit:
-    """The files in the roots, and in the other places `also` that commands may write, that the git directories, those in them,
-    and the user's own configuration name.
+    """The files that the git directories, those in them, and the user's own configuration name, as far as commands may change
+    them. `search` knows where.
     """
     homes = home_directories(environment)
     directories = GuardedFiles(COMPARED, roots, git_directories).git_directories
     files = (*_git_files(homes, environment, *roots[:1]), *_included_by(environment))
-    return work_named_by_git(roots, directories, files, next(iter(homes), "/"), also)
+    return work_named_by_git(roots, directories, files, next(iter(homes), "/"), search)
 
 
 def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: str = "/") -> list[str]:
     """The user's own configuration files of git. A relative path of a variable is relative to `directory`."""
-    known = {"~": homes, **xdg_bases(homes, environment)}
+    # Its own file of the system lies beside the directory of its programs, but for /usr.
+    beside = [
+        os.path.dirname(one)
+        for one in absolute_entries(environment.get("PATH", os.defpath))
+        if os.path.lexists(f"{one}/git")
+    ]
+    known = {"~": homes, **xdg_bases(homes, environment), "beside git": beside}
     variables = {
         name[1:]: os.path.join(directory, value)
         for name in _GIT_FILES
@@ -241,6 +253,11 @@ def _included_by(environment: Mapping[str, str]) -> Iterator[str]:
     for name, key in environment.items():
         if name.startswith(_KEY) and INCLUDES.fullmatch(key.lower()):
             yield environment.get(f"GIT_CONFIG_VALUE_{name.removeprefix(_KEY)}", "")
+    # What `git -c` and `git --config-env` pass on: 'name=value' or 'name'='value'.
+    with suppress(ValueError):  # git does not begin with it
+        for word in shlex.split(environment.get("GIT_CONFIG_PARAMETERS", "")):
+            if found := _PARAMETER.fullmatch(word):
+                yield found["file"]
 
 
 def _named_by_ssh(
@@ -257,7 +274,8 @@ def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[st
     run began, in seconds of the epoch. Empty if there are none.
     """
     claimed = git_places(roots, environment, os.getuid()).claimed
-    return about_programs(changed_programs(named_in(roots, claimed, environment).programs, since_s), roots)
+    named = named_in(roots, claimed, environment, search_outside(environment, roots))
+    return about_programs(changed_programs(named.programs, since_s), roots)
 
 
 def why_protected(path: str, directories: Iterable[str | Path], environment: Mapping[str, str]) -> str | None:
@@ -324,10 +342,15 @@ def _own_start(environment: Mapping[str, str], writable: Sequence[str]) -> Itera
     if _is_work(writable):
         return
     yield from (f"{PACKAGE}/{name}" for name in ("__init__.py", "__main__.py"))
-    on_path = (f"{one}/ralph" for one in absolute_entries(environment.get("PATH", os.defpath)))
-    scripts = (sys.argv[0], next((one for one in on_path if os.access(one, os.X_OK)), ""))
+    on_path = [f"{one}/ralph" for one in absolute_entries(environment.get("PATH", os.defpath))]
+    first = next((one for one in on_path if os.access(one, os.X_OK)), "")
     prefix = os.path.realpath(sys.prefix)
-    yield from (one for one in scripts if one.startswith("/") and is_within(os.path.realpath(one), prefix))
+    for script in (sys.argv[0], first):
+        if script.startswith("/") and is_within(os.path.realpath(script), prefix):
+            yield script
+            if script == first:  # a new one before it would start in its place
+                before = on_path[: on_path.index(first)]
+                yield from (one for one in before if is_within_any(os.path.realpath(one), writable))
     if sys.prefix != sys.base_prefix:
         yield sys.executable
         yield from (f"{sys.prefix}/{name}" for name in _FIRST)

@@ -21,6 +21,8 @@ from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_prog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from ralph.machine.own_programs import ProgramSearch
+
 INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 _HOOKS = "core.hookspath"
 # git-config(1): the settings whose values are directories or files that git reads.
@@ -43,7 +45,7 @@ _PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
 
 
 class NamedByGit(Struct, frozen=True):
-    """Absolute paths where commands may write. Files need not exist."""
+    """Absolute paths of what commands may change. Files need not exist."""
 
     configuration: tuple[str, ...] = ()
     """The files with settings or attributes, and the links on the way to them."""
@@ -56,14 +58,14 @@ def work_named_by_git(
     git_directories: Sequence[str],
     user_files: Iterable[str],
     home: str,
-    also: Iterable[str] = (),
+    search: ProgramSearch,
 ) -> NamedByGit:
     """Reads the configuration of the git directories, and the user's own. No path of these contains symbolic links. `home`
-    is what `~` stands for. `also` are the other places that commands may write.
+    is what `~` stands for. `search` knows where commands may write besides.
     """
     directories, roots = tuple(git_directories), tuple(roots)
     user_files = tuple(_path(file, next(iter(roots), "/"), home) for file in user_files)
-    writable = (*roots, *directories, *also)
+    writable = (*roots, *directories, *search.roots)
     own = [(f"{directory}/config", f"{directory}/config.worktree") for directory in directories]
     configuration = {
         place: None for file in chain(*own) for place in links_and_file(file) if place != file
@@ -82,7 +84,7 @@ def work_named_by_git(
                 words = [value] if name == _HOOKS else [*paths_in(value, home)]
                 programs |= dict.fromkeys(_path(word, tree, home) for tree in of_files for word in words)
     return NamedByGit(
-        tuple(one for one in configuration if is_within_any(one, writable)),
+        tuple(one for one in configuration if is_within_any(one, directories) or search.may_be_changed(one)),
         tuple(one for one in programs if leads_into(one, writable)),
     )
 

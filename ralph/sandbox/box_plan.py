@@ -109,8 +109,6 @@ class BoxPlan(Struct, frozen=True):
     """Directories and files that appear empty to commands with namespaces. They need not exist."""
     read_only: tuple[str, ...] = ()
     """Paths in writable places, besides names and entries of git directories, that namespaces mount read-only."""
-    compared: tuple[str, ...] = ()
-    """Such paths that are compared after a command."""
     copies: tuple[tuple[str, str], ...] = ()
     """Copies of configuration files without credentials, each with the file over which namespaces mount it."""
     temporary: str = ""

@@ -21,7 +21,7 @@ from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
-from ralph.machine.own_programs import TEMPORARY_PREFIX
+from ralph.machine.own_programs import TEMPORARY_PREFIX, search_outside
 from ralph.machine.planted_link import mounts, other_paths
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
@@ -29,7 +29,7 @@ from ralph.machine.starting import start_confined, start_process
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import filtered
-from ralph.places.table import CACHES, FILTERED, READ_ONLY
+from ralph.places.table import CACHES, COMPARED, FILTERED, READ_ONLY
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
@@ -172,8 +172,10 @@ class CommandBox:
         self._read_only_files = GuardedFiles(
             READ_ONLY, open_roots, guarded, parts.read_only, writable=parts.writable
         )
+        search = search_outside(environment, (*parts.writable, *guarded))
+        compared = filter(search.may_be_changed, places.guarded(COMPARED, {}))
         self._protected = ProtectedFiles(
-            open_roots, guarded, state, parts.compared, writable=parts.writable, all_roots=roots
+            open_roots, guarded, state, compared, writable=parts.writable, all_roots=roots
         )
         return parts
 

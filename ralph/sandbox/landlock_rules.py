@@ -17,7 +17,6 @@ from ralph.machine.repository import is_within, is_within_any
 from ralph.places.places import directories_above, outermost
 from ralph.places.table import (
     CLOSED,
-    COMPARED,
     DEVICE,
     EMPTY,
     GUARDS,
@@ -83,7 +82,6 @@ def plan_with_places(
             if not any(is_within(one, place) or is_within(place, one) for one in given)
         ),
         read_only=tuple(path for path in of(READ_ONLY) if is_within_any(path, writable)),
-        compared=tuple(path for path in of(COMPARED) if is_within_any(path, writable)),
         temporary=temporary,
         has_own_temporary=plan.has_namespaces and not is_within_any(TEMPORARY, writable),
     )

@@ -16,7 +16,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import is_within_any
+from ralph.machine.repository import is_within, is_within_any
 from ralph.places.gather import GuardedFiles
 from ralph.places.places import directories_above
 from ralph.places.state import running_below
@@ -229,7 +229,14 @@ class ProtectedFiles:
 
     def _changes(self, found: Mapping[str, Entry]) -> list[Change]:
         files = self._files
-        return [*changes_of(self._known, found, self.git_directories, files.removable, files.folders)]
+        missing = (one for one in files.folders if one not in found)
+        removable = files.removable.union(one for one in missing if not self._holds_files(one))
+        return [*changes_of(self._known, found, self.git_directories, removable, files.folders)]
+
+    def _holds_files(self, folder: str) -> bool:
+        return any(
+            entry.kind != "directory" and is_within(path, folder) for path, entry in self._known.items()
+        )
 
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}

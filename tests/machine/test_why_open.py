@@ -76,3 +76,4 @@ def test_a_place_that_is_mounted_twice_may_be_written_by_each_path(home: Path, m
     own_programs._with_other_paths.cache_clear()
     assert f"may write {home}/other, through which" in str(search.why_open(str(home / "other/c")))
     assert not search.is_safe(str(home / "other/git"))
+    assert search.may_be_changed(str(home / "other/c"))

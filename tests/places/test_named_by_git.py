@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.checkout import GitCheckout
+from ralph.machine.own_programs import ProgramSearch
 from ralph.places.gather import changed_by_run, named_in
 from ralph.places.last_look import last_look
-from ralph.places.named_by_git import NamedByGit
 from tests.git.repositories import Repository, cloned
 from tests.rows import every_row
 
@@ -144,10 +144,11 @@ def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: 
     with (repository.top / ".git" / "config").open("a") as config:
         config.write("[include]\n" + "".join(f"\tpath = {path}\n" for path in paths))
     top = str(repository.top)
-    found = named_in([top], [f"{top}/.git"], repository.environment)
+    found = named_in([top], [f"{top}/.git"], repository.environment, ProgramSearch(roots=(top,)))
     assert {one for one in found.configuration if not one.endswith("ring")} == {f"{top}/one", f"{top}/two"}
     assert changed_by_run([top], time.time() - 100, repository.environment) == ""
-    assert named_in([str(tmp_path / "none")], [], repository.environment) == NamedByGit()
+    nothing = named_in([str(tmp_path / "none")], [], repository.environment, ProgramSearch())
+    assert nothing.configuration == ()
 
 
 def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
@@ -157,7 +158,8 @@ def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
         pytest.skip("this user has no name")
     (tmp_path / ".gitconfig").write_text(f"[include]\n\tpath = ~{user.pw_name}/x/shared\n")
     home = os.path.realpath(user.pw_dir)
-    found = named_in([str(tmp_path / "work")], [], {"HOME": str(tmp_path)}, (f"{home}/x",))
+    search = ProgramSearch(roots=(f"{home}/x",))
+    found = named_in([str(tmp_path / "work")], [], {"HOME": str(tmp_path)}, search)
     assert found.configuration == (f"{home}/x/shared",)
 
 

@@ -130,6 +130,56 @@ def test_commands_do_not_change_the_way_to_it(
     assert ((work / kept).resolve(), (work / kept).is_symlink()) == before
 
 
+# What is done in the work, and what is there afterwards.
+BEFORE_IT = {
+    "a new one": ("echo evil >.venv/bin/ralph; chmod +x .venv/bin/ralph", [".venv/bin"]),
+    "in a new directory": (
+        "mkdir tools; echo evil >tools/ralph; chmod +x tools/ralph",
+        [".venv/bin", "tools"],
+    ),
+    "in another environment": (
+        "mv .venv x; mkdir -p .venv/bin; echo evil >.venv/bin/ralph",
+        [".venv/bin", "x/bin"],
+    ),
+    "by a link": (
+        "mkdir -p x/bin; echo evil >x/bin/ralph; rm -r .venv; ln -s x .venv",
+        [".venv", "x/bin/ralph"],
+    ),
+    "no environment": ("rm -r .venv", []),
+    "a new environment": ("rm -r .venv; mkdir -p .venv/bin; echo x >.venv/bin/python", [".venv/bin/python"]),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("way", BEFORE_IT)
+def test_commands_make_no_other_ralph_that_would_start_in_its_place(
+    tmp_path: Path, monkeypatch, way: str, level: str
+) -> None:
+    """ralph is installed elsewhere, and the environment of the work comes first on PATH."""
+    means = LEVELS[level]
+    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
+        pytest.skip("this machine cannot make this sandbox")
+    elsewhere, work = tmp_path / "pipx", tmp_path / "work"
+    for directory in (elsewhere / "bin", work / ".venv/bin"):
+        directory.mkdir(parents=True)
+    (elsewhere / "bin/ralph").write_text("mine")
+    (elsewhere / "bin/ralph").chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(elsewhere))
+    monkeypatch.setattr(gather, "PACKAGE", str(elsewhere / PACKAGES / "ralph"))
+    path = f"{work}/tools:{work}/.venv/bin:{elsewhere}/bin:/usr/bin:/bin"
+    box = box_of(means, [work], {"HOME": str(tmp_path), "PATH": path})
+    protected = box.protected()
+    protected.look()
+    try:
+        run_confined(box.confinement(str(work)), f"cd {work}; {BEFORE_IT[way][0]}", work)
+        protected.undo_changes()
+    finally:
+        box.close()
+    assert not [one for one in (work / "tools/ralph", work / ".venv/bin/ralph") if one.exists()]
+    ends = [one for one in work.rglob("*") if not one.is_dir() or not [*one.iterdir()]]
+    assert sorted(str(one.relative_to(work)) for one in ends) == BEFORE_IT[way][1]
+
+
 def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> None:
     root = str(work)
     assert gather.own_code([root]) == (f"{root}/.venv",)

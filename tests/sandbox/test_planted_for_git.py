@@ -192,6 +192,21 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str], str]] = {
         },
         "{given}/own.conf",
     ),
+    "what git -c passes on": (
+        "[core]\n",
+        {"GIT_CONFIG_PARAMETERS": "'core.abbrev'='9' 'Include.path=~/given/own.conf'"},
+        "{given}/own.conf",
+    ),
+    "the same, as a newer git does": (
+        "[core]\n",
+        {"GIT_CONFIG_PARAMETERS": "'includeif.onbranch:main.path'='{given}/own.conf'"},
+        "{given}/own.conf",
+    ),
+    "the system's own, as it lies beside git": (
+        "[core]\n",
+        {"PATH": "{home}/bin:{path}", "GIT_CONFIG_NOSYSTEM": "0"},
+        "{given}/own.conf",
+    ),
     "a relative path": ("[core]\n", {"GIT_CONFIG_GLOBAL": "global.conf"}, "{work}/global.conf"),
 }
 
@@ -215,13 +230,44 @@ def test_the_users_own_configuration_is_guarded_wherever_commands_may_write(
         (home / ".gitconfig").write_text(text.format(given=given))
     else:
         (home / ".gitconfig").symlink_to(file)
-    repository.environment |= {key: value.format(given=given) for key, value in variables.items()}
+    path = repository.environment["PATH"]
+    git = program(home / "bin/git", home)
+    git.write_text(f'#!/bin/sh\nGIT_CONFIG_SYSTEM={home}/etc/gitconfig exec {shutil.which("git")} "$@"\n')
+    (home / "etc").mkdir()
+    (home / "etc/gitconfig").write_text(f"[include]\n\tpath = {given}/own.conf\n")
+    repository.environment |= {
+        key: value.format(given=given, home=home, path=path) for key, value in variables.items()
+    }
     wanted = SandboxSettings(write=(str(given),))
     for tools in tools_in(work, repository.environment, level, wanted):
         tools.call("Bash", {"command": f"printf '[core]\n\tfsmonitor = {planted}\n' >{file}"})
         moved = f"mv {given} {home}/x; mv {given}/git {given}/x && mkdir {given}/git"
         tools.call("Bash", {"command": f"{moved}; printf '[core]\n\tfsmonitor = {planted}\n' >{file}"})
     assert marks_of_status(repository) == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_users_own_configuration_with_a_second_name_is_guarded(
+    repository: Repository, level: str
+) -> None:
+    home, given = repository.top.parent, repository.top.parent / "given"
+    planted = program(home / "planted", home / "marks")
+    given.mkdir()
+    (home / ".gitconfig").unlink()
+    (home / ".gitconfig").write_text("[core]\n\tabbrev = 12\n")
+    (given / "own.conf").hardlink_to(home / ".gitconfig")
+    said = ""
+    for tools in tools_in(
+        repository.top, repository.environment, level, SandboxSettings(write=(str(given),))
+    ):
+        command = f"printf '[core]\n\tfsmonitor = {planted}\n' >{given}/own.conf"
+        said = str(tools.call("Bash", {"command": command}).content)
+    assert f"undone: changes to {home}/.gitconfig" in said
+    assert marks_of_status(repository) == []
+
+
+def test_the_systems_own_configuration_is_known() -> None:
+    assert "/etc/gitconfig" in gather._git_files((), {"PATH": "/usr/bin"})
 
 
 @pytest.mark.parametrize("level", LEVELS)
