@@ -235,7 +235,7 @@ def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: 
     """The user's own configuration files of git. A relative path of a variable is relative to `directory`."""
     # Its own file of the system lies beside the directory of its programs, but for /usr.
     beside = [
-        os.path.dirname(one)
+        one.rpartition("/")[0]
         for one in absolute_entries(environment.get("PATH", os.defpath))
         if os.path.lexists(f"{one}/git")
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.own_programs import unsafe_loads
+from ralph.machine.own_programs import unsafe_loads, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
@@ -35,16 +35,26 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
             f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
             "of the working directory"
         )
+    has_credential = _has_credential(server, room)
+    if (
+        settings.box_plan.is_confined
+        and (has_credential or not server.is_confined)
+        and (why := _why_not_trusted(server, room))
+    ):
+        refused, way_out = (
+            ("gets no credential", "let commands have it too (--pass-env)")
+            if server.is_confined
+            else ("does not run outside of the sandbox", "leave out sandbox = false")
+        )
+        raise ServerFailedError(
+            f"the MCP server {server.name!r} {refused}: {why}; keep it elsewhere, or {way_out}"
+        )
     if server.is_confined:
         environment = room.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
+        environment = without_unsafe_loads(environment, room.search) if has_credential else environment
         confine = room.box.confine(lasts=True)
     else:
         environment, confine = room.safe_environment, None
-        if settings.box_plan.is_confined and (why := _why_not_trusted(server, room)):
-            raise ServerFailedError(
-                f"the MCP server {server.name!r} does not run outside of the sandbox: {why}; keep it elsewhere, or leave out "
-                "sandbox = false"
-            )
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(confine),
@@ -52,6 +62,17 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         environment=environment_for_commands(environment) | server.environment.plain,
         waiter=room.waiter,
     )
+
+
+def _has_credential(server: McpServer, room: ToolRoom) -> bool:
+    """Whether an argument or a variable of a server holds a credential that commands do not get."""
+    passed = [value for value in room.settings.environment.values() if room.redact(value) != value]
+    for word in (*server.arguments, *server.environment.plain.values()):
+        for value in passed:
+            word = word.replace(value, "")
+        if room.redact(word) != word:
+            return True
+    return False
 
 
 def _why_not_trusted(server: McpServer, room: ToolRoom) -> str | None:

@@ -155,7 +155,7 @@ BEFORE_IT = {
 def test_commands_make_no_other_ralph_that_would_start_in_its_place(
     tmp_path: Path, monkeypatch, way: str, level: str
 ) -> None:
-    """ralph is installed elsewhere, and the environment of the work comes first on PATH."""
+    """Ralph is installed elsewhere, and the environment of the work comes first on PATH."""
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
         pytest.skip("this machine cannot make this sandbox")

@@ -300,8 +300,9 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 @pytest.mark.parametrize("row", OUTSIDE)
-def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox(
-    ralph, serve, row: str
+@pytest.mark.parametrize("given", ["nothing", "a credential", "one that commands have"])
+def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox_and_gets_no_credential(
+    ralph, serve, row: str, given: str
 ) -> None:
     serve(DONE)
     home, work = Path(ralph.environment["HOME"]), ralph.cwd
@@ -315,14 +316,21 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
         return text.replace("$W", str(work)).replace("$H", str(home))
 
     command, words, variables, why = OUTSIDE[row]
-    server = {"command": command, "args": words, "env": variables, "sandbox": False}
+    is_outside = given == "nothing"
+    token = {} if is_outside else {"K": "Bearer ${CORP_TOKEN}"}
+    server = {"command": command, "args": words, "env": variables | token, "sandbox": not is_outside}
     lines = (f"{name} = {real(json.dumps(value)).replace(': ', ' = ')}" for name, value in server.items())
     ralph.user_file.write_text("\n".join(("[mcp.servers.w]", *lines)))
-    ran = run(ralph)
+    ralph.environment["CORP_TOKEN"] = "corp-1234567890-secret"
+    passed = given == "one that commands have"
+    ran = run(ralph, *(["--pass-env", "CORP_TOKEN"] if passed else []))
     assert ran.code == 78  # no row is a server
-    assert (home / "outside").exists() == (not why)
-    assert f"does not run outside of the sandbox: {real(why)}" in ran.stderr or not why
-    assert not why or "leave out sandbox = false" in ran.stderr
+    starts = not why or passed
+    assert starts or not (work / "inside").exists()
+    assert (home / "outside").exists() == (starts and is_outside)
+    told = "does not run outside of the sandbox" if is_outside else "gets no credential"
+    assert (f"{told}: {real(why)}" in ran.stderr) == (not starts)
+    assert starts or ("leave out sandbox = false" if is_outside else "--pass-env") in ran.stderr
 
 
 @pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
