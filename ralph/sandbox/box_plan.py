@@ -87,6 +87,8 @@ class BoxPlan(Struct, frozen=True):
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
+    is_strict: bool = False
+    """Whether a run ends if a change to a protected file cannot be undone."""
     closed_roots: tuple[str, ...] = ()
     """The roots that commands may not write, because they are or lie in a protected folder."""
     is_work_closed: bool = False
@@ -285,6 +287,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         read_deny,
         allow_hosts=wanted.allow_hosts,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
+        is_strict=wanted.mode == "strict",
         closed_roots=tuple(closed),
         is_work_closed=bool(real_roots) and real_roots[0] in closed,
         notices=(*notices, *closed.values(), *(about_git(real_roots, environment) if is_confined else ())),

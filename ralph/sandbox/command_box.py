@@ -38,6 +38,7 @@ from ralph.sandbox.landlock_rules import landlock_rules, own_mounts, plan_with_p
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
+from ralph.values.ports import GuardRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -304,7 +305,12 @@ class CommandBox:
         too: the note of `between`, and one about the protected files that have changed since an earlier run was killed.
         Must be called when a command has ended. The latter is returned once, and people may have read it at the start.
         People read too which changes of the command could not be undone.
+
+        Raises GuardRefused with `--sandbox strict` if there is a change of this run that could not be undone.
         """
+        if self._plan.is_strict and self._protected is not None and self._protected.left:
+            note = left_note(self._protected.left, self._roots[0])
+            raise GuardRefused(f"--sandbox strict: {note.strip('[]')}")
         between = [note for note in [self.between()] if note]
         failed, self._not_undone = self._not_undone, []
         for_people = [*between, *filter(None, [undone_note(failed, self._roots[0])])]

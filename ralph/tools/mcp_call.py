@@ -67,12 +67,10 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 def _has_credential(server: McpServer, room: ToolRoom) -> bool:
     """Whether an argument or a variable of a server holds a credential that commands do not get."""
     passed = [value for value in room.settings.environment.values() if room.redact(value) != value]
-    for word in (*server.arguments, *server.environment.plain.values()):
-        for value in passed:
-            word = word.replace(value, "")
-        if room.redact(word) != word:
-            return True
-    return False
+    words = "\n".join((*server.arguments, *server.environment.plain.values()))
+    for value in passed:
+        words = words.replace(value, "")
+    return room.redact(words) != words
 
 
 def _why_not_trusted(server: McpServer, room: ToolRoom) -> str | None:

@@ -93,7 +93,7 @@ class HookStopped(Interrupted):
 
 
 class GuardRefused(Interrupted):
-    """A driver requested a safeguard, for example a hook, that ralph does not have. Ralph stops working on the
+    """A safeguard that was asked for, for example a driver's hook, is missing or did not hold. Ralph stops working on the
     current message. It works on no other message as long as the safeguard is missing.
     """
 

@@ -402,6 +402,20 @@ def test_what_cannot_be_undone_is_told_to_people_at_once_and_at_the_end_and_a_cl
 
 
 @needs_landlock
+def test_with_strict_a_change_that_cannot_be_undone_ends_the_run_exits_78(ralph, checkout, serve) -> None:
+    hook = ralph.cwd / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_bytes(b"x" * 1_100_000)
+    server = serve(bash(f"echo y >> {hook}; echo done > work"), bash("echo more > work"), DONE)
+    ran = ralph.finish(ralph.start("go", "--sandbox", "strict", **forbidding_namespaces()))
+    assert ran.code == 78
+    why = "could not be undone: .git/hooks/pre-commit (its content was not known)"
+    assert f"--sandbox strict: commands changed protected files, and that {why}. They can make" in ran.stderr
+    assert len(server.requests) == 1
+    assert (ralph.cwd / "work").read_text() == "done\n"
+
+
+@needs_landlock
 def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_143(
     ralph, checkout, serve
 ) -> None:
