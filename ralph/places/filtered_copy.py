@@ -33,9 +33,10 @@ _COMMENT = re.compile(r"(?m)(?:^|\s)[#;!]\s*([\w-]+)\s+\S+[ \t]*$")
 _FORM = re.compile(
     r"""://[^\s/:@]+:[^\s/]+@"""
     r"""|(?<![\w./@+-])[^\s:/@'"=]{1,200}:(?!//)[^\s@'"/]{1,200}@[a-z]"""
-    r"""|://\S{1,200}?/t/[^/\s'"]{4}|://dl\.cloudsmith\.io/(?!public/|basic/)|[?&](?:sig|signature|key|code)=[^&\s'"]"""
+    r"""|(?<![\w./@+-])[^\s:/@'"=]{8,200}@[\w.-]{1,200}:\d"""
+    r"""|://\S{1,200}?/(?:t|auth)/[^/\s'"]{4}|://dl\.cloudsmith\.io/(?!public/|basic/)|[?&](?:sig|signature|key|code)=[^&\s'"]"""
     r"""|(?:pass(?:word|wd|phrase)|token|secret|apikey)[\s(]\s*['"]\S"""
-    r"""|\bsshpass\b|(?:^|[\s'"])(?:-u|--user)[=\s]+[^\s:]*:\S""",
+    r"""|\bsshpass\b|--oauth2-bearer\b|(?:^|[\s'"])(?:-u|--user[=\s])[=\s]*[^\s:-][^\s:]*:""",
     re.IGNORECASE,
 )
 # Names are free in these files, so only known ones are kept. Gradle, Kotlin and Android documentation; MIRRORS of Maven.
@@ -129,6 +130,8 @@ def _lines_of_git(settings: list[tuple[str, str]]) -> Iterator[str]:
 
 def _kept_values(value: Any) -> Any:
     """The tables and arrays of a TOML file without secret ones and without secret strings."""
+    if isinstance(value, dict) and value.get("redact") is True:  # mise
+        return None
     if isinstance(value, dict):
         kept = {key: _kept_values(one) for key, one in value.items() if not _is_secret_name(key)}
         return {key: one for key, one in kept.items() if one is not None and not _holds_secret(key)}
@@ -171,7 +174,7 @@ def _kept_lines(lines: list[str], known: re.Pattern[str] | None) -> Iterator[str
         if line.lstrip("#; \t").startswith("[") and not belongs:
             is_section_cut = _holds_secret(line)
         if not (belongs or is_section_cut or _is_secret_line(line, known)):
-            cut_indent = None
+            cut_indent = None if line.strip() else cut_indent
             yield line
             continue
         if not belongs:
@@ -229,7 +232,7 @@ def _is_secret_element(element: Element) -> bool:
     names = (_plain(element), *(element.get(name, "") for name in _NAMES_OF_ELEMENTS))
     return (
         names[0].lower() in _SECRET_ELEMENTS
-        or any(map(_is_secret_name, names))
+        or any(map(_is_secret_name, (*names, *element.attrib)))
         or any(map(_holds_secret, (element.text or "", element.tail or "", *element.attrib.values())))
     )
 

@@ -32,6 +32,10 @@ _ASSIGNMENTS = ("password=", "passwd=", ";pwd=", "accountkey=", "?sig=", "&sig="
 _ASSIGNED = rf"""(?i)(?:{"|".join(map(re.escape, _ASSIGNMENTS))})([^\s;&'"$][^\s;&'"]*)"""
 _PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
 """Passwords that stand beside a token in the place of the user's name (GitHub's documentation)."""
+# These alone say little of a variable, but they say what an option's or a query's value is.
+_ALONE = frozenset({"k", "key", "pass", "pw", "pwd", "sig", "signature"})
+_USER_OPTIONS = frozenset({"u", "user"})
+_JSON_MEMBER = re.compile(r'"(\w+)"\s*:\s*"([^"\\]+)"')
 _NAMED_VALUE = re.compile(r"-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)", re.DOTALL)
 
 
@@ -274,10 +278,12 @@ def address_secrets(url: str) -> Iterator[str]:
     like credentials. A value of the query is one too if its name says so. Each also comes with percent escapes decoded.
     """
     yield from _endpoint_credential(url, ())
-    place, _, query = url.partition("#")[0].partition("?")
+    address, _, fragment = url.partition("#")
+    place, _, query = address.partition("?")
     parts = [part for part in place.split("/")[3:] if _looks_random(part)]
-    for name, _, value in (pair.partition("=") for pair in query.split("&")):
-        if looks_like_credential_name(name) or looks_like_credential_value(value) or _looks_random(value):
+    for name, _, value in (pair.partition("=") for pair in f"{query}&{fragment}".split("&")):
+        is_named = name.lower() in _ALONE or looks_like_credential_name(name)
+        if is_named or looks_like_credential_value(value) or _looks_random(value):
             parts.append(value)
     for part in parts:
         yield from (part, _unquoted(part))
@@ -290,16 +296,22 @@ def _looks_random(text: str) -> bool:
 
 def argument_secrets(arguments: Sequence[str]) -> Iterator[str]:
     """Yields the secret parts of a program's arguments: the value of an option, a variable or a header with the name of a
-    credential (`--api-key K`, `--token=K`, `API_KEY=K`, `Authorization: K`), and those of addresses.
+    credential (`--api-key K`, `--token=K`, `API_KEY=K`, `Authorization: K`), and those of addresses, of connection strings and of
+    JSON.
     """
     for argument, after in zip(arguments, (*arguments[1:], ""), strict=False):
         if "://" in argument:
             yield from address_secrets(argument[argument.rfind("=", 0, argument.index("://")) + 1 :])
+        yield from _secrets_of("", argument, ())
+        yield from secret_header_values(_JSON_MEMBER.findall(argument))
         found = _NAMED_VALUE.match(argument)
         if found is not None:
             yield from secret_header_values([(found["name"], found["value"].strip())])
         elif argument.startswith("-"):
-            yield from secret_header_values([(argument.lstrip("-"), after)])
+            name = argument.lstrip("-")
+            yield from secret_header_values([(name, after)])
+            yield from [after] if name in _ALONE and any(map(str.isdigit, after)) else []
+            yield from filter(None, [after.partition(":")[2] if name in _USER_OPTIONS else ""])
         elif looks_like_credential_value(argument):
             yield argument
 

@@ -71,6 +71,14 @@ def test_values_that_look_like_credentials_are_secrets_and_no_repr_shows_them() 
         ({"command": "npx", "args": ["--header", "Authorization: Bearer K1abcdefghij"]}, "K1abcdefghij"),
         ({"command": "npx", "args": ["mcp-remote", "https://host/sse?apiKey=K1abcdefghij"]}, "K1abcdefghij"),
         ({"command": "x", "args": ["--db=postgres://u:pw-word-long@host/db"]}, "pw-word-long"),
+        ({"command": "x", "args": ["--key", "K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "x", "args": ["--user", "me:K1abcdefghij"]}, "K1abcdefghij"),
+        ({"command": "x", "args": ["--config", '{"a": 1, "apiKey": "K1abcdefghij"}']}, "K1abcdefghij"),
+        ({"command": "x", "args": ['--config={"api_key":"K1abcdefghij"}']}, "K1abcdefghij"),
+        ({"command": "x", "args": ["Server=h;Password=K1abcdefghij;"]}, "K1abcdefghij"),
+        ({"command": "x", "args": ["--url=https://host/mcp?key=K1abcdefghij"]}, "K1abcdefghij"),
+        ({"url": "https://host/sse#token=K1abcdefghij"}, "K1abcdefghij"),
+        ({"url": "https://host/sse?x=1&signature=K1abcdefghij"}, "K1abcdefghij"),
     ],
 )
 def test_a_key_in_an_address_or_an_argument_is_a_secret(raw, secret) -> None:
@@ -91,6 +99,9 @@ def test_ordinary_addresses_and_arguments_are_no_secrets() -> None:
         "C:/work",
         "--port",
         "8080",
+        "--key",
+        "name",
+        '{"name": "issues"}',
     ]
     assert made({"command": "npx", "args": arguments}).secrets == ()
 
