@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def deep(top: Path, levels: int, name: str = "d") -> None:
     """Makes directories that are in each other, with a file in the last one."""
     top.mkdir(exist_ok=True)
-    made = f"cd '{top}' && for _ in $(seq {levels}); do mkdir {name} && cd {name} || exit; done && : > end"
+    made = f"cd '{top}' && p=$(printf '{name}/%.0s' 1 2 3) && for _ in $(seq {levels // 3}); do mkdir -p $p && cd $p || exit; done && : > end"
     subprocess.run(["/bin/bash", "-c", made], check=True)
 
 

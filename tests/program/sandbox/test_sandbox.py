@@ -155,16 +155,17 @@ def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph,
 def test_directories_that_are_deeper_than_pythons_stack_cost_nothing_and_none_is_left_exits_0(
     ralph, serve, place
 ) -> None:
-    made = f"cd {place} && for _ in $(seq 1500); do mkdir d && cd d || exit; done && mkdir .claude && touch .mcp.json"
+    made = f"cd {place}; p=$(printf 'd/%.0s' $(seq 500)); for _ in 1 2 3; do mkdir -p $p && cd $p; done; touch .mcp.json"
     server = serve(bash(made), bash("echo next"), DONE)
+    temporary = Path(ralph.environment["TMPDIR"])
     try:
         ran = ralph("go")
-        left = [path.name for path in ralph.cwd.iterdir()]
-    finally:
+        left = [[path.name for path in one.iterdir()] for one in (ralph.cwd, temporary)]
+    finally:  # pytest cannot remove them
         remove_tree(ralph.cwd)
+        remove_tree(temporary)
     assert (ran.code, results(server, 2)[0]) == (0, ("next", False)), ran.stderr
-    assert left == (["d"] if place == "." else [])
-    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
+    assert left == [["d"] if place == "." else [], []]
 
 
 @needs_landlock
