@@ -181,10 +181,12 @@ class Takeup:
         self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)
-        self._folder = worker.folder / taken.set_name / taken.id
+        self._folder = worker.folder / taken.set_name / f"{taken.id}.{taken.generation}"
         self._last_commit: str | None = None
         self._final: str | None = None
         """The commit for the branch, when it was made."""
+        self._at_branch: str | None = None
+        """The checkpoint that was pushed to the job's branch, because the host takes no other refs."""
         self._ended: ProcessEnd | None = None
         """How the job's process ended."""
         self._kept = taken.kept
@@ -315,7 +317,7 @@ class Takeup:
             if self._ended is None:
                 was_stopped = self._stop is not None
                 status = wait_for_end(process, STOPS_WITHIN_S) if was_stopped else process.wait(0)
-                self._ended = None if status is None else process.end(status)
+                self._ended = None if status is None else self._whole(process.end(status))
             if self._ended is None or self._has_left_nothing():
                 raise
             decision = decision or self._decided(job, self._ended)
@@ -339,9 +341,8 @@ class Takeup:
             has_own_access=has_own_access(job),
             has_worked=bool(self._worker.worked[0]),
         )
-        if self._stop is Stop.DRAINED and (
-            isinstance(decision, Again) or end.exit_code > 128 or end.was_killed
-        ):
+        is_told = self._stop in {Stop.DRAINED, Stop.AT_ONCE}
+        if is_told and (isinstance(decision, Again) or end.exit_code > 128 or end.was_killed):
             decision = _HANDED_BACK
         return _CANCELLED if self._stop is Stop.CANCELLED else decision
 
@@ -388,9 +389,8 @@ class Takeup:
             process.start(may_spend, checkout.objects)
             self._stop_process()
             end = self._watched(process, checkout)
-            self._ended = end = replace(end, cost_usd=plain(end.cost_usd + self._unseen_usd))
-            if not self._worker.ask(functools.partial(self._spent, end.cost_usd, end.turns)):
-                raise self._lost()
+            self._ended = end = self._whole(end)
+            self._tell_spent(end.cost_usd, end.turns)
             if end.limit != "max_budget_usd" or granted is None or may_spend == own or self._stop is not None:
                 return end
             unspent = max(granted - (end.cost_usd - spent), 0.0)
@@ -404,8 +404,17 @@ class Takeup:
                     else end
                 )
             spent = end.cost_usd
-        self._ended = end
+        self._ended = end = self._whole(end)
+        self._tell_spent(end.cost_usd, end.turns)
         return end
+
+    def _whole(self, end: ProcessEnd) -> ProcessEnd:
+        """The end with the cost of the whole job, and not only of what the session knows."""
+        return replace(end, cost_usd=plain(end.cost_usd + self._unseen_usd))
+
+    def _tell_spent(self, cost_usd: float, turns: int) -> None:
+        if not self._worker.ask(lambda: self._spent(cost_usd, turns)):
+            raise self._lost()
 
     def _watched(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
         """Follows the process to its end. After a change of the journal it tells what was spent, and tries to take a
@@ -448,9 +457,7 @@ class Takeup:
                     return True
                 state = pack_state(process.state, MOST_STATE_BYTES)
             commit = made.commit if made is not None else self._last_commit
-            ref = None if commit is None else checkpoint_ref(taken.id, taken.attempt)
-            if commit is not None and ref is not None:
-                self._push_checkpoint(checkout, commit, ref)
+            ref = None if commit is None else self._pushed_checkpoint(checkout, commit, is_last=is_last)
             for path in made.left_out if made is not None else ():
                 self._log.add(f"[fleet] not in the checkpoint: {path}\n")
         except (CheckoutError, TooLargeError, OSError) as error:
@@ -480,6 +487,31 @@ class Takeup:
             raise self._lost()
         return True
 
+    def _pushed_checkpoint(self, checkout: JobCheckout, commit: str, *, is_last: bool) -> str:
+        """Pushes a checkpoint, and returns its ref. Where the host takes no such refs, the last one of an attempt goes to the
+        job's branch, and what follows replaces it there.
+        """
+        taken, worker = self.taken, self._worker
+        ref = checkpoint_ref(taken.id, taken.attempt)
+        try:
+            self._push_checkpoint(checkout, commit, ref)
+        except CheckoutError as refused:
+            if not is_last or refused.outcome is not Outcome.CONFIG:
+                raise
+            job = job_from(taken.content)
+            expected = self._repositories.branch_at(job.repository, branch_of(job))
+            if expected in taken.own_commits:
+                worker.ask(lambda: worker.store.set_pushed(taken, expected or ""))
+            if not worker.ask(lambda: worker.store.plan_push(taken, commit)):
+                raise self._lost() from None
+            if self._pushed(job, checkout, commit, expected) is not None:
+                advice = f"the host must take a push to {ref} or to {branch_of(job)}"
+                raise CheckoutError(f"{refused} ({advice})", refused.outcome) from None
+            self._log.add(f"[fleet] the host does not take {ref}: the checkpoint is at {branch_of(job)}\n")
+            self._at_branch = commit
+            return f"refs/heads/{branch_of(job)}"
+        return ref
+
     def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str) -> None:
         """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
         for _ in range(_PUSHES):
@@ -504,8 +536,8 @@ class Takeup:
             except CheckoutError as error:
                 if error.is_temporary:
                     raise
-        commit = self._finished(job, checkout)
-        if commit is not None:
+        commit = self._at_branch or self._finished(job, checkout)
+        if commit is not None and self._at_branch is None:
             delivered = self._delivered(job, checkout, commit, expected, decision)
             is_resumable = is_resumable or delivered is not decision
             decision = delivered
@@ -623,7 +655,7 @@ class Takeup:
             self._worker.undelivered.move(self._folder, self._place)
         except OSError as error:
             self._is_left = True
-            left = self._folder.with_name(f"{self.taken.id}.{self.taken.generation}{LEFT_SUFFIX}")
+            left = self._folder.with_name(f"{self._folder.name}{LEFT_SUFFIX}")
             with suppress(OSError):  # a disk of which nothing can be removed either
                 left = self._folder.rename(left)
             raise OSError(error.errno, f"{error.strerror}; its files stay here", str(left)) from error
@@ -645,6 +677,7 @@ class Takeup:
         ending = decision if isinstance(decision, Final) and decision is not _CANCELLED else None
         commit = checkpoint = state = None
         base = taken.base or checkout.commit
+        ended = self._ended or ProcessEnd(exit_code=0)
         if ending is not None and (commit := self._finished(job, checkout)) is not None:
             commits[f"refs/heads/{branch_of(job)}"] = commit
         if ending is None or ending.exit_code not in _BEGINS_ANEW:
@@ -660,7 +693,9 @@ class Takeup:
             checkpoint=checkpoint,
             ending=ending,
             resumes_at=time.time() + (decision.delay_s if isinstance(decision, Again) else 0.0),
-            result=self._worker.redact(self._ended.result if self._ended else "")[:_MOST_RESULT_CHARS],
+            result=self._worker.redact(ended.result)[:_MOST_RESULT_CHARS],
+            turns=ended.turns,
+            cost_usd=ended.cost_usd,
         )
         write = functools.partial(checkout.bundle, commits, base) if commits else None
         self._worker.undelivered.keep(work, self._place, state=state, write=write)
@@ -671,11 +706,12 @@ class Takeup:
         place = undelivered.place_at(kept)
         work = undelivered.work_at(place)
         if work is None and (place / CHECKOUT).is_dir():
-            work = self._bundled_later(job, kept, place)
+            work = self._bundled_later(job, place)
         if work is None:
             self._kept = None
             reason = f"nothing is at {place}: its worker was killed before, or it was removed"
             return self._end(Outcome.API_UNAVAILABLE, reason)
+        self._tell_spent(work.cost_usd, work.turns)
         bundle = place / BUNDLE if work.commit or work.checkpoint else None
         checkout = self._repositories.unbundle(job.repository, bundle, work.base, self._folder / CHECKOUT)
         decision = work.ending
@@ -688,7 +724,7 @@ class Takeup:
                 if goes_on or error.is_temporary:
                     raise
                 self._log.add(f"[fleet] no checkpoint: {error}\n")
-        if work.commit is not None and decision is not None:
+        if work.commit is not None and decision is not None and self._at_branch is None:
             expected = self._repositories.branch_at(job.repository, branch_of(job))
             delivered = self._delivered(job, checkout, work.commit, expected, decision)
             goes_on = goes_on and delivered is decision
@@ -699,35 +735,25 @@ class Takeup:
             return self._plan(end, Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered"))
         self._log.add("[fleet] delivered what was kept here\n")
         is_resumable = decision is not work.ending or decision.exit_code not in _BEGINS_ANEW
-        return self._tell_delivered(job, end, decision, work.commit, is_resumable=is_resumable)
+        commit = self._at_branch or work.commit
+        return self._tell_delivered(job, end, decision, commit, is_resumable=is_resumable)
 
     def _deliver_checkpoint(self, checkout: JobCheckout, commit: str | None, state: bytes) -> None:
-        taken, ref = self.taken, None
-        if commit is not None:
-            ref = checkpoint_ref(taken.id, taken.attempt)
-            self._push_checkpoint(checkout, commit, ref)
+        ref = None if commit is None else self._pushed_checkpoint(checkout, commit, is_last=True)
         self._saved(ref, commit, state, is_last=True)
 
-    def _bundled_later(self, job: Job, kept: Kept, place: Path) -> KeptWork | None:
-        """Makes the bundle of a checkout that was moved to `place`. The job resumes its session, which knows its end."""
+    def _bundled_later(self, job: Job, place: Path) -> KeptWork | None:
+        """Makes the bundle of a checkout that was moved to `place`."""
         if (base := self.taken.base) is None:
             return None
         checkout = self._repositories.reopen(job.repository, place / CHECKOUT, base)
-        made = checkout.snapshot(None, f"Checkpoint of {kept.set_name}/{kept.job}")
-        checkpoint = None if made is None else made.commit
-        work = KeptWork(
-            base=base,
-            commit=None,
-            checkpoint=checkpoint,
-            ending=None,
-            resumes_at=0.0,
-            result="",
+        left = JobProcess(
+            self.taken.set_name, job, place, self._worker.environment, hidden=(), told=self._log.add
         )
-        ref = checkpoint_ref(kept.job, self.taken.attempt)
-        write = None if checkpoint is None else functools.partial(checkout.bundle, {ref: checkpoint}, base)
-        state = pack_state(place / "state", MOST_STATE_BYTES)
-        self._worker.undelivered.keep(work, place, state=state, write=write)
-        return work
+        self._place, self._ended = place, (end := left.end_left())
+        decision = _HANDED_BACK if end is None or end.exit_code > 128 else self._decided(job, end)
+        self._write_bundle(job, checkout, decision)
+        return self._worker.undelivered.work_at(place)
 
     def _pushed(
         self, job: Job, checkout: JobCheckout, commit: str, expected: str | None

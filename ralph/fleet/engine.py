@@ -11,9 +11,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
+from dbos import (
+    DBOS,
+    DBOSClient,
+    DBOSConfig,
+    DBOSPortableJSONSerializer,
+    SetEnqueueOptions,
+    SetWorkflowID,
+)
 
-from ralph.fleet.database import dbos_settings
+from ralph.fleet.database import dbos_settings, make_engine
 from ralph.fleet.portable_rows import PortableRows
 
 if TYPE_CHECKING:
@@ -95,7 +102,7 @@ class Engine:
             priority=_MIDDLE_PRIORITY - job.priority,
             queue_partition_key=None if limits.per_host is None else job.host or "localhost",
         )
-        with SetWorkflowID(f"{self._set_name}/{job.id}/{job.attempt}"), options:
+        with SetWorkflowID(_id_of(self._set_name, job.id, job.attempt)), options:
             DBOS.enqueue_workflow(self._queue, self._workflow)
 
     def pending(self) -> dict[str, list[str]]:
@@ -127,6 +134,27 @@ class Engine:
     def close(self) -> None:
         DBOS.destroy(workflow_completion_timeout_sec=0)
         self._rows.close()
+
+
+def end_attempt(database: Database, set_name: str, job: str, attempt: int) -> None:
+    """Ends the workflow of an attempt whose executor is gone, and that nobody is to resume. Needs no engine in this process,
+    and reads no value of a row.
+    """
+    connections = make_engine(database)
+    try:
+        client = DBOSClient(
+            system_database_engine=connections,
+            serializer=DBOSPortableJSONSerializer(),
+            application_name=APPLICATION,
+        )
+        client.cancel_workflow(_id_of(set_name, job, attempt))
+        client.destroy()
+    finally:
+        connections.dispose()
+
+
+def _id_of(set_name: str, job: str, attempt: int) -> str:
+    return f"{set_name}/{job}/{attempt}"
 
 
 def _attempt_named(workflow_id: str) -> tuple[str, str, int] | None:

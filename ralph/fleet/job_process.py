@@ -22,7 +22,7 @@ from ralph.fleet.decisions import ProcessEnd
 from ralph.fleet.job_content import session_id
 from ralph.fleet.job_rules import words_of
 from ralph.fleet.jobs import VARIABLE
-from ralph.loop.process.results import NoResultError, result_written
+from ralph.loop.process.results import NoResultError, read_result, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 STOPS_WITHIN_S = 6.0
 """A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
+_RESULT, _TURN_LOCK, _TOLD_TO_STOP = "result.json", "turn.lock", "told to stop"
 _LEAST_USD = 0.000001
 _TASK_FROM_INPUT = ["--", "-"]
 """The last words of a command line whose task is on standard input."""
 _LIMIT_REACHED = 3
+_LAST_OF_NO_SIGNAL = 128
 _RATE_LIMITS = {"rate_limit", "usage_limit"}
 
 
@@ -86,8 +88,8 @@ class JobProcess:
         self._folder = folder
         self.checkout = folder / "checkout"
         self.state = folder / "state"
-        self.turn_lock = folder / "turn.lock"
-        self._result = folder / "result.json"
+        self.turn_lock = folder / _TURN_LOCK
+        self._result = folder / _RESULT
         self._task = folder / "task"
         self._environment = environment
         self._hidden = hidden
@@ -152,6 +154,8 @@ class JobProcess:
         """Asks the process to stop. It ends with 143, and its session can be resumed."""
         self._is_told_to_stop.set()
         if self._process is not None:
+            with suppress(OSError):  # a full disk
+                (self._folder / _TOLD_TO_STOP).touch(mode=0o600)
             _signal(self._process, signal.SIGTERM)
 
     def kill(self) -> None:
@@ -209,6 +213,11 @@ class JobProcess:
             reason = f"it was killed by {signal.Signals(-status).name}"
             return replace(end, was_killed=True, reason=reason)
         return end
+
+    def end_left(self) -> ProcessEnd | None:
+        """How the process ended that another worker had begun in this folder. None if `exit_code_left` is None."""
+        code = exit_code_left(self._folder)
+        return None if code is None else self.end(code)
 
     def spending(self) -> Spending:
         """The turns and the cost that the journals and the loop's record tell."""
@@ -321,6 +330,23 @@ class JobProcess:
 
     def _narrated(self, line: bytes) -> None:
         self._told(line.decode("utf-8", "replace"))
+
+
+def exit_code_left(folder: Path) -> int | None:
+    """The exit code of the process that a job had in this folder of a takeup, as it has written it at its end. None if it
+    wrote none, or if it was interrupted and not by its worker: it died with that.
+    """
+    codes = []
+    with suppress(NoResultError):
+        codes.append(read_result(folder / _RESULT).exit_code)
+    with suppress(OSError, RecordError):
+        began = (folder / _TURN_LOCK).stat().st_mtime_ns
+        for record in folder.glob(f"state/loops/*/*/{RECORD_FILE}"):
+            ended = FileRecord(record.parent).load().ended
+            if ended is not None and record.stat().st_mtime_ns >= began:  # not that of a restored checkpoint
+                codes.append(ended.exit_code)
+    was_told = (folder / _TOLD_TO_STOP).exists()
+    return next((code for code in codes if code <= _LAST_OF_NO_SIGNAL or was_told), None)
 
 
 def child_environment(

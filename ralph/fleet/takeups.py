@@ -231,7 +231,9 @@ class WorkerStore(FleetStore):
                 return _taken(row, row.generation, row.tries, limits, granted)
             kept = self._kept_of(c, set_name, job)
             if kept is not None:  # a worker was killed while it kept the work
-                return self._later(c, row, now, f"its work is on {kept.machine}: {kept.path}")
+                reason = f"its work is on {kept.machine}: {kept.path}"
+                is_delivering = row.generation > kept.generation
+                return Later(reason) if is_delivering else self._later(c, row, now, reason)
             self._close_lost_attempts(c, set_name, job, now)
             if row.is_cancelled:
                 self._set(c, set_name, job, **columns_of_cancel(now), generation=row.generation + 1)
@@ -313,14 +315,20 @@ class WorkerStore(FleetStore):
             self._put(c, kept)
         return True
 
-    def adopt(self, kept: Kept, holder: str) -> None:
-        """Records what a worker kept that was killed, or stopped while the store was away, if nobody has taken the job
-        since.
+    def adopt(self, kept: Kept, executor: str) -> bool | None:
+        """Records what a takeup of this executor left that could not tell, if nobody has taken up the job since. Returns False
+        if it is of no job that waits for it, and None if that takeup has told its end: nothing of it is needed.
         """
+        left = (attempts.c.set_name == kept.set_name, attempts.c.job == kept.job)
         with self._engine.begin() as c:
             row = self._locked_row(c, kept.set_name, kept.job)
-            if row is not None and (row.generation, row.holder) == (kept.generation, holder):
+            if row is not None and (row.generation, row.holder) == (kept.generation, executor):
                 self._put(c, kept)
+                return True
+            told = sa.select(attempts.c.exit_code).where(
+                *left, attempts.c.generation == kept.generation, attempts.c.executor == executor
+            )
+            return False if c.execute(told).scalar() is None else None
 
     def _put(self, c: sa.Connection, kept: Kept) -> None:
         c.execute(undelivered.delete().where(*_is_kept_as(kept)))

@@ -58,6 +58,9 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     """When it then goes on at the earliest, by this machine's clock."""
     result: str
     """The last answer of the agent."""
+    turns: int
+    """Turns and cost of the whole job until then."""
+    cost_usd: float
 
 
 class Undelivered:
@@ -133,6 +136,8 @@ class Undelivered:
         try:
             folder.rename(place)
         except FileNotFoundError:
+            if place.exists():  # another thread or process of this machine was faster
+                return
             self.make_room(place.parent.parent.name, place.parent.name)
             folder.rename(place)
         _sync(place.parent)

@@ -29,9 +29,9 @@ from ralph.fleet.checkouts import places_of_jobs
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.engine import Engine
+from ralph.fleet.engine import Engine, end_attempt
 from ralph.fleet.job_content import UnknownFormatError
-from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
+from ralph.fleet.job_process import STOPS_WITHIN_S, exit_code_left, fingerprint, why_not_here
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.listing import progress_line
 from ralph.fleet.locks import take_lock
@@ -440,9 +440,10 @@ class _Slot:
         self._wait_for_takeup()
         if lock.lost.is_set():
             self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
-        _remove_work(worker.folder)
-        with suppress(OSError):
-            worker.folder.with_name(f"{worker.folder.name}{_LOCK_SUFFIX}").unlink()
+        _remove_work(worker.folder, self._undelivered)
+        if not worker.folder.exists():
+            with suppress(OSError):
+                worker.folder.with_name(f"{worker.folder.name}{_LOCK_SUFFIX}").unlink()
         os.close(folder_lock)
         if not lock.lost.is_set():
             with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
@@ -614,6 +615,7 @@ class _Slot:
         for executor in worker.lock.gone(pending):
             with worker.lock.try_take_over(executor) as is_held:
                 if is_held:
+                    _clean_up(worker.folder.with_name(executor), self._undelivered)
                     for place, generation, left_by in self._undelivered.all():
                         if left_by == executor:  # it was killed before it could tell
                             with suppress(BadStateError):
@@ -637,23 +639,23 @@ class _Slot:
         return row.state is JobState.QUEUED or _is_gone(worker.folder.with_name(row.holder or "none"))
 
     def _adopt(self, worker: Worker, identity: str, place: Path, generation: int, executor: str) -> None:
-        """Takes what the store does not know as its own, if nobody has taken up the job since."""
+        """Takes what the store does not know as its own, if its worker is gone and nobody has taken up the job since."""
         work = self._undelivered.work_at(place)
-        set_name, job = place.parts[-3:-1]
-        row = worker.store.job_row(set_name, job)
-        is_running = row is not None and row.state is JobState.RUNNING
-        if row is None or not is_running or (row.generation, row.holder) != (generation, executor):
+        if not _is_gone(worker.folder.with_name(executor)):
+            return
+        kept = Kept(
+            set_name=place.parts[-3],
+            job=place.parts[-2],
+            generation=generation,
+            place=identity,
+            machine=self._machine,
+            path=str(place / BUNDLE if work is not None else place),
+        )
+        is_ours = worker.store.adopt(kept, executor)
+        if is_ours is None:
+            self._undelivered.remove(kept)
+        elif not is_ours:
             self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
-        elif self._is_free(worker, row):
-            kept = Kept(
-                set_name=set_name,
-                job=job,
-                generation=generation,
-                place=identity,
-                machine=self._machine,
-                path=str(place / BUNDLE if work is not None else place),
-            )
-            worker.store.adopt(kept, executor)
 
     def _is_idle(self, worker: Worker) -> bool:
         """Whether the set has no open jobs, or another set has more use for this slot."""
@@ -760,6 +762,8 @@ class _Courier(_Slot):
                 worker.ask(functools.partial(worker.store.forget, kept))
 
     def _begun(self, worker: Worker, kept: Kept, row: JobRow) -> TakeUp | None:
+        if row.state is JobState.RUNNING:  # its worker was killed, and maybe no slot comes to resume it
+            end_attempt(self._database, kept.set_name, kept.job, row.attempt)
         taken = worker.store.take_to_deliver(kept, row, executor=self._executor, machine=self._machine)
         if isinstance(taken, NotOurs):
             return None
@@ -817,23 +821,31 @@ def _is_gone(folder: Path) -> bool:
 
 
 def _remove_left_folders(database: Database) -> None:
-    """Removes the folders of this machine's executors whose process is gone. Other machines may share the state
+    """Cleans up the folders of this machine's executors whose process is gone. Other machines may share the state
     directory.
     """
     place = database.folder / "work"
     # A run that was just dying may have made its folder anew after the folder and its lock had been removed.
-    names = {path.name.removesuffix(_LOCK_SUFFIX) for path in place.glob(f"{_machine()}-*")}
-    for name in filter(re.compile(rf"{re.escape(_machine())}-\d+-[0-9a-f]{{8}}").fullmatch, names):
-        folder, lock = place / name, place / f"{name}{_LOCK_SUFFIX}"
-        with suppress(OSError):
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove_work(folder)
-                if not folder.exists():
-                    lock.unlink()
-            finally:
-                os.close(descriptor)
+    for name in {path.name.removesuffix(_LOCK_SUFFIX) for path in place.glob(f"{_machine()}-*")}:
+        _clean_up(place / name, Undelivered(database.folder))
+
+
+def _clean_up(folder: Path, undelivered: Undelivered) -> None:
+    """Removes the folder of an executor as `_remove_work` does, and its lock, if it is of this machine and its process is
+    gone.
+    """
+    if not re.fullmatch(rf"{re.escape(_machine())}-\d+-[0-9a-f]{{8}}", folder.name):
+        return
+    lock = folder.with_name(f"{folder.name}{_LOCK_SUFFIX}")
+    with suppress(OSError):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_work(folder, undelivered)
+            if not folder.exists():
+                lock.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def _refuse_mounted(*folders: Path) -> None:
@@ -847,11 +859,21 @@ def _refuse_mounted(*folders: Path) -> None:
         raise CannotError(f"{names} must be on one file system: mount the folder above them instead")
 
 
-def _remove_work(folder: Path) -> None:
-    """Removes the folder of an executor that has ended, but for work that could not be kept elsewhere."""
+def _remove_work(folder: Path, undelivered: Undelivered) -> None:
+    """Removes the folder of an executor that has ended. The folder of a takeup whose process had ended before is kept, as
+    its work was paid for: if it cannot be moved, it stays.
+    """
     for path in folder.glob("*/*"):
-        if not path.name.endswith(LEFT_SUFFIX):
-            remove_tree_if_possible(path)
+        job, _, generation = path.name.rpartition(".")
+        if path.name.endswith(LEFT_SUFFIX):
+            continue
+        with suppress(OSError):
+            if exit_code_left(path) is None:
+                remove_tree_if_possible(path)
+            else:
+                undelivered.make_room(path.parent.name, job)
+                place = undelivered.place_of(path.parent.name, job, int(generation), folder.name)
+                undelivered.move(path, place)
     for path in (*folder.glob("*"), folder):
         with suppress(OSError):
             path.rmdir()

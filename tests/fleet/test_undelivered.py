@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from ralph.fleet.jobs import SetLimits
@@ -68,12 +69,12 @@ class Refused:
 
 
 @contextmanager
-def refusing(tmp_path: Path, url: str = "", **limits: Any) -> Iterator[Refused]:
+def refusing(tmp_path: Path, url: str = "", until: str | None = None, **limits: Any) -> Iterator[Refused]:
     models: dict[str, Callable[[Asked], Playable]] = {}
     with Place(tmp_path, models, url) as place, HttpRepository(place.repository) as host:
         refused = Refused(place, host)
         models |= {"paid": refused.model, "beside": lambda _asked: DONE}
-        place.submit(place.job("paid", repository=host.url), limits=SetLimits(**limits))
+        place.submit(place.job("paid", repository=host.url, until=until), limits=SetLimits(**limits))
         yield refused
 
 
@@ -602,3 +603,224 @@ def test_what_is_damaged_among_the_kept_work_is_named_and_stays(
         assert place.row("beside").state.value == "done"
         assert f"{unknown} cannot be used" in log
         assert "Traceback" not in log
+
+
+def silent_at_a_checkpoint(refused: Refused) -> None:
+    """Makes the host silent before the first turn ends, so that its checkpoint hangs while the job ends."""
+    host = refused.host
+
+    def model(asked: Asked) -> Playable:
+        if asked.said == 0:
+            host.is_silent = True
+            return bash("echo paid >> kept.txt")
+        wait_until(lambda: "receive-pack" in host.asked[-1])
+        return DONE
+
+    refused.place._models["paid"] = model  # type: ignore[index] # a dictionary
+
+
+def has_ended(place: Place) -> bool:
+    """Whether the process of the job `paid` has ended in its first takeup."""
+    work = place.state("a") / "fleet/work"
+    names = ("result.json", "state/loops/*/*/loop.json")
+    texts = [path.read_text() for name in names for path in list(work.glob(f"*/night/paid.1/{name}"))]
+    return any('"exit_code"' in text and '"ended":null' not in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("killed", "when"),
+    [
+        ("slot", "at the end"),
+        ("slot", "at a checkpoint"),
+        ("worker", "at the end"),
+        ("worker", "at a checkpoint"),
+        ("worker", "at the end of a loop"),
+        ("worker of a full machine", "at the end"),
+    ],
+)
+def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
+    tmp_path: Path, killed: str, when: str
+) -> None:
+    until = "grep paid kept.txt" if when == "at the end of a loop" else None
+    with refusing(tmp_path, until=until) as refused:
+        place, host = refused.place, refused.host
+        if when == "at a checkpoint":
+            silent_at_a_checkpoint(refused)
+        else:
+            refused.refuse = lambda: setattr(host, "is_silent", True)
+        worker = place.work("a")
+        wait_until(lambda: refused.requests == 2 and "receive-pack" in host.asked[-1])
+        wait_until(lambda: has_ended(place))
+        slots = children_of(worker.pid)
+        if killed != "slot":
+            worker.kill()
+            worker.wait(PATIENCE_S)
+        for slot in slots:
+            with suppress(ProcessLookupError):  # it has ended with its supervisor
+                os.kill(slot, signal.SIGKILL)
+        host.is_silent = False
+        if killed == "worker of a full machine":  # only the process beside the slots comes
+            large = place.state("a") / "fleet/undelivered/other/large/1.executor/session"
+            large.parent.mkdir(parents=True)
+            large.touch()
+            os.truncate(large, MOST_BYTES)
+        if killed != "slot":
+            worker = place.work("a")
+        wait_until(lambda: refused.row.state.is_final)
+        stop(worker)
+        row = refused.row
+        assert (row.state.value, row.exit_code, refused.requests) == ("done", 0, 2)
+        assert (row.turns, row.result, row.cost_usd > 0) == (2, "Done.", True)
+        assert BRANCH in place.refs()
+        assert not list((place.state("a") / "fleet/work").iterdir())
+        assert "another worker has taken over" not in place.log("a")
+        with place.store._engine.begin() as c:
+            left = c.exec_driver_sql(
+                "SELECT workflow_uuid FROM workflow_status WHERE status NOT IN ('SUCCESS', 'CANCELLED')"
+            )
+            assert left.all() == []
+
+
+@pytest.mark.parametrize("how", ["frozen", "locked", "locked before it has ended"])
+def test_work_is_kept_although_the_store_answers_nothing_when_the_worker_is_told_to_stop(
+    tmp_path: Path, postgres: PostgresServer, postgres_url: str, how: str
+) -> None:
+    with refusing(tmp_path, postgres_url) as refused, unanswering(postgres, postgres_url, how) as store:
+        place = refused.place
+        is_running = how == "locked before it has ended"
+
+        def model(asked: Asked) -> Playable:
+            if asked.said == 0:
+                return bash("echo paid >> kept.txt")
+            if asked.times == 1:
+                store.begin()
+            return NEVER if is_running and asked.times == 1 else DONE
+
+        place._models["paid"] = model  # type: ignore[index] # a dictionary
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: refused.requests == 2 if is_running else has_ended(place))
+        if is_running:
+            worker.send_signal(signal.SIGTERM)
+            wait_until(lambda: has_ended(place))
+        wait_until(lambda: ends_after_another_signal(worker))
+        (kept,) = (place.state("a") / "fleet/undelivered").glob("night/paid/1.*")
+        assert (kept / "checkout/kept.txt").read_text() == "kept\npaid\n"
+        store.end()
+        place.finish("a")
+        row = refused.row
+        assert (row.state.value, row.turns) == ("done", refused.requests)
+        assert refused.requests == 2 + is_running
+        assert place.asked("paid", 0) == 1, "the first turn was paid again"
+        assert BRANCH in place.refs()
+
+
+class Unanswering:
+    """A store that answers nothing about the jobs, from `begin` to `end`."""
+
+    def __init__(self, postgres: PostgresServer, url: str, how: str) -> None:
+        self._postgres, self._url, self._how = postgres, url, how
+        self._frozen: list[int] = []
+        self._held: psycopg.Connection[Any] | None = None
+
+    def begin(self) -> None:
+        if self._how != "frozen":
+            self._held = psycopg.connect(self._url)
+            self._held.execute("SELECT 1 FROM ralph_fleet.jobs FOR UPDATE")
+        else:
+            server = int((self._postgres.data / "postmaster.pid").read_text().split()[0])
+            self._frozen = [server, *children_of(server)]
+            for pid in self._frozen:
+                os.kill(pid, signal.SIGSTOP)
+
+    def end(self) -> None:
+        if self._held is not None:
+            self._held.close()
+        for pid in self._frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def unanswering(postgres: PostgresServer, url: str, how: str) -> Iterator[Unanswering]:
+    store = Unanswering(postgres, url, how)
+    try:
+        yield store
+    finally:
+        store.end()
+
+
+def test_a_takeup_that_has_told_its_end_leaves_nothing_although_it_is_killed(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place = refused.place
+        place.finish("a")
+        with place.store._engine.begin() as c:
+            executor = c.exec_driver_sql("SELECT executor FROM attempts").scalar_one()
+        folder = place.state("a") / "fleet/work" / executor / "night/paid.1"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text('{"exit_code": 0}')
+        place.submit(place.job("beside"))
+        place.finish("a")
+        assert not folder.exists()
+        assert not list((place.state("a") / "fleet/undelivered").glob("night/*/*"))
+        assert "look at it" not in place.log("a")
+
+
+def test_what_was_spent_before_the_process_ended_in_a_hanging_checkpoint_is_told(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        silent_at_a_checkpoint(refused)
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: has_ended(place))
+        wait_until(lambda: ends_after_another_signal(worker))
+        assert len(refused.bundles()) == 1
+        host.is_silent = False
+        refused.hurry()
+        place.finish("a")
+        row = refused.row
+        assert (row.state.value, row.turns, refused.requests) == ("done", 2, 2)
+        place._models["beside"] = refused.model  # type: ignore[index] # a dictionary
+        place.submit(place.job("beside"))
+        place.finish("a")
+        assert row.cost_usd == pytest.approx(place.row("beside").cost_usd)
+
+
+@pytest.mark.parametrize("how", ["drained", "kept", "limit"])
+def test_on_a_host_that_takes_branches_only_a_job_goes_on_from_its_branch_on_any_machine(
+    tmp_path: Path, how: str
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+
+        def model(asked: Asked) -> Playable:
+            if asked.said == 0:
+                return bash("echo paid >> kept.txt; echo new > new.txt")
+            host.status = 503 if how == "kept" and asked.times == 1 else 200
+            return NEVER if asked.times == 1 and how != "limit" else DONE
+
+        place._models |= {"paid": model, "short": model}  # type: ignore[operator] # a dictionary
+        hook = place.repository / "hooks/pre-receive"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\nwhile read o n ref; do case $ref in refs/ralph/*) exit 1;; esac; done\n")
+        hook.chmod(0o755)
+        if how == "limit":
+            place.store.cancel(SET, ["paid"])
+            place.submit(place.job("short", repository=host.url, max_turns=1))
+            place.work("a", "--until-done").wait(PATIENCE_S)
+            assert (place.row("short").state.value, place.row("short").exit_code) == ("done", 3)
+            assert place.git("show", "ralph/short:kept.txt") == "kept\npaid"
+            place.store.retry(SET, ["short"])
+        else:
+            worker = place.work("a", "--drain", "0.1s")
+            wait_until(lambda: place.asked("paid", 1) == 1)
+            stop(worker)
+            host.status = 200
+            assert (refused.row.state.value, len(refused.bundles())) == ("queued", how == "kept")
+            refused.hurry()
+        name = "short" if how == "limit" else "paid"
+        assert place.worst("a" if how == "kept" else "b") == (143 if how == "limit" else 0)
+        row = place.row(name)
+        assert (row.state.value, row.exit_code, place.asked(name, 0)) == ("done", 0, 1)
+        assert place.refs()[f"refs/heads/ralph/{name}"] == row.commit
+        assert place.git("show", f"ralph/{name}:kept.txt") == "kept\npaid"
+        assert place.git("log", "--format=%s", f"main..ralph/{name}").startswith(f"{name}: ")
+        assert set(place.refs()) == {"refs/heads/main", f"refs/heads/ralph/{name}"}

@@ -71,7 +71,7 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
     """Reads the result object from a file. Raises NoResultError. Raises ShortageError if this machine lacks a
     resource, such as memory.
     """
-    written = _read_result(path)
+    written = read_result(path)
     if written.exit_code != exit_code:
         raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
     report = written.final_report
@@ -90,7 +90,8 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
     )
 
 
-def _read_result(path: Path) -> WrittenResult:
+def read_result(path: Path) -> WrittenResult:
+    """Reads the result object that a run has written, whatever its exit code was. Raises as `result_written` does."""
     try:
         return convert(strict_json(read_regular_file(path, _MOST_BYTES).decode()), WrittenResult)
     except FileNotFoundError:
