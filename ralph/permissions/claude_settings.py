@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.permissions import settings_keys as names
-from ralph.permissions.hook_answers import EVENTS, why_no_matcher
+from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
+from ralph.permissions.hook_matcher import Matcher, parse_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
 from ralph.values.outcome import CannotError
@@ -37,9 +38,14 @@ class HookCommand(Struct, frozen=True):
 
     event: str
     matcher: str
-    """A pattern for the tools whose calls start the command, in the syntax of `matches`. Empty means all tools."""
+    """Says for which tool calls the command is started (`parse_matcher`). Empty means all."""
     command: str
     timeout_s: float
+
+    @property
+    def calls(self) -> Matcher:
+        """The tool calls for which the command is started. Only for an event about a tool call."""
+        return parse_matcher(self.matcher if self.event in OF_TOOLS else "")
 
 
 class ClaudeSettings(Struct, frozen=True, kw_only=True):
@@ -225,9 +231,11 @@ def _commands(event: str, entries: object, file: ClaudeFile) -> Iterator[HookCom
         if not isinstance(hooks, list) or not isinstance(matcher, str | None):
             raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
         _refuse(names.misspelt(found, names.OF_HOOKS), file, f"hooks.{event}: ")
-        why = why_no_matcher(matcher)
-        if why is not None:
-            raise GuardError(f"{where}: the matcher {matcher!r} cannot be kept: {why}")
+        if event in OF_TOOLS:
+            try:
+                parse_matcher(matcher)
+            except ValueError as error:
+                raise GuardError(f"{where}: the matcher {matcher!r} cannot be kept: {error}") from error
         for hook in hooks:
             yield _command(event, matcher or "", hook, file)
 

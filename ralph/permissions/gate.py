@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ralph.permissions.hook_answers import CallVerdict, HookAnswer
+    from ralph.permissions.rule import PermissionRule
     from ralph.values.controls import RunControls
     from ralph.values.ports import Events
     from ralph.values.tool_calls import Block, Ruling, Runnable, ToolCall
@@ -43,9 +44,11 @@ class HookFailedError(Exception):
 class Hooks(Protocol):
     """The hooks of one origin: commands of the user's settings, or those of a driver."""
 
-    def answers(self, event: str, fields: Mapping[str, Any], tool: str) -> Sequence[HookAnswer]:
-        """Calls the hooks for an event, and returns their answers. `fields` is their input. `tool` is the name of the
-        tool if the event concerns one, otherwise "". Raises HookFailedError and `Interrupted`.
+    def answers(
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+    ) -> Sequence[HookAnswer]:
+        """Calls the hooks for an event, and returns their answers. `fields` is their input. `covers` says whether a
+        matcher is for the event. Raises HookFailedError and `Interrupted`.
         """
         ...
 
@@ -97,11 +100,13 @@ class CallGate:
         facts: Mapping[str, str] | None = None,
         refuses_unasked: bool = False,
         allowed: Collection[str] = (),
+        judge_by: Callable[[PermissionRule, ToolCall], RuleVerdict] = lambda _rule, _call: RuleVerdict(""),
         aside: Callable[[str, Callable[[], RuleVerdict]], RuleVerdict | ToolOutput] = lambda _, work: work(),
     ) -> None:
         """`hooks` are asked in this order. `facts` are the fields about the session that every hook gets. `asker` is
         asked about calls that the mode does not permit; if it is None, such calls are permitted, or refused if
-        `refuses_unasked` is True. `allowed` are the tools that the user allowed by name.
+        `refuses_unasked` is True. `allowed` are the tools that the user allowed by name. `judge_by` judges a call by
+        one rule, which the matcher of a hook contains.
 
         `aside` does a work of a name while signals are heard, because a rule may have to look at a disk that does not
         answer. It returns an error if the work fails.
@@ -116,6 +121,7 @@ class CallGate:
         self._allowed = set(allowed)
         """The tools that need no question: those that the user allowed by name, without a pattern. Answers may add to
         them."""
+        self._judge_by = judge_by
         self._aside = aside
 
     # --- The port
@@ -168,7 +174,7 @@ class CallGate:
         for hooks in reversed(self._hooks):
             about = {**hk.about_output(call, output), "duration_ms": round(took_s * 1000)}
             try:
-                answers = self._answers(hooks, event, about, call.name)
+                answers = self._answers(hooks, event, about, call)
             except HookFailedError as error:
                 self._events.emit(Notice(f"the {event} hook of {call.name} failed: {error}", is_vital=True))
                 continue
@@ -189,11 +195,22 @@ class CallGate:
     # --- Hooks
 
     def _answers(
-        self, hooks: Hooks, event: str, about: Mapping[str, Any], tool: str = ""
+        self, hooks: Hooks, event: str, about: Mapping[str, Any], call: ToolCall | None = None
     ) -> Sequence[HookAnswer]:
+        from ralph.permissions.hook_matcher import parse_matcher  # noqa: PLC0415 - few runs have hooks
+
         mode = self._controls.permission_mode.value
         fields = {**self._facts, "permission_mode": mode, "hook_event_name": event, **about}
-        return hooks.answers(event, fields, tool)
+        return hooks.answers(
+            event, fields, lambda text: call is None or parse_matcher(text).covers(call, self._is_about)
+        )
+
+    def _is_about(self, rule: PermissionRule, call: ToolCall) -> bool:
+        """Whether the pattern of a hook's matcher is about a call. Raises HookFailedError."""
+        found = self._aside("the matcher of a hook", lambda: self._judge_by(rule, call))
+        if isinstance(found, ToolOutput):
+            raise HookFailedError(str(found.content))
+        return found.denied is not None
 
     def _guarding(self, hooks: Hooks, event: str, about: Mapping[str, Any]) -> Sequence[HookAnswer]:
         """The answers of hooks for the beginning or the end of a task. Raises GuardRefused if a hook fails, and
@@ -215,7 +232,7 @@ class CallGate:
             call = checked.call
             failed = f"PreToolUse:{call.name} hook error"
             try:
-                answers = self._answers(hooks, hk.PRE, hk.about_call(call), call.name)
+                answers = self._answers(hooks, hk.PRE, hk.about_call(call), call)
             except HookFailedError as error:
                 raise _RefusedError(f"{failed}: {error}. The call was not run") from error
             found = hk.call_verdict(answers)

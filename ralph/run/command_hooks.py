@@ -14,7 +14,6 @@ from ralph.permissions.hook_answers import (
     HookAnswer,
     context_answer,
     hook_answer,
-    matches,
 )
 from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import Interrupted
@@ -57,7 +56,9 @@ class CommandHooks:
         self._named: set[str] = set()
         """The commands whose text without an answer was told to people."""
 
-    def answers(self, event: str, fields: Mapping[str, Any], tool: str) -> Sequence[HookAnswer]:
+    def answers(
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+    ) -> Sequence[HookAnswer]:
         """Runs the commands of all hooks for an event, one after another, and returns the answers. Raises
         HookFailedError and Interrupted.
         """
@@ -65,9 +66,10 @@ class CommandHooks:
         # Claude Code starts equal commands once per event. A shorter time limit would refuse what the longest allows.
         found: dict[str, HookCommand] = {}
         for hook in self._hooks:
-            if hook.event == event and (not tool or matches(hook.matcher, tool)):
+            if hook.event == event and covers(hook.matcher):
                 known = found.get(hook.command, hook)
                 found[hook.command] = max(known, hook, key=lambda one: one.timeout_s)
+        tool = fields.get("tool_name", "")
         waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
         name = f"{event}:{tool}" if tool else event
         endings = [(hook, self._ending(hook, name, given, waiting_for)) for hook in found.values()]

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
+    from ralph.permissions.in_force import RuleVerdict
     from ralph.permissions.judge import Permissions
+    from ralph.permissions.rule import PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.values.claude_file import ClaudeFile
     from ralph.values.controls import RunControls
+    from ralph.values.tool_calls import ToolCall
 
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""
@@ -133,7 +136,8 @@ def _built(
         )
     except RuleError as error:
         raise SettingsError(str(error), from_flag=True) from error
-    if judge.needs_parser and not has_parser():
+    hooks = tuple(hook for found in read if _is_chosen(found, options) for hook in found.hooks)
+    if (judge.needs_parser or any(hook.calls.rules for hook in hooks)) and not has_parser():
         raise SettingsError(
             "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
             "commands; install them, or remove the rules"
@@ -144,11 +148,18 @@ def _built(
     notices = [*told, *_notices(read, in_force, has_sandbox=around.settings.sandbox.mode != "off")]
     return RunGuards(
         judge,
-        tuple(hook for found in read if _is_chosen(found, options) for hook in found.hooks),
+        hooks,
         mode,
         tuple((found.file.name, found.sandbox) for found in read if found.sandbox.keys),
         tuple(notices),
     )
+
+
+def verdict_by(rule: PermissionRule, call: ToolCall, around: Surroundings) -> RuleVerdict:
+    """The verdict about a call by one rule alone, which the matcher of a hook contains."""
+    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few matchers have rules
+
+    return Permissions((rule,), None, RulePlaces(str(around.cwd), _home(around), LocalDisk())).judge(call)
 
 
 def has_parser() -> bool:
@@ -244,6 +255,12 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
             f"hooks of {name} are not run ({unused})",
             "a repository may not start programs; pass those that you trust by --settings",
         )
+    for hook in found.hooks:
+        if hook.calls.unknown:
+            yield (
+                f"{name}: no tool is called {', '.join(hook.calls.unknown)}, which the matcher {hook.matcher!r} names",
+                "the hook is called for its other tools alone",
+            )
     if found.idle_sandbox:
         yield (
             f"{name}: keys without effect: {', '.join(found.idle_sandbox)}",

@@ -12,6 +12,7 @@ from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import may_have_moved, up_to_repository_root
 from ralph.machine.starting import end_idle_threads
 from ralph.permissions.gate import CallGate
+from ralph.run.permission_rules import verdict_by
 from ralph.run.session import prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     no_limit_notice,
@@ -117,6 +118,7 @@ class PreparedRun:
             },
             refuses_unasked=asks == "nobody",
             allowed=parts.around.settings.tools.allowed or (),
+            judge_by=lambda rule, call: verdict_by(rule, call, parts.around),
             aside=parts.tools.toolbox.aside,
         )
 

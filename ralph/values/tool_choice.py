@@ -23,7 +23,7 @@ ALL_OF_THEM = "default"
 # Tools of Claude Code: those in its tools reference (https://code.claude.com/docs/en/tools-reference, read
 # 2026-11), and those of earlier versions, which scripts still name. Ralph does not have these tools, so an option
 # that allows or forbids one of them changes nothing.
-_ELSEWHERE = frozenset(
+ELSEWHERE = frozenset(
     """
     Agent Artifact AskUserQuestion CronCreate CronDelete CronList EnterPlanMode EnterWorktree ExitPlanMode
     ExitWorktree LSP ListMcpResourcesTool Monitor NotebookEdit PowerShell PushNotification ReadMcpResourceTool
@@ -40,7 +40,7 @@ def is_elsewhere(name: str) -> bool:
     names too. A pattern in parentheses may follow the name.
     """
     form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
-    return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
+    return form is not None and (form[1] in ELSEWHERE or form[1].startswith("mcp__"))
 
 
 def tool_of(name: str) -> str:
@@ -76,7 +76,7 @@ def suggestion(name: str) -> str:
     """The end of an error message about an unknown tool: a known tool with a similar name, if there is one."""
     from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
 
-    by_lower = {known.lower(): known for known in (*sorted(_ELSEWHERE), *TOOL_NAMES)}
+    by_lower = {known.lower(): known for known in (*sorted(ELSEWHERE), *TOOL_NAMES)}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f": did you mean {by_lower[near[0]]}?" if near else ""
 

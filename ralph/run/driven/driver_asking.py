@@ -44,21 +44,25 @@ class DriverAsking:
         self._within_s = within_s
         self._prompt_id = str(uuid.uuid4())
 
-    def answers(self, event: str, fields: Mapping[str, Any], tool: str) -> Sequence[HookAnswer]:
+    def answers(
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+    ) -> Sequence[HookAnswer]:
         """Calls all hooks of an event at the same time, and returns their answers. Raises HookFailedError."""
         if event == PROMPT:
             self._prompt_id = str(uuid.uuid4())
         tool_use_id = str(uuid.uuid4()) if event == PROMPT else fields.get("tool_use_id")
         known_id = {} if tool_use_id is None else {"tool_use_id": tool_use_id}
         told = {"prompt_id": self._prompt_id, **fields}
-        waiting_for = f"the driver's {event} hook" + (f" for {tool}" if tool else "")
+        waiting_for = f"the driver's {event} hook" + (
+            f" for {fields['tool_name']}" if "tool_name" in fields else ""
+        )
         questions = [
             Question(
                 {"subtype": "hook_callback", "callback_id": hook, **known_id, "input": told},
                 waiting_for,
                 within_s,
             )
-            for hook, within_s in self._hooks().matching(event, tool).items()
+            for hook, within_s in self._hooks().matching(event, covers).items()
         ]
         return [_hook_answer(reply) for reply in self._questions.ask(questions)] if questions else ()
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert, field
 
-from ralph.permissions.hook_answers import EVENTS, POST, POST_FAILURE, PRE, matches, why_no_matcher
+from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
+from ralph.permissions.hook_matcher import parse_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-_OF_TOOLS = frozenset({PRE, POST, POST_FAILURE})
 OBSERVING = frozenset(
     """
     SessionStart SessionEnd Setup Notification SubagentStart SubagentStop PreCompact PostCompact StopFailure
@@ -45,13 +45,13 @@ class HookTable(Struct, frozen=True):
 
     by_event: Mapping[str, tuple[HookMatcher, ...]] = field(default_factory=dict)
 
-    def matching(self, event: str, tool: str = "") -> dict[str, float]:
-        """The ids of the hooks to call for an event, each with its time limit in seconds. `tool` is the tool's name if
-        the event concerns one.
+    def matching(self, event: str, covers: Callable[[str | None], bool]) -> dict[str, float]:
+        """The ids of the hooks to call for an event, each with its time limit in seconds. `covers` says whether a
+        matcher is for the event.
         """
         found: dict[str, float] = {}
         for each in self.by_event.get(event, ()):
-            if event not in _OF_TOOLS or matches(each.matcher, tool):
+            if covers(each.matcher):
                 for callback_id in each.callback_ids:
                     found.setdefault(callback_id, each.timeout or DEFAULT_S)
         return found
@@ -64,7 +64,7 @@ class HookTable(Struct, frozen=True):
 
 def hook_table(value: object) -> HookTable:
     """Decodes the `hooks` of an `initialize` request. None means no hooks. Raises ValueError for an unknown event,
-    and for a matcher that is not a valid regular expression.
+    and for a matcher that can match no call.
     """
     if value is None:
         return HookTable()
@@ -77,8 +77,11 @@ def hook_table(value: object) -> HookTable:
     if unknown:
         raise ValueError(f"initialize: ralph has no hook {', '.join(unknown)}; it calls {', '.join(EVENTS)}")
     for name, matchers in wanted.items():
-        for each in matchers if name in _OF_TOOLS else ():
-            why = why_no_matcher(each.matcher)
-            if why is not None:
-                raise ValueError(f"initialize: the matcher {each.matcher!r} of a hook cannot be kept: {why}")
+        for each in matchers if name in OF_TOOLS else ():
+            try:
+                parse_matcher(each.matcher)
+            except ValueError as error:
+                raise ValueError(
+                    f"initialize: the matcher {each.matcher!r} of a hook cannot be kept: {error}"
+                ) from error
     return HookTable(wanted)

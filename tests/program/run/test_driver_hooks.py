@@ -63,6 +63,26 @@ def test_a_hook_denies_a_call_which_never_runs_and_is_told_to_the_model(drive, s
     assert [denied["tool_input"] for denied in result["permission_denials"]] == [{"command": "touch ran"}]
 
 
+def test_a_matcher_with_a_pattern_is_a_rule_and_one_that_matches_nothing_is_refused(
+    drive, serve, ralph
+) -> None:
+    server = serve(bash("touch ran"), bash("rm ran"), DONE)
+    driver = drive()
+    driver.ask("initialize", hooks=hooks("PreToolUse", matcher="Bash(rm:*)"))
+    driver.say("go")
+    request = asked(driver)
+    assert request["request"]["input"]["tool_input"] == {"command": "rm ran"}
+    reply(driver, request, decision("deny", permissionDecisionReason="kept"))
+    assert driver.finish().code == 0
+    assert "kept" in told(server)[0]["content"]
+    assert (ralph.cwd / "ran").exists()
+    driver = drive()
+    refused = driver.ask("initialize", hooks=hooks("PreToolUse", matcher="Shell"))
+    assert "the matcher 'Shell' of a hook cannot be kept: no tool is called 'Shell'" in refused
+    driver.say("go")
+    assert driver.finish().code == 78
+
+
 @pytest.mark.parametrize("failing", ["error", "nonsense", "misspelt", "late", "gone"])
 def test_a_hook_that_fails_denies(drive, serve, ralph, failing) -> None:
     server = serve(bash("touch ran"), DONE)

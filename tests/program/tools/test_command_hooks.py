@@ -156,6 +156,23 @@ def test_a_hook_is_about_the_tools_of_its_matcher_alone(ralph, serve) -> None:
     assert [results(server, nth)[0][1] for nth in (1, 2)] == [False, True]
 
 
+def test_a_matcher_with_a_pattern_is_a_rule_on_the_input(ralph, serve) -> None:
+    server = serve(bash("git commit -m x"), bash("git status --short"), bash("ls && git commit"), DONE)
+    ran = start(ralph, hooks("PreToolUse", "echo 'not here' >&2; exit 2", "Bash(git commit:*)|Shell"))
+    assert ran.code == 78
+    assert "the matcher 'Bash(git commit:*)|Shell' cannot be kept: no tool is called 'Shell'" in ran.stderr
+    assert start(ralph, hooks("PreToolUse", "echo 'not here' >&2; exit 2", "Bash(git commit:*)")).code == 0
+    told_of = [results(server, nth)[0][0] for nth in (1, 2, 3)]
+    assert ["not here" in text for text in told_of] == [True, False, True]
+
+
+def test_a_name_in_a_matcher_that_no_tool_has_is_told(ralph, serve) -> None:
+    serve(DONE)
+    ran = start(ralph, hooks("PreToolUse", "exit 2", "Bash|Shell"))
+    assert ran.code == 0
+    assert "no tool is called Shell, which the matcher 'Bash|Shell' names" in ran.stderr
+
+
 def test_a_hook_may_change_a_call_and_the_rules_judge_the_change(ralph, serve) -> None:
     server = serve(bash("echo old"), bash("echo old"), DONE)
     answer = {"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": {"command": "echo new"}}}

@@ -19,11 +19,13 @@ def test_each_hook_is_called_once_with_its_own_time() -> None:
             "Stop": [{"matcher": "never", "hookCallbackIds": ["s"]}],
         }
     )
-    assert table.matching("PreToolUse", "Bash") == {"h1": 5, "h2": 5, "h3": DEFAULT_S}
-    assert [*table.matching("PreToolUse", "Bash")] == ["h1", "h2", "h3"], "in the order of their entries"
-    assert table.matching("PreToolUse", "Read") == {"h2": DEFAULT_S, "h3": DEFAULT_S}
-    assert table.matching("Stop") == {"s": DEFAULT_S}, "only hooks of tools have a matcher"
-    assert table.matching("PostToolUse", "Bash") == {}
+    assert table.matching("PreToolUse", lambda _: True) == {"h1": 5, "h2": 5, "h3": DEFAULT_S}
+    assert [*table.matching("PreToolUse", lambda _: True)] == ["h1", "h2", "h3"], (
+        "in the order of their entries"
+    )
+    assert table.matching("PreToolUse", lambda text: text != "Bash") == {"h2": DEFAULT_S, "h3": DEFAULT_S}
+    assert table.matching("Stop", lambda _: True) == {"s": DEFAULT_S}, "only hooks of tools have a matcher"
+    assert table.matching("PostToolUse", lambda _: True) == {}
 
 
 def test_hooks_of_events_that_ralph_does_not_have_are_named() -> None:
@@ -41,6 +43,7 @@ def test_hooks_of_events_that_ralph_does_not_have_are_named() -> None:
         ),
         ({"PermissionRequest": [{"hookCallbackIds": ["h"]}]}, "ralph has no hook PermissionRequest"),
         ({"PreToolUse": [{"matcher": "bash", "hookCallbackIds": ["h"]}]}, "did you mean Bash?"),
+        ({"PreToolUse": [{"matcher": "/Bash/", "hookCallbackIds": ["h"]}]}, "it matches the name of no tool"),
         ({"PreToolUse": [{"matcher": "(", "hookCallbackIds": ["h"]}]}, "is no regular expression"),
         ({"PreToolUse": [{"hookCallbackIds": []}]}, "hooks: Expected `array` of length >= 1"),
         ({"PreToolUse": [{"hookCallbackIds": ["h"], "timeout": 0}]}, "hooks: Expected `float` > 0"),
