@@ -1,5 +1,6 @@
-"""Writes the table of settings in docs/settings.md: `make generated`. `tests/settings/test_merge.py` compares it, and
-`tests/settings/test_one_row.py` makes it for a copy of ralph with more settings.
+"""Writes the table of settings in docs/settings.md, and that of Claude Code's keys in docs/from-claude.md: `make generated`.
+`tests/settings/test_merge.py` compares them, and `tests/settings/test_one_row.py` makes the first for a copy of ralph with more
+settings.
 """
 
 from __future__ import annotations
@@ -7,16 +8,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from ralph.settings.listing import reference_lines
+from ralph.values.claude_file import CLAUDE_KEYS
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, PAGE_OF_KEYS = DOCS / "settings.md", DOCS / "from-claude.md"
 
 
 def page(old: str) -> str:
-    """The page with the table made anew. Raises ValueError if `old` has no such table."""
-    heading, *rows = reference_lines()
+    """The page of settings with its table made anew. Raises ValueError if `old` has no such table."""
+    return _with_table(old, reference_lines())
+
+
+def page_of_keys(old: str) -> str:
+    """The page for users of Claude Code with its table of keys made anew. Raises ValueError if `old` has no such table."""
+    heading = "| Key | In ralph | As, or instead |"
+    rows = (f"| `{key.name}` | {key.does} | {key.says} |".replace("|  |", "| |") for key in CLAUDE_KEYS)
+    return _with_table(old, (heading, "| --- | --- | --- |", *rows))
+
+
+def _with_table(old: str, table: tuple[str, ...]) -> str:
+    heading, *rows = table
     before, found, after = old.partition(f"\n{heading}\n")
     if not found:
-        raise ValueError(f"{PAGE} has no line {heading!r}")
+        raise ValueError(f"the page has no line {heading!r}")
     lines = after.split("\n")
     end = next(number for number, line in enumerate(lines) if not line.startswith("|"))
     return "\n".join((before, heading, *rows, *lines[end:]))
@@ -24,3 +38,4 @@ def page(old: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text()))
+    PAGE_OF_KEYS.write_text(page_of_keys(PAGE_OF_KEYS.read_text()))

@@ -35,7 +35,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
-from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
@@ -71,6 +71,7 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
     if line.sandbox:
         return _tried_sandbox(line, environment, cwd)
     settings, problem = _settings(line, environment, cwd)
+    environment |= {} if settings is None else settings.variables.plain
     page = _Page(_redactor(environment, settings))
     found = []
     if settings is not None and not line.is_json:
@@ -203,7 +204,7 @@ def _settings(
         return None, None
     config_file = Path(line.config) if line.config is not None else None
     try:
-        return load_settings(line.settings, environment, cwd, config_file), None
+        return load_with_claude(line.settings, environment, cwd, config_file), None
     except SettingsError as error:
         if error.from_flag:
             raise UsageError(str(error)) from error

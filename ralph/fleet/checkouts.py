@@ -36,7 +36,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
-from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError, shortage_of
@@ -125,7 +125,7 @@ def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, .
     is there: unlike a loop, a worker does not tell the settings of such a file from the user's other ones.
     """
     try:
-        settings: Settings | None = load_settings({}, environment, folder, None)
+        settings: Settings | None = load_with_claude({}, environment, folder, None)
     except SettingsError as error:  # each job will say what is wrong
         settings = error.so_far
     written = () if settings is None else settings.sandbox.written(environment)

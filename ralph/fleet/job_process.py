@@ -27,7 +27,7 @@ from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
 from ralph.sessions.looking import look_at
-from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ def why_not_here(job: Job, environment: Mapping[str, str], folder: Path) -> str 
     if _names_settings(job):
         return None
     try:
-        load_settings({"model.base_url": job.base_url}, environment, folder, None)
+        load_with_claude({"model.base_url": job.base_url}, environment, folder, None)
     except SettingsError as error:
         return str(error)
     return None

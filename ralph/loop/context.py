@@ -29,9 +29,15 @@ from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork
 from ralph.sessions.store import SessionStore
-from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
+from ralph.settings.claude_files import (
+    ClaudeFileError,
+    document_of,
+    guards_in_short,
+    judged,
+    read_claude_files,
+)
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
-from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
@@ -80,6 +86,13 @@ class LoopContext(Struct, frozen=True):
     @property
     def directory(self) -> Path:
         return Path(self.options.plan.directory)
+
+    @property
+    def check_environment(self) -> dict[str, str]:
+        """As `command_environment`, with the variables that settings files for Claude Code give to commands."""
+        settings, given = self.settings, self.settings.command_variables.plain
+        kept = child_environment(given, settings.tools.pass_env, known_secrets(given, settings.secrets))
+        return {**self.command_environment, **kept}
 
     def close(self) -> None:
         """Ends the supervisor and removes the sandbox's temporary files. Must be called when the loop has ended."""
@@ -156,8 +169,10 @@ def open_context(
     state = opening_state(options, environment, store, clock)
     files = _settings_files(state.plan, environment, early)
     state = replace(state, plan=_with_recorded_files(state.plan, files, environment))
+    state = replace(state, plan=_with_claude_files(state.plan, environment, early))
     settings = _settings(state.plan, environment, files)
-    state = replace(state, plan=_with_claude_files(state.plan, environment, settings, early))
+    environment = {**environment, **settings.variables.plain}
+    state = replace(state, plan=_with_wishes(state.plan, environment, settings))
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, log, is_quiet=state.plan.is_quiet)
     command_environment = child_environment(
@@ -377,15 +392,12 @@ def _reach(plan: LoopPlan) -> tuple[Path, ...]:
     return tuple(map(Path, plan.added_directories))
 
 
-def _with_claude_files(
-    plan: LoopPlan, environment: Mapping[str, str], settings: Settings, events: Events
-) -> LoopPlan:
+def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
     """Adds the settings files made for Claude Code to the plan. For a file that an iteration could have changed, uses
     the content from the beginning of the loop. Reads the user's own file again. Raises CannotError.
     """
-    reach: tuple[Path | str, ...] = (*_reach(plan), *settings.sandbox.written(environment))
     try:
-        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings, reach)
+        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings, _reach(plan))
     except ClaudeFileError:
         if plan.claude_files is None:
             raise
@@ -406,12 +418,26 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
+    claude = ClaudeOptions(plan.claude_settings, plan.setting_sources, plan.claude_files)
+    directory = Path(plan.directory)
     try:
-        return load_settings(flags, environment, Path(plan.directory), config_file, files, reach=_reach(plan))
+        return load_with_claude(
+            flags, environment, directory, config_file, files, reach=_reach(plan), claude=claude
+        )
     except SettingsError as error:
         if error.so_far is None:
             raise
         return error.so_far
+
+
+def _with_wishes(plan: LoopPlan, environment: Mapping[str, str], settings: Settings) -> LoopPlan:
+    """The plan with the directories that settings files for Claude Code add, and with these files as they are judged with all
+    that commands may write.
+    """
+    search = search_of(plan, settings, environment)
+    directories = tuple(dict.fromkeys((*plan.added_directories, *settings.directories)))
+    files = judged(plan.claude_files or (), search, environment)
+    return replace(plan, added_directories=directories, claude_files=files)
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:

@@ -269,7 +269,7 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         plan.until,
         directory=context.directory,
         folder=record.folder,
-        environment=context.command_environment,
+        environment=context.check_environment,
         redact=context.redactor.redact,
         longest_bytes=context.redactor.longest_bytes,
         supervisor=context.supervisor,

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - records are read by their hints
 from ralph.values.outcome import Outcome
@@ -59,6 +60,8 @@ class LoopPlan(Struct, frozen=True):
     before the first iteration. The loop uses this content until it ends. None if the files are not recorded yet."""
     claude_settings: str | None = None
     """The value of `--settings` in `run_arguments`: a JSON text or an absolute path. None if the option is not given."""
+    setting_sources: frozenset[str] = ALL_SOURCES
+    """The sources of settings files made for Claude Code that `run_arguments` select."""
     claude_files: tuple[ClaudeFile, ...] | None = None
     """The settings files made for Claude Code, and the value of `--settings`. Each has the content from before the
     first iteration. None if the files are not recorded yet."""

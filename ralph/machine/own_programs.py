@@ -42,6 +42,7 @@ _LOADED_FROM = frozenset(
     NODE_PATH KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
     """.split()
 ).union(READ_LATER)
+_ASSIGNMENT = re.compile(r"\w+=")
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -235,6 +236,26 @@ def why_not_used(name: str, search: ProgramSearch) -> str:
     path = next((one for one in found if os.access(one, os.X_OK) and Path(one).is_file()), "")
     why = search.why_unsafe(path) if path else ""
     return f"{path} does not count: {why}" if why else ""
+
+
+def why_unsafe_command(command: str, cwd: str, home: str, search: ProgramSearch) -> str:
+    """The reason for people why commands can decide what a shell command of the user's runs: they can replace a file that it
+    names, or the first program of its name in PATH. Empty if they cannot. The command must be run in `cwd` and with
+    `trusted_directories` as its PATH.
+    """
+    import shlex  # noqa: PLC0415 - few users have such commands
+
+    try:
+        words = shlex.split(command)
+    except ValueError:  # quotes that only the shell understands, or none does
+        words = command.split()
+    program = next((word for word in words if not _ASSIGNMENT.match(word)), "")
+    for word in (part for one in words for part in (one, one.partition("=")[2]) if part):
+        path = os.path.join(cwd, f"{home}{word[1:]}" if word.startswith("~/") else word)  # noqa: PTH118 - strings throughout
+        is_file = Path(path).is_file() or (word == program and os.sep in word)
+        if is_file and (why := search.why_unsafe(path)):
+            return f"{word}: {why}"
+    return "" if own_program(program, search) else why_not_used(program, search)
 
 
 def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:

@@ -13,11 +13,12 @@ from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
 from ralph.permissions.hook_matcher import Matcher, parse_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
+from ralph.values.claude_file import refused_keys
 from ralph.values.outcome import CannotError
 from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from ralph.values.claude_file import ClaudeFile
 
@@ -25,8 +26,7 @@ _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
 # Keys of Claude Code's own sandbox that restrict commands.
-_SANDBOX_GUARDS = ("network", "filesystem", "credentials")
-_READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
+_SANDBOX_GUARDS = refused_keys("sandbox.")
 
 
 class GuardError(CannotError):
@@ -63,7 +63,8 @@ class ClaudeSettings(Struct, frozen=True, kw_only=True):
     """The keys of a repository's `sandbox` block that have no effect, because they restrict nothing."""
     unused_hooks: tuple[str, ...] = ()
     """The events whose hooks ralph does not run. A misspelt event has a hint."""
-    unread_keys: tuple[str, ...] = ()
+    hooks_off: str = ""
+    """The name of the file whose `disableAllHooks` is the reason why no hook of this one runs. Otherwise empty."""
     unknown_permissions: tuple[str, ...] = ()
     """Keys of `permissions` that Claude Code does not have."""
 
@@ -73,9 +74,26 @@ class ClaudeSettings(Struct, frozen=True, kw_only=True):
         return [rule for rule in self.rules if rule.effect is Effect.ALLOW]
 
 
-def read_settings(document: object, file: ClaudeFile) -> ClaudeSettings:
-    """The rules, hooks and mode in a file, whose JSON value is `document`. Raises GuardError if ralph cannot provide one
-    of them.
+def read_all(
+    documents: Iterable[tuple[ClaudeFile, object]], sources: Collection[str]
+) -> list[ClaudeSettings]:
+    """As `read_settings` for several files. `disableAllHooks` of a trusted file is for the hooks of all, if it is that of the
+    option or `sources` have its kind.
+    """
+    documents = tuple(documents)
+    off = (
+        file.name
+        for file, one in documents
+        if isinstance(one, dict) and one.get("disableAllHooks") is True and file.is_trusted
+        if file.kind in ("flag", *sources)
+    )
+    hooks_off = next(off, "")
+    return [read_settings(document, file, hooks_off) for file, document in documents]
+
+
+def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> ClaudeSettings:
+    """The rules, hooks and mode in a file, whose JSON value is `document`. If `hooks_off` is the name of a file, that one says
+    that no hook runs. Raises GuardError if ralph cannot provide one of them.
     """
     if not isinstance(document, dict):
         raise GuardError(f"{file.name}: a settings file must hold a JSON object")
@@ -85,7 +103,7 @@ def read_settings(document: object, file: ClaudeFile) -> ClaudeSettings:
     block = _object(document, "sandbox", file)
     _refuse(names.misspelt(block, names.OF_SANDBOX), file, "sandbox.")
     sandbox, idle = _sandbox(block, file)
-    hooks, unused = _hooks(document, file)
+    hooks, unused = _hooks(document, file, hooks_off)
     mode = permissions.get("defaultMode")
     if isinstance(mode, str):
         _refuse(names.misspelt((mode,), PermissionMode), file, "permissions.defaultMode = ")
@@ -99,7 +117,7 @@ def read_settings(document: object, file: ClaudeFile) -> ClaudeSettings:
         wants_sandbox=block.get("enabled") is True,
         idle_sandbox=idle,
         unused_hooks=unused,
-        unread_keys=tuple(key for key in document if key not in _READ_KEYS),
+        hooks_off=hooks_off if file.is_trusted else "",
         unknown_permissions=tuple(key for key in permissions if key not in names.OF_PERMISSIONS),
     )
 
@@ -192,14 +210,16 @@ def _not_kept(file: ClaudeFile, key: str) -> GuardError:
     return GuardError(f"{file.name}: sandbox.{key} cannot be honoured; {advice}")
 
 
-def _hooks(document: Mapping[str, Any], file: ClaudeFile) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
+def _hooks(
+    document: Mapping[str, Any], file: ClaudeFile, hooks_off: str
+) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
     """Returns the hooks that ralph runs, and the names of the events whose hooks it does not run."""
     if not file.is_trusted and not isinstance(document.get("hooks"), dict | None):
         return (), ("which are no object",)
     asked = {event: entries for event, entries in _object(document, "hooks", file).items() if entries}
     if not file.is_trusted:
         return (), tuple(_named(asked))
-    if document.get("disableAllHooks") is True:
+    if hooks_off:
         return (), tuple(asked)
     _refuse(names.misspelt(document.get("hooks") or (), names.KNOWN_EVENTS), file, "hooks.")
     for event in names.BLOCKING_EVENTS:

@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from ralph.permissions.hook_answers import EVENTS
+from ralph.values.claude_file import CLAUDE_KEYS, refused_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 TOP = ("permissions", "hooks", "sandbox", "disableAllHooks")
 """The top-level keys that ask for a protection."""
 _GUARDS_OF_PERMISSIONS = "deny ask allow defaultMode disableBypassPermissionsMode".split()
-# Claude Code has the others too. They are no guards.
-OF_PERMISSIONS = (
-    *_GUARDS_OF_PERMISSIONS,
-    *("additionalDirectories", "disableAutoMode", "skipDangerousModePermissionPrompt"),
+OF_PERMISSIONS = tuple(
+    key.name.removeprefix("permissions.") for key in CLAUDE_KEYS if key.name.startswith("permissions.")
 )
 OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
 # Behind the first two, Claude Code reads these only in files that are not of a repository, or they open something.
@@ -31,7 +30,7 @@ OF_NETWORK = tuple(
 OF_FILESYSTEM = ("denyRead", "denyWrite", "allowWrite", "allowRead", "allowManagedReadPathsOnly", "disabled")
 OF_HOOKS = ("matcher", "hooks")
 OF_HOOK = ("type", "command", "timeout")
-BLOCKING_EVENTS = ("PermissionRequest",)
+BLOCKING_EVENTS = refused_keys("hooks.")
 """Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
 is an error."""
 KNOWN_EVENTS = (*EVENTS, *BLOCKING_EVENTS)

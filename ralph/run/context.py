@@ -22,7 +22,7 @@ from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.output.writer import Writer
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
-from ralph.settings.merge import load_settings
+from ralph.settings.merge import ClaudeOptions, load_with_claude
 from ralph.settings.tables import ClockSettings
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
@@ -103,7 +103,10 @@ def make_context(
     """
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)
-    settings = place.settings if isinstance(place, RunPlace) else None
+    settings = None
+    if isinstance(place, RunPlace):
+        settings, environment = place.settings, {**environment, **place.settings.variables.plain}
+        options = replace(options, writable=tuple(dict.fromkeys((*options.writable, *settings.directories))))
     controls = _make_controls(options, settings)
     redactor = Redactor(known_secrets(environment, settings.secrets if settings is not None else ()))
     new_id = options.session.session_id or str(uuid.uuid4())
@@ -173,7 +176,7 @@ def _find_place(
             refuse_unusable_input(options)
         cwd = _enter_directory(options.directory)
         metrics = open_metrics(options.metrics_file, clock, options.output.directories)
-        return metrics, RunPlace(cwd, _read_settings(options, environment, cwd))
+        return metrics, _read_settings(options, environment, cwd)
     except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
         return metrics, error
 
@@ -192,20 +195,28 @@ def _enter_directory(directory: str | None) -> Path:
         raise CannotError(gone, Outcome.IO_ERROR) from None
 
 
-def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
+def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> RunPlace:
     """Reads and checks the settings. Raises SettingsError."""
     config_file = Path(options.config_file) if options.config_file is not None else None
     of_loop = options.of_loop
-    files = None if of_loop is None else of_loop.files
-    reach = tuple(map(Path, options.writable))
-    settings = load_settings(options.settings, environment, cwd, config_file, files, reach=reach)
-    if of_loop is not None:
-        settings = replace(settings, claude_files=of_loop.claude_files)
+    settings = load_with_claude(
+        options.settings,
+        environment,
+        cwd,
+        config_file,
+        None if of_loop is None else of_loop.files,
+        reach=tuple(map(Path, options.writable)),
+        claude=ClaudeOptions(
+            options.claude_settings,
+            options.setting_sources,
+            None if of_loop is None else of_loop.claude_files,
+        ),
+    )
     if options.is_restricted:
         settings = replace(settings, origins=_origins_of_restricted(settings.origins, options.settings))
     if not options.session.is_old:
         refuse_uncountable_budget(settings.targets, settings)
-    return settings
+    return RunPlace(cwd, settings)
 
 
 def _origins_of_restricted(origins: Mapping[str, str], flags: Mapping[str, object]) -> dict[str, str]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.own_programs import search_around
 from ralph.machine.trees import entries_below
-from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
+from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.tool_choice import is_pattern
@@ -59,11 +60,10 @@ def build_guards(
     """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
     resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
+    reach = (*options.writable, *around.settings.sandbox.written(around.environment))
+    search = search_around(around.environment, (around.cwd, *reach))
+    files = judged(around.settings.claude_files, search, around.environment)
     try:
-        files = around.settings.claude_files
-        if files is None:
-            reach = (*options.writable, *around.settings.sandbox.written(around.environment))
-            files = read_claude_files(around.cwd, around.environment, options.claude_settings, reach)
         documents = [document_of(file) for file in files]
         has_files = guards_in_short(files) or _may_be_misspelt(documents)
     except ClaudeFileError as error:
@@ -101,12 +101,12 @@ def _built(
     files: Sequence[ClaudeFile],
     kept: Mapping[str, tuple[str, ...]],
 ) -> RunGuards:
-    from ralph.permissions.claude_settings import GuardError, read_settings  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.claude_settings import GuardError, read_all  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
 
     try:
-        read = [read_settings(document_of(file), file) for file in files]
+        read = read_all(((file, document_of(file)) for file in files), options.setting_sources)
     except GuardError as error:
         raise SettingsError(str(error)) from error
     mode = None if options.permission_mode is not None else _strictest_mode(read)
@@ -238,8 +238,6 @@ def _notices(read: Sequence[ClaudeSettings], mode: PermissionMode, *, has_sandbo
         yield from (f"{fact}: {advice}" for fact, advice in not_kept(found, mode))
         if found.sandbox.keys and not found.file.is_trusted:
             yield f"{name}: commands are restricted by {', '.join(found.sandbox.keys)}"
-        if found.file.kind == "flag" and found.unread_keys:
-            yield f"{name}: ralph does not read {', '.join(found.unread_keys)} there"
         if found.wants_sandbox and not has_sandbox:
             yield f"{name}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)"
 
@@ -248,7 +246,9 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
     """The requests of a settings file that ralph does not fulfil in this permission mode, each with advice."""
     name, is_trusted = found.file.name, found.file.is_trusted
     unused = ", ".join(found.unused_hooks)
-    if unused and is_trusted:
+    if unused and found.hooks_off:
+        yield f"{name}: hooks for {unused} are not run", f"disableAllHooks of {found.hooks_off} says so"
+    elif unused and is_trusted:
         yield f"{name}: hooks for {unused} are not run", "ralph has no such event"
     elif unused:
         yield (

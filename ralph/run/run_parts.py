@@ -204,7 +204,9 @@ def _open_tools(
     """The tools of the run, with its MCP servers connected. A resumed session keeps its selection of tools and its
     directories, unless the command line selects again.
     """
-    writable = options.writable or (old.writable if old is not None else ())
+    writable = options.writable
+    if old is not None and writable == around.settings.directories:  # none of the command line
+        writable = tuple(dict.fromkeys((*old.writable, *writable)))
     if writable != options.writable:
         config_file = None if options.config_file is None else Path(options.config_file)
         roots = (around.cwd, *map(Path, options.writable))

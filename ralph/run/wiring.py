@@ -73,7 +73,10 @@ class Surroundings(Struct, frozen=True, dict=True):
     def tools_environment(self) -> dict[str, str]:
         """The environment variables that a tool's process gets."""
         return child_environment(
-            self.environment, self.settings.tools.pass_env, self.secrets, self.settings.key_variables
+            {**self.environment, **self.settings.command_variables.plain},
+            self.settings.tools.pass_env,
+            self.secrets,
+            self.settings.key_variables,
         )
 
 
@@ -497,7 +500,8 @@ def withheld_notice(around: Surroundings) -> tuple[str, ...]:
     """A notice that names environment variables which tools do not get. Without the notice, users would not know why
     a command that needs such a variable fails.
     """
-    withheld = around.environment.keys() - around.tools_environment.keys()
+    given = around.environment.keys() | around.settings.command_variables.plain.keys()
+    withheld = given - around.tools_environment.keys()
     names = sorted(name for name in withheld - CALLERS_VARIABLES if not name.startswith("ANTHROPIC_"))
     if not names:
         return ()

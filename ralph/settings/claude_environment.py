@@ -6,6 +6,7 @@ The variables may show that a key is meant for another cloud. `why_not_asked` th
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ralph.settings.kinds import about
@@ -22,6 +23,19 @@ _CLOUDS = {
     "CLAUDE_CODE_USE_VERTEX": "Google Vertex AI",
     "CLAUDE_CODE_USE_FOUNDRY": "Microsoft Foundry",
 }
+
+
+# What a program looks at to find a server or to trust it, as far as ralph or its libraries do.
+_AIMING = re.compile(r"(?:ANTHROPIC|OPENAI)_.*|CLAUDE_CODE_USE_.*|SSL_CERT_(?:FILE|DIR)")
+
+
+def aims_requests(variable: str) -> bool:
+    """Whether a variable of this name decides where requests go, with which key and model, or whom they trust."""
+    return (
+        _AIMING.fullmatch(variable) is not None
+        or variable == LOGIN_VARIABLE
+        or variable.lower().endswith("_proxy")
+    )
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:

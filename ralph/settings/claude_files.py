@@ -11,14 +11,20 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_around
 from ralph.machine.repository import up_to_repository_root
+from ralph.settings.claude_wishes import ClaudeWishes, wishes_of
+from ralph.settings.tables import Remark
 from ralph.values.claude_file import ClaudeFile
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from ralph.machine.own_programs import ProgramSearch
 
 _MOST_BYTES = 1_000_000
 """The maximum size of a file. A cloned repository may contain files of any size. Nobody writes rules that need more
@@ -43,13 +49,54 @@ def read_claude_files(
     around `cwd` that an agent may write. Raises ClaudeFileError.
     """
     found = []
-    for kind, path in _places(cwd, environment, reach):
+    for kind, path in _places(cwd, environment):
         data = _read(path)
         if data is not None:
-            found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data, str(path))))
+            found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data[0], str(path))))
     if option is not None:
         found.append(_from_option(option, cwd))
-    return tuple(found)
+    return judged(found, search_around(environment, (cwd, *reach)), environment)
+
+
+def judged(
+    files: Iterable[ClaudeFile], search: ProgramSearch, environment: Mapping[str, str]
+) -> tuple[ClaudeFile, ...]:
+    """The files, of which those only tighten that are found through a place of `search` that commands may write."""
+    users = str(Path(environment.get("HOME", ""), _USER_FILE))
+
+    def one(file: ClaudeFile) -> ClaudeFile:
+        if file.why_open or not file.name.startswith("/") or not (file.kind == "flag" or file.name == users):
+            return file
+        why = search.why_open(file.name)
+        return file if why is None else replace(file, kind=file.kind.replace("user", "project"), why_open=why)
+
+    return tuple(map(one, files))
+
+
+def read_wishes(
+    files: Iterable[ClaudeFile], environment: Mapping[str, str], cwd: Path, sources: Collection[str]
+) -> ClaudeWishes:
+    """The wishes of the trusted files beside rules and hooks. `sources` are those of `--setting-sources`. Raises
+    ClaudeFileError.
+    """
+    read = [(file, document_of(file)) for file in files]
+    try:
+        wishes = wishes_of(read, sources, str(cwd), environment.get("HOME", ""))
+    except ValueError as error:
+        raise ClaudeFileError(str(error)) from error
+    missing = [one for one in wishes.directories if not Path(one).is_dir()]
+    if not missing:
+        return wishes
+    told = Remark(
+        f"additionalDirectories: {', '.join(missing)} does not exist", "make it, or remove it there"
+    )
+    there = tuple(one for one in wishes.directories if one not in missing)
+    return replace(wishes, directories=there, remarks=(*wishes.remarks, told))
+
+
+def name_proxies(environment: Mapping[str, str], names: Iterable[str]) -> None:
+    """Sets those of these variables that name proxies for this process, as the HTTP client finds them nowhere else."""
+    os.environ.update({name: environment[name] for name in names if name.lower().endswith("_proxy")})
 
 
 def document_of(file: ClaudeFile) -> Any:
@@ -72,9 +119,7 @@ def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
     )
 
 
-def _places(
-    cwd: Path, environment: Mapping[str, str], reach: Sequence[Path | str]
-) -> Iterator[tuple[str, Path]]:
+def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """The kinds and the paths of the files to look for.
 
     Each path occurs once, even if the home directory is the working directory.
@@ -87,7 +132,7 @@ def _places(
     home = Path(environment.get("HOME", ""))
     path = home / _USER_FILE
     if home.is_absolute() and path not in known:
-        yield ("project" if search_around(environment, (cwd, *reach)).why_open(str(path)) else "user"), path
+        yield "user", path
 
 
 def _from_option(text: str, cwd: Path) -> ClaudeFile:
@@ -98,17 +143,19 @@ def _from_option(text: str, cwd: Path) -> ClaudeFile:
     if data is None:
         raise ClaudeFileError(f"{OPTION}: {path} does not exist", from_flag=True)
     root = path.parents[1] if path.parent.name == ".claude" else path.parent
-    return ClaudeFile(str(path), "flag", str(root), _text(data, str(path), from_flag=True))
+    text, owner = _text(data[0], str(path), from_flag=True), data[1]
+    why = "" if owner in (0, os.geteuid()) else f"it belongs to another user (uid {owner})"
+    return ClaudeFile(str(path), "flag", str(root), text, why)
 
 
-def _read(path: Path, *, from_flag: bool = False) -> bytes | None:
-    """The content of a file, or None if it does not exist. Raises ClaudeFileError.
+def _read(path: Path, *, from_flag: bool = False) -> tuple[bytes, int] | None:
+    """The content of a file and the number of its owner, or None if it does not exist. Raises ClaudeFileError.
 
     At most one byte more than the limit is read, which is enough to see that the file is too large.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data, owner = file.read(_MOST_BYTES + 1), os.fstat(file.fileno()).st_uid
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -116,7 +163,7 @@ def _read(path: Path, *, from_flag: bool = False) -> bytes | None:
         raise _unusable(str(path), f"cannot be read ({reason})", from_flag=from_flag) from error
     if len(data) > _MOST_BYTES:
         raise _unusable(str(path), f"has more than {_MOST_BYTES:,} bytes", from_flag=from_flag)
-    return data
+    return data, owner
 
 
 def _text(data: bytes, name: str, *, from_flag: bool = False) -> str:

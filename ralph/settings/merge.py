@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around, search_outside
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
+from ralph.settings.claude_wishes import ClaudeWishes
 from ralph.settings.files import (
     SettingsFile,
     find_settings_files,
@@ -49,25 +50,27 @@ from ralph.settings.targets import (
     with_first,
 )
 from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_path
-from ralph.values.credentials import Secret, credential_from
-from ralph.values.endpoint import header_lines
+from ralph.values.credentials import Credential, Secret, credential_from
+from ralph.values.endpoint import header_lines, is_default
 from ralph.values.models import NamedModel, named_model
 from ralph.values.outcome import CannotError
 from ralph.values.tool_choice import MCP_PREFIX, lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from ralph.conversation.target import Target
     from ralph.machine.own_programs import ProgramSearch
     from ralph.settings.targets import TargetEntry
+    from ralph.values.claude_file import ClaudeFile
     from ralph.values.setting import Key
 
 _FLAG = "flag "
 """If the origin of a value is a flag, the text of the origin begins with this word. The name of the flag follows."""
 _BETA_HEADER = "anthropic-beta"
-_FALLBACK = "model.fallback"
+_FALLBACK, _MODEL = "model.fallback", "model.name"
+_TO_COME = Credential("x-api-key", Secret("of apiKeyHelper"), "apiKeyHelper")
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
@@ -117,39 +120,150 @@ def load_settings(
     files: Sequence[SettingsFile] | None = None,
     *,
     reach: Sequence[Path] = (),
+    claude: ClaudeWishes | None = None,
 ) -> Settings:
     """Reads each source once, and merges the sources.
 
     Raises `SettingsError` for the first invalid value, even if another source overrides this value. `flags` maps
     names in `BY_NAME` to values. None means that the flag was not given. `config_file` is the path given with
     `--config`. `files` are the files that a loop has read for all its iterations. If `files` is None, the files are
-    read now. `reach` are the directories besides the checkout around `cwd` that an agent may write.
+    read now. `reach` are the directories besides the checkout around `cwd` that an agent may write. `claude` is what settings
+    files for Claude Code ask for.
     """
+    claude = claude or ClaudeWishes()
+    overridden = tuple(claude.overridden(environment))
+    environment = claude.with_variables(environment)
     # The flags come first, because a mistake is most likely in what the user has just typed.
     from_flags = _flag_layer(flags, cwd)
     layers = _file_layers(environment, cwd, config_file, files, reach)
-    layers.stronger.extend((_environment_layer(environment, cwd), from_flags))
+    layers.user.update(_model_of(claude.user_model, cwd) | layers.user)
+    layers.stronger.extend(
+        (_environment_layer(environment, cwd), _model_of(claude.typed_model, cwd), from_flags)
+    )
     given: _Layer = {name: one for layer in layers.trusted for name, one in layer.items()}
     ignored = _tighten(given, layers)
     _settle_custom_retry(layers.trusted, given)
     _settle_bash_timeouts(given)
     settings = _settings(flags, given, layers, environment)
-    remarks = (*ignored, *_lacking_tools(given, settings.mcp), *settings.remarks)
-    settings = replace(settings, remarks=remarks)
-    written = settings.sandbox.written(environment)
+    settings = _with_wishes(
+        settings, claude, environment, (*overridden, *ignored, *_lacking_tools(given, settings.mcp))
+    )
+    written = (*settings.sandbox.written(environment), *claude.directories)
     refuse_reached(settings, environment, (cwd, *reach), config_file, written)
+    _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
         search = search_around(environment, (cwd, *reach), written)
         servers = configured_servers(settings, environment, cwd, search, files or ())
         settings = replace(settings, mcp_servers=servers)
-    problem = missing_key(settings.targets, environment)
+    # The program that prints the key runs later.
+    targets = settings.targets if settings.key_helper is None else with_credential(settings, _TO_COME).targets
+    problem = missing_key(targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
-        problem = meant_for_another_cloud(settings.targets, environment)
+        problem = meant_for_another_cloud(targets, environment)
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
     return settings
+
+
+class ClaudeOptions(Struct, frozen=True):
+    """Which settings files for Claude Code count beside ralph's own."""
+
+    option: str | None = None
+    """The value of `--settings`, or None."""
+    sources: Collection[str] = ("user",)
+    """The sources of `--setting-sources`."""
+    files: tuple[ClaudeFile, ...] | None = None
+    """The files that a loop has read for all its iterations. None means that they are read now."""
+
+
+def load_with_claude(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    cwd: Path,
+    config_file: Path | None,
+    files: Sequence[SettingsFile] | None = None,
+    *,
+    reach: Sequence[Path] = (),
+    claude: ClaudeOptions | None = None,
+) -> Settings:
+    """As `load_settings`, with what the trusted settings files for Claude Code ask for. The process gets the proxies that they
+    name, as the HTTP client finds them nowhere else.
+    """
+    from ralph.settings import claude_files as of_claude  # noqa: PLC0415 - the start of a run needs no `json`
+
+    claude = claude or ClaudeOptions()
+    try:
+        read = claude.files
+        if read is None:
+            read = of_claude.read_claude_files(cwd, environment, claude.option, reach)
+        wishes = of_claude.read_wishes(read, environment, cwd, claude.sources)
+    except of_claude.ClaudeFileError as error:
+        raise SettingsError(str(error), from_flag=error.from_flag) from error
+    of_claude.name_proxies(wishes.with_variables(environment), wishes.variables.plain)
+    try:
+        settings = load_settings(flags, environment, cwd, config_file, files, reach=reach, claude=wishes)
+    except SettingsError as error:
+        if error.so_far is not None:
+            error.so_far = replace(error.so_far, claude_files=read)
+        raise
+    return replace(settings, claude_files=read)
+
+
+def _model_of(named: tuple[str, str] | None, cwd: Path) -> _Layer:
+    return {} if named is None else {_MODEL: _decoded(BY_NAME[_MODEL], *named, cwd)}
+
+
+def _with_wishes(
+    settings: Settings, claude: ClaudeWishes, environment: Mapping[str, str], remarks: Sequence[Remark]
+) -> Settings:
+    """The settings with what files for Claude Code ask for. `environment` has their variables."""
+    if TARGETS in settings.origins and settings.origins[TARGETS] != "default":
+        named = filter(None, (claude.user_model, claude.typed_model))
+        remarks = (
+            *remarks,
+            *(Remark(f"{origin} chooses no target", "--model NAME does") for _, origin in named),
+        )
+    origins = {
+        name: f"{origin} of {claude.origins[origin]}" if origin in claude.origins else origin
+        for name, origin in settings.origins.items()
+    }
+    return replace(
+        settings,
+        remarks=(*remarks, *settings.remarks, *claude.remarks),
+        origins=MappingProxyType(origins),
+        key_helper=None if settings.credential else claude.key_helper,
+        variables=Secret({name: environment[name] for name in claude.variables.plain}),
+        command_variables=claude.of_commands,
+        directories=claude.directories,
+    )
+
+
+def with_credential(settings: Settings, credential: Credential) -> Settings:
+    """The settings in which each target that would have got a key of the environment has this one. It is sent in both headers,
+    as Claude Code does with the key of `apiKeyHelper`.
+    """
+    header = ("authorization", f"Bearer {credential.secret}")
+
+    def with_it(target: Target) -> Target:
+        is_meant_for = target.base_url == settings.model.base_url or is_default(target.base_url)
+        if target.credentials or not is_meant_for:
+            return target
+        others = tuple(one for one in target.headers.plain if one[0].lower() != header[0])
+        return replace(target, credentials=(credential,), headers=Secret((*others, header)))
+
+    return replace(settings, credential=credential, targets=tuple(map(with_it, settings.targets)))
+
+
+def _refuse_reached_wishes(files: Iterable[str], search: ProgramSearch) -> None:
+    """Raises SettingsError if commands may write a file for Claude Code that has set something."""
+    for name in files:
+        why = search.why_open(name)
+        if why:
+            raise SettingsError(
+                f"{name} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
+            )
 
 
 def refuse_reached(
@@ -183,16 +297,10 @@ def refuse_resumed(
     """As `refuse_reached`, for the directories `more` of the session that is resumed. They decide neither what the user's file for
     Claude Code says, nor a file of `--mcp-config` that names a credential.
     """
-    from ralph.settings.claude_files import read_claude_files  # noqa: PLC0415 - the start of a run needs no `json`
-
     refuse_reached(settings, environment, roots, config_file, more)
-    before, now = (read_claude_files(roots[0], environment, None, (*roots[1:], *one)) for one in ((), more))
     search = search_around(environment, roots, more)
-    for file in (one for one in before if one.kind == "user" and one not in now):
-        why = search.why_open(file.name)
-        raise SettingsError(
-            f"{file.name} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
-        )
+    trusted = (one.name for one in settings.claude_files if one.is_trusted and one.name.startswith("/"))
+    _refuse_reached_wishes(trusted, search)
     if settings.mcp_servers:
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 

@@ -21,7 +21,7 @@ from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings import kinds as must_be
-from ralph.values.credentials import NO_HEADERS, Secret, secret_header_values
+from ralph.values.credentials import NO_HEADERS, Secret, known_secrets, secret_header_values
 from ralph.values.endpoint import DEFAULT_BASE_URL
 from ralph.values.limits import LimitSettings
 from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
@@ -478,9 +478,17 @@ class Settings(Struct, frozen=True):
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
     """The keys and secret headers of all configured targets. Targets that are not used are included, because their
     secrets must not be shown either."""
-    claude_files: "tuple[ClaudeFile, ...] | None" = None
-    """The settings files made for Claude Code, if a loop has read them for this run. None if the run must read them
-    itself."""
+    claude_files: "tuple[ClaudeFile, ...]" = ()
+    """The settings files made for Claude Code, and the value of `--settings`."""
+    key_helper: "tuple[str, str] | None" = None
+    """The shell command that prints the key, and the name of the file that names it. None if there is none, or if the
+    environment has a key."""
+    variables: Secret[dict[str, str]] = Secret({})
+    """The variables of these files that act as the environment, with the values that count."""
+    command_variables: Secret[dict[str, str]] = Secret({})
+    """The variables of these files that only commands get."""
+    directories: tuple[str, ...] = ()
+    """The directories that these files let tools write too."""
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -513,6 +521,7 @@ class Settings(Struct, frozen=True):
             secrets += target.secrets
         for server in self.mcp_servers:
             secrets += server.secrets
+        secrets += known_secrets(self.command_variables.plain)
         return tuple(dict.fromkeys((*secrets, *self.unused_secrets.plain)))
 
 

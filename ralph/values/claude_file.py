@@ -1,6 +1,8 @@
-"""A settings file that was made for Claude Code, as ralph reads it and hands it on."""
+"""A settings file that was made for Claude Code, as ralph reads it and hands it on, and the table of the keys in such a file."""
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -16,8 +18,104 @@ class ClaudeFile(Struct, frozen=True):
     root: str
     """The directory to which relative paths in the file are relative. Empty means the working directory."""
     text: str
+    why_open: str = ""
+    """The reason why the user's own file, or that of `--settings`, only tightens: somebody else may have written it. Otherwise
+    empty."""
 
     @property
     def is_trusted(self) -> bool:
         """Whether the user wrote the file. A hook is a program, so ralph runs a hook only if its file is trusted."""
-        return self.kind in ("user", "flag")
+        return self.kind in ("user", "flag") and not self.why_open
+
+
+class Does(StrEnum):
+    """The effect of a key of a trusted file."""
+
+    HONOURED = "honoured"
+    NAMED = "named in a notice"
+    REFUSED = "exit 78"
+
+
+class ClaudeKey(Struct, frozen=True):
+    name: str
+    does: Does
+    says: str = ""
+    """The effect of the key in ralph, or what to use instead. Empty if there is nothing to use."""
+    is_trusted_only: bool = False
+    """True if the key counts in the user's own file and in that of `--settings`, but not where somebody else may have written
+    the file."""
+
+
+_NO_SERVER = "no server of a repository's `.mcp.json` starts unless `--mcp-config .mcp.json` or `[mcp] repository` says so"
+_IN_A_PROMPT = "`--append-system-prompt`"
+_GUARD = "`--net`, `--allow-host`, `[sandbox]` in ralph's own settings"
+
+CLAUDE_KEYS = (
+    ClaudeKey("permissions.deny", Does.HONOURED, "[permission rules](permissions.md)"),
+    ClaudeKey("permissions.ask", Does.HONOURED, "[permission rules](permissions.md)"),
+    ClaudeKey("permissions.allow", Does.HONOURED, "counts in the mode `dontAsk`"),
+    ClaudeKey("permissions.defaultMode", Does.HONOURED, "`plan` and `dontAsk`; the others are ralph's default"),
+    ClaudeKey("permissions.disableBypassPermissionsMode", Does.HONOURED, "needs the mode `dontAsk` or `plan`"),
+    ClaudeKey("permissions.additionalDirectories", Does.HONOURED, "as `--add-dir`", is_trusted_only=True),
+    ClaudeKey("permissions.disableAutoMode", Does.NAMED),
+    ClaudeKey("permissions.skipDangerousModePermissionPrompt", Does.NAMED, "nobody is asked"),
+    ClaudeKey("hooks", Does.HONOURED, "[hooks](permissions.md#hooks)", is_trusted_only=True),
+    ClaudeKey("hooks.PermissionRequest", Does.REFUSED, "a `PreToolUse` hook"),
+    ClaudeKey("disableAllHooks", Does.HONOURED, "no command hook runs", is_trusted_only=True),
+    ClaudeKey("sandbox.enabled", Does.HONOURED, "`true` is what ralph does; `false` has no effect: `--sandbox off`"),
+    ClaudeKey("sandbox.failIfUnavailable", Does.HONOURED, "as `--sandbox strict`"),
+    ClaudeKey("sandbox.network", Does.REFUSED, _GUARD),
+    ClaudeKey("sandbox.filesystem", Does.REFUSED, _GUARD),
+    ClaudeKey("sandbox.credentials", Does.REFUSED, _GUARD),
+    ClaudeKey("model", Does.HONOURED, "as `--model`; that of the user's own file is weaker than `config.toml`", is_trusted_only=True),
+    ClaudeKey("env", Does.HONOURED, "[variables](#variables)", is_trusted_only=True),
+    ClaudeKey("apiKeyHelper", Does.HONOURED, "a shell command that prints the key", is_trusted_only=True),
+    ClaudeKey("$schema", Does.HONOURED, "for editors"),
+    ClaudeKey("alwaysThinkingEnabled", Does.NAMED, "`--effort`, or `thinking` of a target"),
+    ClaudeKey("effortLevel", Does.NAMED, "`--effort`"),
+    ClaudeKey("fallbackModel", Does.NAMED, "`--fallback-model`"),
+    ClaudeKey("cleanupPeriodDays", Does.NAMED, "`[sessions] keep_days`"),
+    ClaudeKey("enableAllProjectMcpServers", Does.NAMED, _NO_SERVER),
+    ClaudeKey("enabledMcpjsonServers", Does.NAMED, _NO_SERVER),
+    ClaudeKey("disabledMcpjsonServers", Does.NAMED, _NO_SERVER),
+    ClaudeKey("outputStyle", Does.NAMED, _IN_A_PROMPT),
+    ClaudeKey("language", Does.NAMED, _IN_A_PROMPT),
+    ClaudeKey("attribution", Does.NAMED, _IN_A_PROMPT),
+    ClaudeKey("includeCoAuthoredBy", Does.NAMED, _IN_A_PROMPT),
+    ClaudeKey("otelHeadersHelper", Does.NAMED, "`OTEL_EXPORTER_OTLP_HEADERS`"),
+    ClaudeKey("enabledPlugins", Does.NAMED, "copy the plugin's commands and skills into `.claude/`"),
+    ClaudeKey("extraKnownMarketplaces", Does.NAMED),
+    ClaudeKey("awsAuthRefresh", Does.NAMED, "ralph does not speak to Amazon Bedrock"),
+    ClaudeKey("awsCredentialExport", Does.NAMED, "ralph does not speak to Amazon Bedrock"),
+    ClaudeKey("forceLoginMethod", Does.NAMED, "there is no login"),
+    ClaudeKey("statusLine", Does.NAMED, "nobody looks at a screen"),
+)  # fmt: skip
+"""The keys of Claude Code's settings files, as ralph treats them in the user's own file and in `--settings`. Any other key is
+named in a notice too. A key that holds a whole object stands for all keys in it."""
+
+_BY_NAME = {key.name: key for key in CLAUDE_KEYS}
+_OBJECTS = ("permissions", "sandbox")
+TRUSTED_ONLY = tuple(key.name for key in CLAUDE_KEYS if key.is_trusted_only)
+
+
+def keys_within(document: dict[str, object]) -> tuple[str, ...]:
+    """The names of all keys of a document that have a row, or could have one, such as `permissions.deny`."""
+    found = []
+    for key, value in document.items():
+        is_object = key in _OBJECTS and isinstance(value, dict)
+        found += [f"{key}.{one}" for one in value] if is_object and isinstance(value, dict) else [key]
+    return tuple(found)
+
+
+def refused_keys(prefix: str) -> tuple[str, ...]:
+    """The keys of an object for which nothing runs, without the name of the object, which is `prefix`."""
+    return tuple(
+        key.name.removeprefix(prefix)
+        for key in CLAUDE_KEYS
+        if key.does is Does.REFUSED and key.name.startswith(prefix)
+    )
+
+
+def key_named(name: str) -> ClaudeKey:
+    """The row of a key. A key without a row has no effect."""
+    return _BY_NAME.get(name) or ClaudeKey(name, Does.NAMED)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from benchmarks import settings_page
-from ralph.settings.merge import SettingsError, load_settings, refuse_resumed
+from ralph.settings.merge import SettingsError, load_settings, load_with_claude, refuse_resumed
 from ralph.settings.tables import ALL_KEYS, KEYS, TABLES, Settings
 from ralph.settings.toml_file import MAX_BYTES, user_settings_path
 from ralph.values.setting import MAX_SECONDS
@@ -462,10 +462,12 @@ def test_a_resumed_sessions_directories_do_not_decide_what_the_users_files_say(
     home, dotfiles = tmp_path / "home", tmp_path / "dotfiles"
     (dotfiles / "claude").mkdir(parents=True)
     (home / ".claude").symlink_to(dotfiles / "claude")
-    settings = load_settings({}, world.environment, world.cwd, None)
+    settings = load_with_claude({}, world.environment, world.cwd, None)
     refuse_resumed(settings, world.environment, (world.cwd,), None, [str(dotfiles)])
     (dotfiles / "claude/settings.json").write_text("{}")
-    refuse_resumed(settings, world.environment, (world.cwd, dotfiles), None, [str(dotfiles)])
+    settings = load_with_claude({}, world.environment, world.cwd, None)
+    added = load_with_claude({}, world.environment, world.cwd, None, reach=(dotfiles,))
+    refuse_resumed(added, world.environment, (world.cwd, dotfiles), None, [str(dotfiles)])
     with pytest.raises(SettingsError, match=f"may write {dotfiles}, .*by --add-dir"):
         refuse_resumed(settings, world.environment, (world.cwd,), None, [str(dotfiles)])
 
@@ -710,6 +712,8 @@ def test_every_default_passes_its_own_check() -> None:
 def test_documentation_has_every_key_with_its_default_and_sources() -> None:
     page = settings_page.PAGE.read_text()
     assert settings_page.page(page) == page, "run `make generated`"
+    page = settings_page.PAGE_OF_KEYS.read_text()
+    assert settings_page.page_of_keys(page) == page, "run `make generated`"
 
 
 def test_reading_settings_without_files_loads_no_heavy_module() -> None:

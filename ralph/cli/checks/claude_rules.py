@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.permissions.claude_settings import GuardError, read_settings
+from ralph.permissions.claude_settings import GuardError, read_all
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, RuleError, parse_rule
 from ralph.run.permission_rules import LocalDisk, not_kept
@@ -30,7 +30,8 @@ def look_at_claude_rules(
     of their rules it would not apply. A run would have the sandbox and the tools that `settings` name.
     """
     try:
-        read = [read_settings(document_of(file), file) for file in read_claude_files(cwd, environment)]
+        files = read_claude_files(cwd, environment)
+        read = read_all(((file, document_of(file)) for file in files), ("user",))
     except (ClaudeFileError, GuardError) as error:
         yield fail(_NAME, str(error), "correct that file: no run begins without its rules")
         return

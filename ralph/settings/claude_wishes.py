@@ -1,0 +1,163 @@
+"""Reads the wishes of the user's own settings file for Claude Code and of `--settings` beside rules and hooks: a model, variables, a
+program that prints the key, directories. No I/O happens here. `ralph/permissions/claude_settings.py` reads the rules and hooks.
+"""
+
+from __future__ import annotations
+
+import re
+from posixpath import join, normpath
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from ralph.settings.claude_environment import aims_requests
+from ralph.settings.tables import KEYS, Remark
+from ralph.values.claude_file import TRUSTED_ONLY, Does, key_named, keys_within
+from ralph.values.credentials import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from ralph.values.claude_file import ClaudeFile
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# They decide which programs and which code ralph and git load, or are ralph's own.
+_NOT_FROM_FILES = re.compile(r"PATH|(?:LD|DYLD|PYTHON|GIT|RALPH)(?:_.*)?|PYTHON.*")
+_OF_SETTINGS = frozenset(key.variable for key in KEYS if key.variable)
+_SAY = "docs/from-claude.md says what ralph does with each key, and what to use instead"
+_WAY_OUT = 'put it elsewhere, or give its text instead: --settings "$(cat FILE)"'
+
+
+class ClaudeWishes(Struct, frozen=True):
+    files: tuple[str, ...] = ()
+    """The paths of the files that asked for something here."""
+    user_model: tuple[str, str] | None = None
+    """The model that the user's own file names, and the origin of that name."""
+    typed_model: tuple[str, str] | None = None
+    """As `user_model`, for `--settings`."""
+    variables: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
+    """The variables that act as the environment. `with_variables` says which value counts."""
+    typed: frozenset[str] = frozenset()
+    """Those of `variables` that `--settings` sets. They count before the environment."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """The file that sets a variable."""
+    of_commands: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
+    """The variables that only commands get."""
+    key_helper: tuple[str, str] | None = None
+    """The shell command that prints the key, and the name of its file."""
+    directories: tuple[str, ...] = ()
+    """The absolute paths of the directories that tools may write too. They need not exist."""
+    remarks: tuple[Remark, ...] = ()
+
+    def with_variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment with `variables`. Flags count before the environment, and the environment before files."""
+        kept = {name: value for name, value in environment.items() if value and name not in self.typed}
+        return {**environment, **self.variables.plain, **kept}
+
+    def overridden(self, environment: Mapping[str, str]) -> Iterator[Remark]:
+        """A remark for each variable for which the environment has another value, which counts."""
+        for name, value in self.variables.plain.items():
+            if name not in self.typed and environment.get(name) not in (None, "", value):
+                yield Remark(
+                    f"{self.origins[name]}: env.{name} does not count, as the environment sets it", _SAY
+                )
+
+
+def wishes_of(
+    read: Sequence[tuple[ClaudeFile, dict[str, Any]]], sources: Collection[str], cwd: str, home: str
+) -> ClaudeWishes:
+    """The wishes of the files, each with its decoded document. The user's own file counts only if `sources` have `user`.
+    Relative directories start from `cwd`. Raises ValueError for a value that is wrong, and for a file of `--settings` that
+    somebody else may have written and that asks for more than rules.
+    """
+    found = ClaudeWishes()
+    for file, document in read:
+        asked = _trusted_only(document)
+        if file.why_open and asked and file.kind == "flag":
+            raise ValueError(
+                f"{file.name}: {', '.join(asked)} cannot be honoured, as {file.why_open}: {_WAY_OUT}"
+            )
+        if file.why_open and asked:
+            told = Remark(
+                f"{file.name}: {', '.join(asked)} do not count, as {file.why_open}", "put it elsewhere"
+            )
+            found = replace(found, remarks=(*found.remarks, told))
+        elif file.is_trusted and file.kind in ("flag", *sources):
+            found = _with(found, file, document, cwd, home)
+    return found
+
+
+def _trusted_only(document: Mapping[str, Any]) -> list[str]:
+    keys = [key for key in keys_within(dict(document)) if key in TRUSTED_ONLY]
+    return [key for key in keys if _value(document, key) not in (None, False, "", [], {})]
+
+
+def _value(document: Mapping[str, Any], name: str) -> Any:
+    above, _, key = name.rpartition(".")
+    return (document.get(above) or {}).get(key) if above else document.get(key)
+
+
+def _with(
+    found: ClaudeWishes, file: ClaudeFile, document: dict[str, Any], cwd: str, home: str
+) -> ClaudeWishes:
+    is_typed = file.kind == "flag"
+    model = _text(document, "model", file.name)
+    helper = _text(document, "apiKeyHelper", file.name)
+    acting, others, ignored = _variables(document, file.name)
+    named = [key for key in keys_within(document) if key_named(key).does is Does.NAMED]
+    if _value(document, "sandbox.enabled") is False:
+        named.append("sandbox.enabled")
+    named += [f"env.{name}" for name in ignored]
+    remarks = [Remark(f"{file.name}: not honoured: {', '.join(named)}", _SAY)] if named else []
+    of_model = None if model is None else (model, f"{file.name}: model")
+    return replace(
+        found,
+        files=(*found.files, *([file.name] if file.name.startswith("/") and _trusted_only(document) else ())),
+        user_model=found.user_model if is_typed else of_model,
+        typed_model=of_model if is_typed else found.typed_model,
+        variables=Secret({**found.variables.plain, **acting}),
+        typed=frozenset(acting) if is_typed else found.typed,
+        origins={**found.origins, **dict.fromkeys((*acting, *others), file.name)},
+        of_commands=Secret({**found.of_commands.plain, **others}),
+        key_helper=found.key_helper if helper is None else (helper, file.name),
+        directories=tuple(dict.fromkeys((*found.directories, *_directories(document, file.name, cwd, home)))),
+        remarks=(*found.remarks, *remarks),
+    )
+
+
+def _text(document: Mapping[str, Any], key: str, name: str) -> str | None:
+    text = document.get(key)
+    if text is not None and (not isinstance(text, str) or "\0" in text):
+        raise ValueError(f"{name}: {key} must be a text")
+    return (text or "").strip() or None
+
+
+def _variables(document: Mapping[str, Any], name: str) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """The variables that act as the environment, those for commands alone, and the names of those that are ignored."""
+    given = document.get("env") or {}
+    if not isinstance(given, dict):
+        raise ValueError(f"{name}: env must be an object of variables")  # noqa: TRY004 - a wrong value, not a bug
+    acting, others, ignored = {}, {}, []
+    for variable, value in given.items():
+        if isinstance(value, bool):
+            value = str(value).lower()  # noqa: PLW2901 - as JSON writes it
+        if not isinstance(value, str | int | float) or "\0" in str(value):
+            raise ValueError(f"{name}: env.{variable} must be a text")
+        if not _VARIABLE.fullmatch(variable) or _NOT_FROM_FILES.fullmatch(variable):
+            ignored.append(variable)
+        elif variable in _OF_SETTINGS or aims_requests(variable):
+            acting[variable] = str(value)
+        else:
+            others[variable] = str(value)
+    return acting, others, ignored
+
+
+def _directories(document: Mapping[str, Any], name: str, cwd: str, home: str) -> Iterator[str]:
+    listed = _value(document, "permissions.additionalDirectories") or []
+    if not isinstance(listed, list) or not all(
+        isinstance(one, str) and one and "\0" not in one for one in listed
+    ):
+        raise ValueError(f"{name}: permissions.additionalDirectories must be a list of directories")
+    for one in listed:
+        yield normpath(join(cwd, f"{home}{one[1:]}" if home and one.split("/")[0] == "~" else one))

@@ -1,0 +1,379 @@
+"""Whole runs with the keys of the user's own settings file for Claude Code and of `--settings` beside rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ralph.mock_api import Turn
+from tests.patience import wait_until
+from tests.program.model_answers import DONE, bash, calls, results
+
+KEY = "sk-ant-test-of-the-settings-file"
+
+
+@pytest.fixture
+def own(ralph):
+    """Writes the user's own settings file for Claude Code."""
+
+    def write(**document: Any) -> Path:
+        path = Path(ralph.environment["HOME"], ".claude", "settings.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document))
+        return path
+
+    return write
+
+
+def without_key(ralph) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        ralph.environment.pop(name, None)
+
+
+def settings(**document: Any) -> tuple[str, str]:
+    return "--settings", json.dumps(document)
+
+
+def headers(server) -> set[str]:
+    return {name.lower() for name in dict(server.requests[0].headers)}
+
+
+def test_env_of_the_users_own_file_aims_the_request_and_reaches_commands(ralph, serve, own) -> None:
+    server = serve(bash("echo $EDITION $ANTHROPIC_AUTH_TOKEN $PYTHONPATH_OF_MINE; env"), DONE)
+    base_url = ralph.environment["ANTHROPIC_BASE_URL"]
+    without_key(ralph)
+    path = own(
+        env={
+            "ANTHROPIC_BASE_URL": base_url,
+            "ANTHROPIC_AUTH_TOKEN": KEY,
+            "ANTHROPIC_DEFAULT_SONNET_MODEL": "of-the-gateway",
+            "EDITION": "first",
+            "MY_SERVICE_TOKEN": "another-secret-value",
+            "PATH": "/nowhere",
+            "GIT_DIR": "/nowhere",
+            "RALPH_STATE_DIR": "/nowhere",
+            "LD_PRELOAD": "/nowhere.so",
+            "PYTHONPATH": "/nowhere",
+        }
+    )
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert {"authorization", "x-api-key"} & headers(server) == {"authorization"}
+    assert server.requests[0].json()["model"] == "of-the-gateway"
+    [(said, _)] = results(server, 1)
+    assert said.startswith("first\n")
+    assert "/nowhere" not in said
+    for secret in (KEY, "another-secret-value"):
+        assert secret not in ran.stdout + ran.stderr + str([one.json() for one in server.requests])
+    names = ", ".join(
+        f"env.{name}" for name in ("PATH", "GIT_DIR", "RALPH_STATE_DIR", "LD_PRELOAD", "PYTHONPATH")
+    )
+    assert f"{path}: not honoured: {names}" in ran.stderr
+    assert "kept from tools, as they look like credentials: MY_SERVICE_TOKEN" in ran.stderr
+
+
+def test_the_environment_counts_before_the_users_file_and_the_option_before_both(ralph, serve, own) -> None:
+    other, server = serve(DONE), serve(DONE, DONE)
+    path = own(env={"ANTHROPIC_BASE_URL": other.base_url, "ANTHROPIC_MODEL": "m"}, model="haiku")
+    ran = ralph("go")
+    assert (other.request_count, server.request_count) == (0, 1)
+    assert server.requests[0].json()["model"] == "m"
+    assert f"{path}: env.ANTHROPIC_BASE_URL does not count, as the environment sets it" in ran.stderr
+    assert ralph("go", *settings(env={"ANTHROPIC_BASE_URL": other.base_url}, model="typed")).code == 0
+    assert (other.request_count, server.request_count) == (1, 1)
+    assert other.requests[0].json()["model"] == "typed"
+
+
+def test_another_cloud_in_a_file_is_as_strict_as_in_the_environment(ralph, serve, own) -> None:
+    server = serve(DONE, DONE)
+    wants = {"CLAUDE_CODE_USE_BEDROCK": "1"}
+    ran = ralph("go", *settings(env=wants))
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "CLAUDE_CODE_USE_BEDROCK is set, and ralph does not speak to Amazon Bedrock" in ran.last_line
+    own(env=wants)
+    assert ralph("go").code == 78
+    assert ralph("go", "--setting-sources", "project").code == 0
+
+
+def test_a_proxy_of_a_file_is_used(ralph, serve) -> None:
+    serve(DONE)
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://api.invalid"
+    ran = ralph("go", "--retry", "off", *settings(env={"HTTP_PROXY": "http://127.0.0.1:9"}))
+    assert ran.code == 75
+    assert "the proxy http://127.0.0.1:9 (HTTP_PROXY)" in ran.stderr
+
+
+def test_the_model_of_a_file_is_weaker_than_ralphs_own_files_and_flags(ralph, serve, own) -> None:
+    server = serve(*[Turn("Hello.")] * 4)
+    own(model="from-claude")
+    ralph("go")
+    ralph("go", "--model", "flag")
+    ralph.user_file.write_text("model.name = 'own'\n")
+    ralph("go")
+    ralph("go", *settings(model="typed"))
+    sent = [request.json()["model"] for request in server.requests]
+    assert sent == ["from-claude", "flag", "own", "typed"]
+
+
+def test_additional_directories_may_be_written_and_a_resumed_session_keeps_them(
+    ralph, serve, own, tmp_path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    write = [
+        calls(("Write", {"file_path": f"{tmp_path}/{name}/f", "content": "x"})) for name in ("one", "two")
+    ]
+    server = serve(write[0], DONE, write[1], write[0], DONE)
+    own(permissions={"additionalDirectories": [f"{tmp_path}/one"]})
+    assert ralph("go").code == 0
+    assert (tmp_path / "one/f").exists()
+    own(permissions={"additionalDirectories": ["../two", f"{tmp_path}/absent"]})
+    (tmp_path / "one/f").unlink()
+    assert ralph.cwd.parent == tmp_path
+    ran = ralph("-c", "more")
+    assert ran.code == 0, ran.stderr
+    assert f"additionalDirectories: {tmp_path}/absent does not exist" in ran.stderr
+    assert [is_error for nth in (3, 4) for _, is_error in results(server, nth)] == [False, False]
+    assert (tmp_path / "one/f").exists()
+
+
+def test_all_keys_that_are_not_honoured_are_named_in_one_line(ralph, serve, own) -> None:
+    serve(DONE, DONE)
+    unread = {
+        "statusLine": {"type": "command", "command": "x"},
+        "cleanupPeriodDays": 3,
+        "someKeyOfTomorrow": 1,
+        "permissions": {"deny": ["Bash(rm:*)"], "disableAutoMode": "disable"},
+        "sandbox": {"enabled": False, "excludedCommands": ["git"]},
+        "$schema": "x",
+        "model": "sonnet",
+    }
+    path = own(**unread)
+    said = "statusLine, cleanupPeriodDays, someKeyOfTomorrow, permissions.disableAutoMode, sandbox.excludedCommands, "
+    assert f"{path}: not honoured: {said}sandbox.enabled" in ralph("go").stderr
+    assert f"{path}: not honoured: {said}sandbox.enabled" in ralph("doctor", "--offline").stdout
+    own(model="sonnet", env={"A": "b"}, permissions={"deny": ["Bash(rm:*)"]})
+    assert "not honoured" not in ralph("go").stderr
+
+
+HOOK = {"hooks": [{"type": "command", "command": "touch ran; exit 2"}]}
+
+
+def test_disable_all_hooks_is_for_the_hooks_of_all_files(ralph, serve, own) -> None:
+    serve(bash("true"), DONE, bash("true"), DONE)
+    path = own(hooks={"PreToolUse": [HOOK], "PermissionRequest": [HOOK]})
+    ran = ralph("go", *settings(disableAllHooks=True))
+    assert ran.code == 0
+    assert not (ralph.cwd / "ran").exists()
+    assert (
+        f"{path}: hooks for PreToolUse, PermissionRequest are not run: disableAllHooks of --settings"
+        in ran.stderr
+    )
+    project = ralph.cwd / ".claude/settings.json"
+    project.parent.mkdir()
+    project.write_text('{"disableAllHooks": true}')
+    own(hooks={"PreToolUse": [HOOK]})
+    assert ralph("go").code == 0
+    assert (ralph.cwd / "ran").exists(), "a repository switches no hook off"
+
+
+TRUSTED_ONLY = {
+    "hooks": {"PreToolUse": [HOOK]},
+    "env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"},
+    "model": "opus",
+    "apiKeyHelper": "echo sk-ant-0123456789",
+    "disableAllHooks": True,
+    "permissions": {"additionalDirectories": ["/"]},
+}
+
+
+@pytest.mark.parametrize("key", TRUSTED_ONLY)
+def test_a_file_of_the_option_that_an_agent_may_write_only_tightens(ralph, serve, tmp_path, key) -> None:
+    server = serve(bash("rm x"), DONE, DONE)
+    file = ralph.cwd / "mine.json"
+    document = {"permissions": {"deny": ["Bash(rm:*)"]}, key: TRUSTED_ONLY[key]}
+    file.write_text(json.dumps(document))
+    ran = ralph("go", "--settings", "mine.json")
+    assert (ran.code, server.request_count) == (78, 0)
+    name = "permissions.additionalDirectories" if key == "permissions" else key
+    assert (
+        f"{file}: {name} cannot be honoured, as an agent or a repository's author may write" in ran.last_line
+    )
+    assert 'give its text instead: --settings "$(cat FILE)"' in ran.last_line
+    file.write_text('{"permissions": {"deny": ["Bash(rm:*)"]}}')
+    assert ralph("go", "--settings", "mine.json").code == 0
+    assert results(server, 1)[0][1], "its rules hold"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "link.json").symlink_to(file)
+    file.write_text(json.dumps(document))
+    assert ralph("go", "--settings", str(elsewhere / "link.json")).code == 78
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_the_option_that_belongs_to_another_user_only_tightens(ralph, serve, tmp_path) -> None:
+    serve(DONE, DONE)
+    (tmp_path / "theirs").mkdir()
+    file = tmp_path / "theirs/s.json"
+    file.write_text('{"model": "opus"}')
+    os.chown(file, 12345, 12345)
+    ran = ralph("go", "--settings", str(file))
+    assert ran.code == 78
+    assert f"{file}: model cannot be honoured, as it belongs to another user (uid 12345)" in ran.last_line
+    os.chown(file, 0, 0)
+    assert ralph("go", "--settings", str(file)).code == 0
+
+
+def test_a_users_file_that_an_agent_may_write_is_named_and_does_not_count(ralph, serve) -> None:
+    server = serve(DONE)
+    ralph.environment["HOME"] = str(ralph.cwd)
+    file = ralph.cwd / ".claude/settings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"model": "opus", "hooks": {"Stop": [HOOK]}}))
+    ran = ralph("go")
+    assert ran.code == 0
+    assert (
+        f"{file}: model, hooks do not count, as an agent or a repository's author may write {ralph.cwd}"
+        in ran.stderr
+    )
+    assert "opus" not in server.requests[0].json()["model"]
+
+
+def test_a_directory_that_holds_the_file_itself_is_refused(ralph, serve, own) -> None:
+    server = serve(DONE)
+    path = own(permissions={"additionalDirectories": ["~/.claude"]})
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{path} does not count, as an agent" in ran.last_line
+
+
+def test_a_value_of_a_wrong_type_is_named(ralph, serve, own) -> None:
+    serve(DONE)
+    for document, says in (
+        ({"model": 3}, "model must be a text"),
+        ({"env": ["A=b"]}, "env must be an object"),
+        ({"env": {"A": {}}}, "env.A must be a text"),
+        ({"permissions": {"additionalDirectories": "x"}}, "must be a list of directories"),
+    ):
+        path = own(**document)
+        ran = ralph("go")
+        assert ran.code == 78
+        assert f"{path}: " in ran.last_line
+        assert says in ran.last_line
+
+
+def test_a_loop_and_its_check_have_the_variables_too(ralph, serve, own) -> None:
+    server = serve(DONE)
+    base_url = ralph.environment["ANTHROPIC_BASE_URL"]
+    without_key(ralph)
+    own(env={"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_AUTH_TOKEN": KEY, "EDITION": "first"}, model="haiku")
+    check = "echo $EDITION $ANTHROPIC_AUTH_TOKEN >> seen; test -e tried || { touch tried; exit 1; }"
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "2")
+    assert ran.code == 0, ran.stderr
+    assert (ralph.cwd / "seen").read_text() == "first\nfirst\n"
+    assert {"authorization", "x-api-key"} & headers(server) == {"authorization"}
+    assert "haiku" in server.requests[0].json()["model"]
+
+
+def helper(ralph, script: str, name: str = "key") -> str:
+    """Makes a program outside of the working directory that may print a key. Returns its path."""
+    path = Path(ralph.environment["HOME"], "bin", name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_program_that_prints_the_key_is_run_without_credentials(ralph, serve, own) -> None:
+    server = serve(bash("env"), DONE)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    ralph.environment |= {"GITHUB_TOKEN": "a-token-of-github", "EDITION": "first"}
+    own(apiKeyHelper=helper(ralph, f'env > "$HOME/seen"; echo {KEY}'))
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    assert {"authorization", "x-api-key"} <= headers(server)
+    seen = Path(ralph.environment["HOME"], "seen").read_text()
+    assert "EDITION=first" in seen
+    assert "a-token-of-github" not in seen
+    assert KEY not in ran.stdout + ran.stderr + str([one.json() for one in server.requests])
+    assert ran.objects[0]["apiKeySource"] == "apiKeyHelper"
+
+
+def test_a_key_in_the_environment_comes_before_the_program(ralph, serve, own) -> None:
+    serve(DONE)
+    own(apiKeyHelper="exit 1")
+    assert ralph("go").code == 0
+
+
+FAILING = {
+    "exit": ("echo not logged in >&2; exit 3", "apiKeyHelper ended with exit 3: not logged in"),
+    "nothing": ("true", "apiKeyHelper must print one key and nothing else"),
+    "two": ("echo one-of-two-keys; echo two-of-two-keys", "apiKeyHelper must print one key and nothing else"),
+    "missing": ("no-such-program-of-mine", "apiKeyHelper ended with exit 127"),
+}
+
+
+@pytest.mark.parametrize("failing", FAILING)
+def test_without_the_key_of_the_program_nothing_is_sent(ralph, serve, own, failing) -> None:
+    server = serve(DONE)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    command, says = FAILING[failing]
+    path = own(apiKeyHelper=command)
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{path}: {says}" in ran.result["errors"][0]
+
+
+def test_a_program_that_prints_no_key_in_its_time_is_stopped_with_its_processes(ralph, serve, own) -> None:
+    server = serve(DONE)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    own(apiKeyHelper=helper(ralph, 'sleep 600 & echo $! > "$HOME/pid"; wait'))
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "apiKeyHelper did not end within 10 s" in ran.last_line
+    left = int(Path(ralph.environment["HOME"], "pid").read_text())
+    wait_until(
+        lambda: not Path(f"/proc/{left}/cmdline").exists() or not Path(f"/proc/{left}/cmdline").read_bytes()
+    )
+
+
+def test_a_program_that_commands_may_write_is_not_run(ralph, serve, own) -> None:
+    server = serve(DONE)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    (ralph.cwd / "key").write_text("#!/bin/sh\ntouch ran; echo sk-ant-0123456789\n")
+    (ralph.cwd / "key").chmod(0o755)
+    ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
+    linked = Path(helper(ralph, "true", "linked"))
+    linked.unlink()
+    linked.symlink_to(ralph.cwd / "key")
+    for command in (
+        f"{ralph.cwd}/key",
+        f"sh {ralph.cwd}/key",
+        "key",
+        "~/bin/linked",
+        f"{ralph.cwd}/later",
+        f"X=1 {ralph.cwd}/key",
+    ):
+        own(apiKeyHelper=command)
+        ran = ralph("go")
+        assert (ran.code, server.request_count) == (78, 0), command
+        assert "apiKeyHelper is not run: " in ran.last_line
+        assert f"commands may write {ralph.cwd}; put its program elsewhere" in ran.last_line
+    own(apiKeyHelper="true; key")
+    assert "key: not found" in ralph("go").last_line
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_a_signal_ends_the_wait_for_the_program(ralph, serve, own) -> None:
+    serve(DONE)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    began = Path(ralph.environment["HOME"], "began")
+    own(apiKeyHelper=helper(ralph, f"touch {began}; sleep 600"))
+    process = ralph.start("go")
+    wait_until(began.exists)
+    assert ralph.stopped_by(process, signal.SIGTERM).code == 143
