@@ -18,6 +18,7 @@ from ralph.machine.own_programs import search_around
 from ralph.machine.repository import up_to_repository_root
 from ralph.settings.claude_wishes import ClaudeWishes, wishes_of
 from ralph.settings.tables import Remark
+from ralph.settings.toml_file import about_home
 from ralph.values.claude_file import ClaudeFile
 from ralph.values.outcome import CannotError
 
@@ -80,18 +81,18 @@ def read_wishes(
     ClaudeFileError.
     """
     read = [(file, document_of(file)) for file in files]
+    empty = [Remark(f"{file.name} is empty", "remove it") for file in files if not file.text.strip()]
     try:
         wishes = wishes_of(read, sources, str(cwd), environment.get("HOME", ""))
     except ValueError as error:
         raise ClaudeFileError(str(error)) from error
     missing = [one for one in wishes.directories if not Path(one).is_dir()]
-    if not missing:
-        return wishes
-    told = Remark(
-        f"additionalDirectories: {', '.join(missing)} does not exist", "make it, or remove it there"
-    )
+    gone = [
+        Remark(f"additionalDirectories: {one} does not exist", "make it, or remove it there")
+        for one in missing
+    ]
     there = tuple(one for one in wishes.directories if one not in missing)
-    return replace(wishes, directories=there, remarks=(*wishes.remarks, told))
+    return replace(wishes, directories=there, remarks=(*wishes.remarks, *gone, *empty))
 
 
 def name_proxies(environment: Mapping[str, str], names: Iterable[str]) -> None:
@@ -100,9 +101,9 @@ def name_proxies(environment: Mapping[str, str], names: Iterable[str]) -> None:
 
 
 def document_of(file: ClaudeFile) -> Any:
-    """Decodes the JSON object in a file. Raises ClaudeFileError."""
+    """Decodes the JSON object in a file. An empty file has no keys, as in Claude Code. Raises ClaudeFileError."""
     try:
-        document = json.loads(file.text)
+        document = json.loads(file.text) if file.text.strip() else {}
     except (ValueError, RecursionError):
         raise _unusable(file.name, "is no valid JSON", from_flag=file.kind == "flag") from None
     if not isinstance(document, dict):
@@ -160,7 +161,8 @@ def _read(path: Path, *, from_flag: bool = False) -> tuple[bytes, int] | None:
         return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise _unusable(str(path), f"cannot be read ({reason})", from_flag=from_flag) from error
+        why = f"cannot be read ({reason}){about_home(path)}"
+        raise _unusable(str(path), why, from_flag=from_flag) from error
     if len(data) > _MOST_BYTES:
         raise _unusable(str(path), f"has more than {_MOST_BYTES:,} bytes", from_flag=from_flag)
     return data, owner

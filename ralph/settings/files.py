@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 LOCAL_FILE = "ralph.toml"
 """The path of a repository's own settings file, relative to the working directory."""
+# As for the keys of settings files for Claude Code.
+_LEAST_LIKENESS = 0.8
+_OF_ANOTHER = "; if the file is another program's, rename it, or start ralph elsewhere (-C DIR)"
 
 
 class RecordedFile(Struct, frozen=True):
@@ -98,7 +101,7 @@ def flattened(
     `allowed` lists the keys that each table may contain. Values of the keys in `lists`, such as `targets`, are copied
     unchanged. Raises SettingsFileError for an unknown table or key.
     """
-    flat = {}
+    flat, about = {}, _OF_ANOTHER if path.name == LOCAL_FILE else ""
     for table, content in document.items():
         if table in lists:
             flat[table] = content
@@ -106,16 +109,29 @@ def flattened(
         if table not in allowed:
             known = ", ".join((*(f"[{name}]" for name in allowed), *(f"[[{name}]]" for name in lists)))
             raise SettingsFileError(
-                f"{path}: unknown key {table!r}; a settings file holds the tables {known}"
+                f"{path}: unknown key {table!r}; a settings file holds the tables {known}{about}"
             )
         if not isinstance(content, dict):
             raise SettingsFileError(f"{path}: {table!r} must be a table: [{table}]")
         for key, value in content.items():
             if key not in allowed[table]:
                 known = ", ".join(allowed[table])
-                raise SettingsFileError(f"{path}: unknown key {f'{table}.{key}'!r}; [{table}] holds {known}")
+                raise SettingsFileError(
+                    f"{path}: unknown key {f'{table}.{key}'!r}; [{table}] holds {known}{about}"
+                )
             flat[f"{table}.{key}"] = value
     return flat
+
+
+def is_of_another_program(document: Mapping[str, Any], known: frozenset[str]) -> bool:
+    """Whether a `ralph.toml` belongs to another program of that name: it has tables, and none of them is one of `known`, or
+    nearly so.
+    """
+    if not known.isdisjoint(document) or not any(isinstance(one, dict) for one in document.values()):
+        return False
+    from difflib import get_close_matches  # noqa: PLC0415 - few repositories have such a file
+
+    return not any(get_close_matches(key.lower(), known, cutoff=_LEAST_LIKENESS) for key in document)
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from ralph.settings.files import (
     SettingsFile,
     find_settings_files,
     flattened,
+    is_of_another_program,
     is_same_file,
     keys_at_any_depth,
 )
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 _FLAG = "flag "
 """If the origin of a value is a flag, the text of the origin begins with this word. The name of the flag follows."""
+_FOREIGN = "has no table of ralph's, so it is another program's and is not read"
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK, _MODEL = "model.fallback", "model.name"
 _TO_COME = Credential("x-api-key", Secret("of apiKeyHelper"), "apiKeyHelper")
@@ -106,6 +108,8 @@ class _Layers(Struct, frozen=True):
     """The values from each untrusted file. `SettingsFile.is_trusted` says which files are untrusted."""
     stronger: list[_Layer]
     """The values from sources with a higher precedence: the file of `--config`, environment variables, and flags."""
+    foreign: list[Remark]
+    """A remark for each file that belongs to another program, and has no values."""
 
     @property
     def trusted(self) -> list[_Layer]:
@@ -146,7 +150,10 @@ def load_settings(
     _settle_bash_timeouts(given)
     settings = _settings(flags, given, layers, environment)
     settings = _with_wishes(
-        settings, claude, environment, (*overridden, *ignored, *_lacking_tools(given, settings.mcp))
+        settings,
+        claude,
+        environment,
+        (*layers.foreign, *overridden, *ignored, *_lacking_tools(given, settings.mcp)),
     )
     written = (*settings.sandbox.written(environment), *claude.directories)
     refuse_reached(settings, environment, (cwd, *reach), config_file, written)
@@ -365,10 +372,13 @@ def _file_layers(
     search = search_around(environment, (cwd, *reach))
     is_usable = user_file is not None and not search.why_open(str(user_file))
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
-    layers = _Layers({}, [], [])
+    layers = _Layers({}, [], [], [])
     try:
         found = find_settings_files(environment, cwd, config_file, reach=reach) if files is None else files
         for file in (one for one in found if not one.is_mcp):
+            if not file.is_trusted and file.data is not None and _is_foreign(parsed(file.path, file.data)):
+                layers.foreign.append(Remark(f"{file.path} {_FOREIGN}", "it can stay"))
+                continue
             layer = _file_layer(file, user_place, search)
             if not file.is_trusted:
                 layers.untrusted.append(layer)
@@ -379,6 +389,11 @@ def _file_layers(
     except SettingsFileError as error:
         raise SettingsError(str(error)) from error
     return layers
+
+
+def _is_foreign(document: Mapping[str, Any]) -> bool:
+    refused = (key for key in document if other_places(key, key) is not None)
+    return is_of_another_program(document, frozenset((*ALLOWED, TARGETS, *refused)))
 
 
 def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch) -> _Layer:

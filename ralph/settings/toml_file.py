@@ -61,10 +61,21 @@ def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
             return None
         raise SettingsFileError(f"{path}: no such file") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise SettingsFileError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
+        why = f"cannot be read: {getattr(error, 'strerror', error)}{about_home(path)}"
+        raise SettingsFileError(f"{path}: {why}") from error
     if len(data) > MAX_BYTES:
         raise SettingsFileError(f"{path}: larger than {MAX_BYTES} bytes")
     return data
+
+
+def about_home(path: Path) -> str:
+    """Advice for an error about a file that is below a home directory of another user, as in a container whose user was
+    changed. Empty for any other file.
+    """
+    home = os.environ.get("HOME", "")
+    if not home or not path.is_relative_to(home) or os.access(home, os.R_OK | os.X_OK):
+        return ""
+    return f" (HOME is {home}, which uid {os.geteuid()} may not read: set HOME to a directory of that user)"
 
 
 def parsed(path: Path, data: bytes) -> dict[str, Any]:

@@ -299,6 +299,33 @@ def test_unknown_key_is_an_error_that_names_it(
 
 
 @every_row(
+    ("toml", "is_foreign"),
+    [
+        ("[project]\nname = 'x'\n[claude]\nbase_url = 'x'\nmodel = 'y'", True),
+        ("top = 1\n[build]\nx = 1", True),
+        ("[project]\nname = 'x'\n[limits]\nmax_turns = 3", False),
+        ("[project]\nname = 'x'\n[limit]\nmax_turns = 3", False),
+        ("[project]\nname = 'x'\n[headers]\nx = 'y'", False),
+    ],
+)
+def test_a_local_file_without_a_table_of_ralphs_is_another_programs(
+    world: World, toml: str, *, is_foreign: bool
+) -> None:
+    if is_foreign:
+        [remark] = world.load(local=toml).remarks
+        assert remark.text.startswith(
+            f"{world.local_file} has no table of ralph's, so it is another program's"
+        )
+    else:
+        error = str(world.error(local=toml))
+        assert (
+            "rename it, or start ralph elsewhere (-C DIR)" in error
+            or "'headers' does not count here" in error
+        )
+    assert "unknown key" in str(world.error(user=toml))
+
+
+@every_row(
     ("content", "line"),
     [
         (b"[model]\nname = \n", 2),

@@ -338,6 +338,29 @@ def test_what_stops_no_call_is_not_mentioned(ralph_here, ralph, document) -> Non
     assert "permission rules" not in ralph_here("doctor", "--offline").stdout
 
 
+def test_an_empty_file_holds_no_rules_and_is_named(ralph, serve) -> None:
+    serve(DONE)
+    path = write(ralph.cwd / ".claude" / "settings.json", "\n")
+    ran = ralph("go")
+    assert ran.code == 0
+    assert f"{path} is empty" in ran.stderr
+
+
+@pytest.mark.ordinary_user
+def test_a_home_of_another_user_is_named_with_the_way_out(ralph, serve, tmp_path) -> None:
+    server = serve(DONE)
+    home = tmp_path / "theirs"
+    (home / ".config/ralph").mkdir(parents=True)
+    (home / ".config/ralph/config.toml").touch()
+    home.chmod(0)
+    ralph.environment["HOME"] = str(home)
+    ran = ralph("go")
+    home.chmod(0o755)
+    assert (ran.code, server.request_count) == (78, 0)
+    says = f"(HOME is {home}, which uid {os.geteuid()} may not read: set HOME to a directory of that user)"
+    assert says in ran.last_line
+
+
 def a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -359,17 +382,12 @@ def cut_off(path: Path) -> None:
     path.write_text("{")
 
 
-def an_empty_file(path: Path) -> None:
-    path.touch()
-
-
 def a_list(path: Path) -> None:
     path.write_text("[]")
 
 
 BROKEN = {
     cut_off: "is no valid JSON",
-    an_empty_file: "is no valid JSON",
     a_list: "is no JSON object",
     a_pipe: "cannot be read (it is no regular file)",
     a_directory: "cannot be read (it is no regular file)",
