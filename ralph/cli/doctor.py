@@ -38,6 +38,7 @@ from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
+from ralph.values.events import EventStream
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import in_one_line
@@ -252,6 +253,10 @@ def _findings(
     if settings is not None:
         if problem is None:
             yield _look_at_values(settings)
+        if settings.key_helper is not None:
+            yield ok(
+                "settings", f"{settings.key_helper[1]}: apiKeyHelper prints the key; only --probe runs it"
+            )
         yield night.look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
@@ -282,10 +287,32 @@ def _findings(
             "targets", "not asked: a run would not begin with these settings", "correct the settings first"
         )
     else:
-        from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
+        yield from _answers_of_targets(settings, environment, cwd, waiter, clock)
 
-        seams = ProbeSeams(ca_file, waiter, clock, _redactor(environment, settings).redact_all)
-        yield from probe_targets(settings.targets, seams)
+
+def _answers_of_targets(
+    settings: Settings,
+    environment: Mapping[str, str],
+    cwd: Path | None,
+    waiter: InboxWaiter,
+    clock: SystemClock,
+) -> Iterator[Finding]:
+    """Yields the findings of --probe. The program that prints the key is run first, if there is one."""
+    from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
+
+    redactor = _redactor(environment, settings)
+    ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
+    if settings.key_helper is not None and cwd is not None:
+        from ralph.run.key_helper import with_helpers_key  # noqa: PLC0415 - few users have one
+        from ralph.run.wiring import Surroundings  # noqa: PLC0415 - as many as have a key helper
+
+        around = Surroundings(settings, environment, cwd, waiter, clock, EventStream(), redactor)
+        try:
+            settings = with_helpers_key(around, settings.key_helper, ()).settings
+        except SettingsError as error:
+            yield fail("targets", str(error), "correct that program: no run begins without its key")
+            return
+    yield from probe_targets(settings.targets, ProbeSeams(ca_file, waiter, clock, redactor.redact_all))
 
 
 def _about_checkout(
@@ -314,7 +341,10 @@ def _look_at_values(settings: Settings) -> Finding:
     except OSError as error:
         reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
         return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
-    return ok("settings", "all of them can be used")
+    helper = (
+        "" if settings.key_helper is None else f"; apiKeyHelper of {settings.key_helper[1]} prints the key"
+    )
+    return ok("settings", f"all of them can be used{helper}")
 
 
 COMMAND = SettingsCommand("doctor", doctor, DoctorLine)

@@ -17,6 +17,7 @@ from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints 
     LoopEnd,
     LoopPlan,
 )
+from ralph.settings.claude_wishes import without_values
 from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
 from ralph.values.redaction import LookedCommit  # noqa: TC001 - `convert` reads the type hints at run time
 from ralph.values.usage import total_usd
@@ -236,8 +237,12 @@ def state_text(state: LoopState) -> str:
 
 
 def state_fields(state: LoopState) -> dict[str, Any]:
-    """The state as a dictionary of JSON values."""
+    """The state as a dictionary of JSON values. The user's own file for Claude Code, which --continue reads again, is without what
+    may be credentials.
+    """
     fields: dict[str, Any] = to_builtins(state)
+    for file in fields["plan"]["claude_files"] or ():
+        file["text"] = without_values(file["text"]) if file["kind"] == "user" else file["text"]
     if state.iterations_bytes is None:
         del fields["iterations_bytes"]
     return fields

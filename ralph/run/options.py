@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.run.session import SessionOptions
+from ralph.settings.claude_wishes import without_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ class RunOptions(Struct, frozen=True):
             "--permission-mode": self.permission_mode
             if self.permission_mode in ("plan", "dontAsk")
             else None,
-            "--settings": self.claude_settings,
+            "--settings": None if self.claude_settings is None else without_values(self.claude_settings),
             "--setting-sources": ",".join(sorted(self.setting_sources)) if self.names_sources else None,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),

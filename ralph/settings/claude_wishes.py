@@ -4,6 +4,7 @@ program that prints the key, directories. No I/O happens here. `ralph/permission
 
 from __future__ import annotations
 
+import json
 import re
 from posixpath import join, normpath
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # They decide which programs and which code ralph and git load, or are ralph's own.
 _NOT_FROM_FILES = re.compile(r"PATH|(?:LD|DYLD|PYTHON|GIT|RALPH)(?:_.*)?|PYTHON.*")
+_WITH_CREDENTIALS = frozenset({"env", "apiKeyHelper"})
 _OF_SETTINGS = frozenset(key.variable for key in KEYS if key.variable)
 _SAY = "docs/from-claude.md says what ralph does with each key, and what to use instead"
 _WAY_OUT = 'put it elsewhere, or give its text instead: --settings "$(cat FILE)"'
@@ -86,6 +88,19 @@ def wishes_of(
         elif file.is_trusted and file.kind in ("flag", *sources):
             found = _with(found, file, document, cwd, home)
     return found
+
+
+def without_values(text: str) -> str:
+    """The text of a file or of `--settings` without the keys whose values may be credentials, for what is kept on disk. A text
+    that is no JSON object is unchanged.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(document, dict) or _WITH_CREDENTIALS.isdisjoint(document):
+        return text
+    return json.dumps({key: value for key, value in document.items() if key not in _WITH_CREDENTIALS})
 
 
 def _trusted_only(document: Mapping[str, Any]) -> list[str]:

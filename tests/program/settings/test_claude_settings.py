@@ -304,6 +304,21 @@ def test_the_program_that_prints_the_key_is_run_without_credentials(ralph, serve
     assert ran.objects[0]["apiKeySource"] == "apiKeyHelper"
 
 
+def test_the_doctor_runs_the_program_only_to_ask(ralph, serve, own) -> None:
+    server = serve(*[Turn("Hello.")] * 4)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    path = own(apiKeyHelper=helper(ralph, f'touch "$HOME/ran"; echo {KEY}'))
+    assert f"all of them can be used; apiKeyHelper of {path} prints the key" in ralph("doctor").stdout
+    assert not Path(ralph.environment["HOME"], "ran").exists()
+    told = ralph("doctor", "--probe").stdout
+    assert "x-api-key" in headers(server)
+    assert KEY not in told
+    own(apiKeyHelper="exit 3")
+    failed = ralph("doctor", "--probe")
+    assert failed.code == 78
+    assert "apiKeyHelper ended with exit 3" in failed.stdout
+
+
 def test_a_key_in_the_environment_comes_before_the_program(ralph, serve, own) -> None:
     serve(DONE)
     own(apiKeyHelper="exit 1")
@@ -377,3 +392,21 @@ def test_a_signal_ends_the_wait_for_the_program(ralph, serve, own) -> None:
     process = ralph.start("go")
     wait_until(began.exists)
     assert ralph.stopped_by(process, signal.SIGTERM).code == 143
+
+
+def test_credentials_of_the_files_are_not_kept_on_the_disk(ralph, serve, own) -> None:
+    serve(DONE, DONE)
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    asked = {"env": {"ANTHROPIC_AUTH_TOKEN": KEY}, "permissions": {"deny": ["Bash(rm:*)"]}}
+
+    def kept() -> list[str]:
+        files = [one for one in Path(ralph.environment["HOME"]).rglob("*") if one.is_file()]
+        return [one.name for one in files if KEY.encode() in one.read_bytes()]
+
+    ran = ralph("go", *settings(**asked), "--max-turns", "1", "--output-format", "json")
+    assert (ran.code, kept()) == (0, [])
+    [journal] = Path(ralph.environment["HOME"]).rglob("sessions/*/*.jsonl")
+    assert "Bash(rm:*)" in journal.read_text(), "the command that resumes names the rules"
+    own(**asked)
+    assert ralph("loop", "go", "--max-iterations", "1").code == 0
+    assert kept() == ["settings.json"], "it is read again by --continue"
