@@ -253,10 +253,6 @@ def _findings(
     if settings is not None:
         if problem is None:
             yield _look_at_values(settings)
-        if settings.key_helper is not None:
-            yield ok(
-                "settings", f"{settings.key_helper[1]}: apiKeyHelper prints the key; only --probe runs it"
-            )
         yield night.look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)

@@ -60,9 +60,11 @@ def build_guards(
     """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
     resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
-    reach = (*options.writable, *around.settings.sandbox.written(around.environment))
-    search = search_around(around.environment, (around.cwd, *reach))
-    files = judged(around.settings.claude_files, search, around.environment)
+    files = around.settings.claude_files
+    if files:
+        written = around.settings.sandbox.written(around.environment)
+        search = search_around(around.environment, (around.cwd, *options.writable), written)
+        files = judged(files, search, around.environment)
     try:
         documents = [document_of(file) for file in files]
         has_files = guards_in_short(files) or _may_be_misspelt(documents)

@@ -56,7 +56,7 @@ def read_claude_files(
             found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data[0], str(path))))
     if option is not None:
         found.append(_from_option(option, cwd))
-    return judged(found, search_around(environment, (cwd, *reach)), environment)
+    return judged(found, search_around(environment, (cwd, *reach)), environment) if found else ()
 
 
 def judged(

@@ -4,12 +4,11 @@ program that prints the key, directories. No I/O happens here. `ralph/permission
 
 from __future__ import annotations
 
-import json
 import re
 from posixpath import join, normpath
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 from msgspec.structs import replace
 
 from ralph.settings.claude_environment import aims_requests
@@ -95,12 +94,13 @@ def without_values(text: str) -> str:
     that is no JSON object is unchanged.
     """
     try:
-        document = json.loads(text)
+        document = json.decode(text)
     except (ValueError, RecursionError):
         return text
     if not isinstance(document, dict) or _WITH_CREDENTIALS.isdisjoint(document):
         return text
-    return json.dumps({key: value for key, value in document.items() if key not in _WITH_CREDENTIALS})
+    kept = {key: value for key, value in document.items() if key not in _WITH_CREDENTIALS}
+    return json.encode(kept).decode()
 
 
 def _trusted_only(document: Mapping[str, Any]) -> list[str]:

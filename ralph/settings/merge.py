@@ -157,7 +157,8 @@ def load_settings(
     )
     written = (*settings.sandbox.written(environment), *claude.directories)
     refuse_reached(settings, environment, (cwd, *reach), config_file, written)
-    _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
+    if claude.files:
+        _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
