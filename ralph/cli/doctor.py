@@ -338,7 +338,9 @@ def _look_at_values(settings: Settings) -> Finding:
         reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
         return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
     helper = (
-        "" if settings.key_helper is None else f"; apiKeyHelper of {settings.key_helper[1]} prints the key"
+        ""
+        if settings.key_helper is None
+        else f"; apiKeyHelper of {settings.key_helper.plain[1]} prints the key"
     )
     return ok("settings", f"all of them can be used{helper}")
 

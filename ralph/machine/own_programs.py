@@ -238,6 +238,21 @@ def why_not_used(name: str, search: ProgramSearch) -> str:
     return f"{path} does not count: {why}" if why else ""
 
 
+def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
+    """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
+    safe.
+    """
+    return {
+        name: [one for one in _entries(name, value) if not one.startswith(os.sep) or not search.is_safe(one)]
+        for name, value in environment.items()
+        if value and (name in _LOADED_FROM or name.startswith(_LOADER_PREFIXES))
+    }
+
+
+def _entries(name: str, value: str) -> list[str]:
+    return re.split(_SEPARATORS.get(name, "[:;]"), value)
+
+
 def why_unsafe_command(command: str, cwd: str, home: str, search: ProgramSearch) -> str:
     """The reason for people why commands can decide what a shell command of the user's runs: they can replace a file that it
     names, or the first program of its name in PATH. Empty if they cannot. The command must be run in `cwd` and with
@@ -256,21 +271,6 @@ def why_unsafe_command(command: str, cwd: str, home: str, search: ProgramSearch)
         if is_file and (why := search.why_unsafe(path)):
             return f"{word}: {why}"
     return "" if own_program(program, search) else why_not_used(program, search)
-
-
-def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
-    """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
-    safe.
-    """
-    return {
-        name: [one for one in _entries(name, value) if not one.startswith(os.sep) or not search.is_safe(one)]
-        for name, value in environment.items()
-        if value and (name in _LOADED_FROM or name.startswith(_LOADER_PREFIXES))
-    }
-
-
-def _entries(name: str, value: str) -> list[str]:
-    return re.split(_SEPARATORS.get(name, "[:;]"), value)
 
 
 def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:

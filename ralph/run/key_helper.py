@@ -31,7 +31,9 @@ WITHIN_S = 10.0
 _MOST_SHOWN = 200
 
 
-def with_helpers_key(around: Surroundings, helper: tuple[str, str], writable: Sequence[str]) -> Surroundings:
+def with_helpers_key(
+    around: Surroundings, helper: Secret[tuple[str, str]], writable: Sequence[str]
+) -> Surroundings:
     """Runs the program, and gives the key that it printed to each target that would get the environment's. `helper` is
     `Settings.key_helper`, `writable` is as in `plan_sandbox`. Raises SettingsError and Interrupted.
     """
@@ -41,8 +43,8 @@ def with_helpers_key(around: Surroundings, helper: tuple[str, str], writable: Se
     return replace(around, settings=with_credential(around.settings, credential))
 
 
-def _key(around: Surroundings, helper: tuple[str, str], writable: Sequence[str]) -> str:
-    command, origin = helper
+def _key(around: Surroundings, helper: Secret[tuple[str, str]], writable: Sequence[str]) -> str:
+    command, origin = helper.plain
     search = search_for_programs(around, writable)
     home = around.environment.get("HOME", "")
     home = home if os.path.isdir(home) else os.sep  # noqa: PTH112 - a str

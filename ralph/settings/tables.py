@@ -480,7 +480,7 @@ class Settings(Struct, frozen=True):
     secrets must not be shown either."""
     claude_files: "tuple[ClaudeFile, ...]" = ()
     """The settings files made for Claude Code, and the value of `--settings`."""
-    key_helper: "tuple[str, str] | None" = None
+    key_helper: Secret[tuple[str, str]] | None = None
     """The shell command that prints the key, and the name of the file that names it. None if there is none, or if the
     environment has a key."""
     variables: Secret[dict[str, str]] = Secret({})
