@@ -274,7 +274,7 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
             f"{name}: permissions.disableBypassPermissionsMode {does}",
             "--permission-mode dontAsk runs only what a rule allows",
         )
-    if found.unknown_permissions:
+    if found.unknown_permissions and not is_trusted:  # else `wishes_of` names them
         listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
         yield (
             f"{name}: permissions has keys that ralph does not know ({listed})",
