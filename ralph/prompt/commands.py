@@ -27,9 +27,9 @@ MOST_COMMAND_BYTES = 256 * 1024
 # Bounds for a folder that somebody filled on purpose.
 _MOST_DEPTH = 5
 _MOST_FILES = 1000
-_NAME = r"\w[\w.-]*$"
-_CALLED = r"/(\S+)(?:\s+|$)"
-_NAMES_COMMAND = r"[a-z][\w:-]*$"
+# The one rule for names: what a file may be called is what a prompt can call. A path has a second slash.
+_NAME = r"\w[^\s/]*"
+_CALLED = rf"/({_NAME})(?:\s+|$)"
 
 
 class CommandFile(Struct, frozen=True):
@@ -80,13 +80,18 @@ class Library(Struct, frozen=True):
     def why_unknown(self, prompt: str) -> str | None:
         """An error message if the prompt begins with a call and no command has the called name. Otherwise None."""
         begins = re.match(_CALLED, prompt)
-        if begins is None or not re.match(_NAMES_COMMAND, begins[1]) or begins[1] in self.files:
+        if begins is None or begins[1] in self.files:
             return None
+        from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
+
+        by_lower = {name.lower(): name for name in self.names}
+        near = get_close_matches(begins[1].lower(), by_lower, n=1)
+        meant = f": did you mean /{by_lower[near[0]]}?" if near else ""
         known = ", ".join(f"/{name}" for name in self.names)
         there = f"commands: {known}" if known else "there is none in .claude/commands or ~/.claude/commands"
         return (
-            f"no command is called /{begins[1]} ({there}); text that begins so can come from a pipe or a file, "
-            "or with --disable-slash-commands"
+            f"no command is called /{begins[1]}{meant} ({there}); text that begins so can come from a pipe or a "
+            "file, or with --disable-slash-commands"
         )
 
 
@@ -154,4 +159,4 @@ def _entries(directory: str, place: Place) -> list[str]:
     real, top = os.path.realpath(directory), os.path.realpath(place.top)
     if not place.is_users and not f"{real}/".startswith(f"{top.rstrip('/')}/"):
         return []
-    return [name for name in names if re.match(_NAME, name)]
+    return [name for name in names if re.fullmatch(_NAME, name) and name.isprintable()]

@@ -29,6 +29,7 @@ _PLACE = re.compile(
     r"\$ARGUMENTS\[(?P<index>\d+)\]|\$\{?(?P<all>ARGUMENTS)\b\}?|\$(?P<number>\d+)"
     r"|\$\{(?P<fact>CLAUDE_\w+)\}|\$(?P<name>[A-Za-z][\w-]*)"
 )
+_COUNTED_FROM_1 = re.compile(r"\$1(?!\d)")
 _COUNTS_FROM_0 = re.compile(r"\$0(?!\d)|\$ARGUMENTS\[")
 
 
@@ -53,8 +54,8 @@ class Expansion(Struct, frozen=True):
 def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expansion:
     """Inserts the arguments into the command's text. `facts` maps names such as `CLAUDE_SESSION_ID` to their values.
 
-    If there is no argument for a numbered placeholder, the placeholder is not replaced, as in Claude Code. If the
-    text has no placeholder for arguments, the arguments are added at the end of the text.
+    Numbered placeholders count from 0. If there is no argument for one, it is not replaced, as in Claude Code. If no
+    placeholder is replaced, the arguments are added at the end of the text.
     """
     filling = _Filling(command, arguments, facts)
     parts: list[str | ShellLine] = []
@@ -70,14 +71,19 @@ def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expans
     return Expansion(tuple(part for part in parts if part))
 
 
+def may_count_from_1(body: str) -> bool:
+    """Whether a command's text has `$1` and not `$0`. ralph 0.1.0 counted the
+    places of such a text from 1.
+    """
+    return _COUNTED_FROM_1.search(body) is not None and _COUNTS_FROM_0.search(body) is None
+
+
 class _Filling:
     def __init__(self, command: Command, arguments: str, facts: Mapping[str, str]) -> None:
         self._arguments = arguments
         self._words = _words(arguments)
         self._facts = facts
         self._names = as_names(command.fields.get("arguments", ()))
-        # Claude Code counted the places $1, $2 from 1 and now counts them from 0. A text that has $0 means the latter.
-        self._first = 0 if _COUNTS_FROM_0.search(command.body) else 1
         self.has_place = False
 
     def filled(self, text: str) -> str:
@@ -95,9 +101,11 @@ class _Filling:
         elif found["index"] is not None:
             value = self._word(int(found["index"]))
         else:
-            value = self._word(int(found["number"]) - self._first)
+            value = self._word(int(found["number"]))
+        if value is None:
+            return found[0]
         self.has_place = True
-        return found[0] if value is None else value
+        return value
 
     def _word(self, index: int) -> str | None:
         return self._words[index] if 0 <= index < len(self._words) else None

@@ -56,14 +56,15 @@ def _fields(lines: Sequence[str]) -> dict[str, Field]:
             index += 1
         written = (key[2] or "").strip()
         below = lines[start:index]
-        if written and not all(line[:1].isspace() for line in below if line):
+        if written and not all(line[:1].isspace() or line[0] == "]" for line in below if line):
             raise ValueError(f"the value of {key[1]} in its head is not understood: items below a text")
         fields[key[1]] = _value(written, below)
     return fields
 
 
 def _begins_field(line: str) -> bool:
-    return bool(line.strip()) and not line[0].isspace() and _ITEM.match(line) is None
+    """Whether the line begins a field. Otherwise it continues one, as the end of a list in brackets does."""
+    return bool(line.strip()) and not line[0].isspace() and line[0] != "]" and _ITEM.match(line) is None
 
 
 def _value(written: str, below: Sequence[str]) -> Field:
@@ -75,8 +76,9 @@ def _value(written: str, below: Sequence[str]) -> Field:
     items = [_ITEM.match(line) for line in below if line.strip()]
     if not written and items and all(items):
         return tuple(_scalar(item[1].strip()) for item in items if item is not None)
-    if written.startswith("[") and written.endswith("]"):
-        return tuple(_scalar(part.strip()) for part in _PART.findall(written[1:-1]) if part.strip())
+    whole = " ".join(filter(None, [written, *(line.strip() for line in below)]))
+    if whole.startswith("[") and whole.endswith("]"):
+        return tuple(_scalar(part.strip()) for part in _PART.findall(whole[1:-1]) if part.strip())
     if not written:
         return "\n".join(below).strip()
     return " ".join([_scalar(written), *(line.strip() for line in below)]).strip()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ralph.agent.tool_turn import PromptRefusedError
 from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
-from ralph.prompt.expansion import ShellLine, expand
+from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_text
 from ralph.prompt.imports import is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
@@ -110,6 +110,10 @@ class CommandPrompt:
         ignored = [f"{key}: {as_text(command.fields[key])}" for key in _NOT_HONOURED if key in command.fields]
         if ignored:
             self._tell(f"{self._name} asks for {', '.join(ignored)}: this has no effect")
+        if may_count_from_1(command.body):
+            self._tell(
+                f"{self._name} uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
+            )
 
     def _tell(self, text: str) -> None:
         self._events.emit(Notice(text))

@@ -30,9 +30,22 @@ def write(folder, name: str, text: str = "x"):
 
 
 def test_folders_are_parts_of_a_name(repository) -> None:
-    for name in ("fix.md", "git/push.md", "a/b/c.md", "notes.txt", ".hidden.md", "odd name.md"):
+    for name in ("fix.md", "git/push.md", "a/b/c.md", "notes.txt", ".hidden.md", "odd name.md", "odd\x1b.md"):
         write(repository / ".claude/commands", name)
     assert find_commands(repository, None).names == ("a:b:c", "fix", "git:push")
+
+
+@pytest.mark.parametrize("name", ["project:hld", "fix+", "speckit.plan", "Fix", "2do", "a@b", "größe", "_x"])
+def test_what_a_file_may_be_called_is_what_a_prompt_can_call(repository, name: str) -> None:
+    write(repository / ".claude/commands", f"{name}.md")
+    library = find_commands(repository, None)
+    call = library.called(f"/{name} it")
+    assert call is not None
+    assert (call.file.name, call.arguments) == (name, "it")
+    assert library.why_unknown(f"/{name} it") is None
+    assert f"no command is called /{name}x: did you mean /{name}? (" in str(
+        library.why_unknown(f"/{name}x it")
+    )
 
 
 def test_the_user_then_the_nearest_and_a_skill_before_a_command(repository, own) -> None:
@@ -92,9 +105,14 @@ def test_a_prompt_that_begins_with_a_name_calls_it(repository, prompt: str) -> N
         ("/fxi", True),
         ("/a:b-c_1 x", True),
         ("/tmp\nx", True),
+        ("/Fix", True),
+        ("/speckit.plann x", True),
+        ("/fix+", True),
+        ("/1 of 2", True),
         ("/fix", False),
         ("/tmp/x", False),
-        ("/Fxi", False),
+        ("/fix/ it", False),
+        ("/* a comment */", False),
     ],
 )
 def test_a_prompt_that_names_no_command_is_told_which_there_are(

@@ -24,14 +24,15 @@ PLACES = {
     "all": ("x $ARGUMENTS y", "a 'b c'", "x a 'b c' y"),
     "all in braces": ("${ARGUMENTS}!", "a", "a!"),
     "none given": ("x $ARGUMENTS y", "", "x  y"),
-    "numbers count from 1": ("$1, $2", "a 'b c'", "a, b c"),
-    "numbers count from 0 where there is a 0": ("$0, $1", "a b", "a, b"),
+    "numbers count from 0": ("$0, $1", "a 'b c'", "a, b c"),
+    "also without a 0": ("$1", "a b", "b"),
     "an index counts from 0": ("$ARGUMENTS[0], $1", "a b", "a, b"),
-    "a missing number stays": ("$1 $2", "a", "a $2"),
-    "ten is not one": ("$10 $1", "a", "$10 a"),
+    "a missing number stays": ("$0 $1 $ARGUMENTS[2]", "a", "a $1 $ARGUMENTS[2]"),
+    "missing numbers alone are no place": ("Fix $1.", "a", "Fix $1.\n\nARGUMENTS: a"),
+    "ten is not one": ("$10 $1", "a b", "$10 b"),
     "no place": ("Fix.", "a b", "Fix.\n\nARGUMENTS: a b"),
     "no place and nothing": ("Fix $HOME for $5", "", "Fix $HOME for $5"),
-    "an open quote": ("$1 $2", "don't stop", "don't stop"),
+    "an open quote": ("$0 $1", "don't stop", "don't stop"),
     "a place in an argument": ("$ARGUMENTS", "$1 ${CLAUDE_SESSION_ID}", "$1 ${CLAUDE_SESSION_ID}"),
     "a fact": ("${CLAUDE_SESSION_ID} ${CLAUDE_OTHER}", "", "s1 ${CLAUDE_OTHER}"),
 }
@@ -67,9 +68,9 @@ def test_shell_lines_are_found(case: str) -> None:
 
 
 def test_arguments_stand_in_shell_lines_and_make_none() -> None:
-    assert expanded("!`log $1` $1", "!`x`").parts == (ShellLine("log !`x`"), " !`x`")
+    assert expanded("!`log $0` $0", "!`x`").parts == (ShellLine("log !`x`"), " !`x`")
 
 
 def test_files_are_those_of_the_text_and_of_its_arguments() -> None:
-    expansion = expanded("See @a.py, `@code.py`, @$1 and !`cat @b.py`", "dir/c.py")
+    expansion = expanded("See @a.py, `@code.py`, @$0 and !`cat @b.py`", "dir/c.py")
     assert expansion.files == ("a.py", "dir/c.py")

@@ -19,6 +19,15 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
         "a: [Read, 'Write', Bash(git add:*, x)]",
         {"a": ("Read", "Write", "Bash(git add:*, x)")},
     ),
+    "a list in brackets below": (
+        "a:\n  ['Read', Bash(git *)]\nb: c",
+        {"a": ("Read", "Bash(git *)"), "b": "c"},
+    ),
+    "a list in brackets over lines": (
+        "a: [\n  Read,\n  'Write'\n]\nb: c",
+        {"a": ("Read", "Write"), "b": "c"},
+    ),
+    "such a list below": ("a:\n  [\n    Read,\n    Write,\n  ]", {"a": ("Read", "Write")}),
     "a list in lines": ("a:\n  - Read\n  - Bash(git *)\nb: c", {"a": ("Read", "Bash(git *)"), "b": "c"}),
     "a list without indent": ("a:\n- Read\nb: c", {"a": ("Read",), "b": "c"}),
     "a folded block": ("a: >-\n  one\n  two\nb: c", {"a": "one two", "b": "c"}),

@@ -49,7 +49,7 @@ def test_a_command_becomes_the_prompt_with_its_arguments_files_and_shell_lines(r
         ralph,
         "git/fix",
         "---\ndescription: Fix it\nargument-hint: [issue]\n---\n"
-        "Fix $1, then $2 ($ARGUMENTS), in @src/a.py.\nState: !`echo out of $1; exit 3`\n```!\necho one\necho two\n```\n",
+        "Fix $0, then $1 ($ARGUMENTS), in @src/a.py.\nState: !`echo out of $0; exit 3`\n```!\necho one\necho two\n```\n",
     )
     write(ralph.cwd / "src/a.py", "print(1)\n")
     ran = ralph("/git:fix 12 'the rest'", *OUTPUT)
@@ -123,16 +123,16 @@ def test_an_unknown_command_as_an_argument_is_refused_with_the_list_exits_2(ralp
         ran = ralph("-p", prompt)
         assert ran.code == 2, ran.stderr
         name = prompt.split()[0]
-        assert f"ralph: no command is called {name} (commands: /git:fix, /mine); " in ran.stderr
+        assert f"ralph: no command is called {name}" in ran.stderr
+        assert "(commands: /git:fix, /mine); " in ran.stderr
     assert not server.requests
     assert not list(Path(ralph.environment["HOME"]).rglob("*.jsonl"))
 
 
 TEXTS = {
     "a path": "/etc/hosts is wrong",
-    "capitals": "/Fix it",
     "two slashes": "//fix",
-    "a number": "/1 of 2",
+    "a sign": "/* of C */",
 }
 
 
@@ -148,7 +148,7 @@ def test_elsewhere_an_unknown_command_is_text_and_a_known_one_is_carried_out(
     ralph, serve, source: str
 ) -> None:
     server = serve(DONE, DONE)
-    command(ralph, "fix", "Mend $1.")
+    command(ralph, "fix", "Mend $0.")
     for text in ("/fxi it", "/fix it"):
         if source == "pipe":
             ran = ralph("-p", stdin=text.encode())
@@ -170,6 +170,11 @@ REFUSED = {
         [],
         "---\nhooks:\n  PreToolUse: x\n---\n!`touch ran`",
         "it has hooks, which ralph cannot honour",
+    ),
+    "the file's own tools on the next line": (
+        [],
+        "---\nallowed-tools:\n  [Read]\n---\nx !`touch ran`",
+        "the command /fix allows",
     ),
     "a pattern": (
         [],
@@ -304,6 +309,16 @@ def test_what_ralph_does_not_honour_is_said(ralph, serve) -> None:
     assert "/fix asks for model: haiku, context: fork: this has no effect" in notices(ralph("/fix", *OUTPUT))
 
 
+def test_a_command_that_may_count_its_arguments_from_1_is_said(ralph, serve) -> None:
+    server = serve(DONE, DONE)
+    command(ralph, "old", "Fix $1.")
+    command(ralph, "new", "Fix $0 and $1.")
+    said = "/old uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
+    assert said in notices(ralph("/old a b", *OUTPUT))
+    assert not [text for text in notices(ralph("/new a b", *OUTPUT)) if "uses $1" in text]
+    assert [first_prompt(request) for request in server.requests] == ["Fix b.", "Fix a and b."]
+
+
 def test_a_signal_during_a_shell_line_ends_the_run_and_leaves_the_call_in_the_journal_exits_143(
     ralph, serve
 ) -> None:
@@ -411,7 +426,7 @@ def test_a_known_credential_in_a_command_is_not_sent(ralph, serve) -> None:
 
 def test_a_loop_carries_out_a_command_in_each_iteration_below_its_own_words(ralph, serve) -> None:
     server = serve(DONE, DONE)
-    command(ralph, "work", "Work on $1. !`echo now`")
+    command(ralph, "work", "Work on $0. !`echo now`")
     ran = ralph("loop", "/work it\n", "--max-iterations", "2")
     assert ran.code == 0, ran.stderr
     for request in server.requests:
@@ -434,4 +449,4 @@ def test_a_loop_refuses_an_unknown_command_before_anything_exits_2(ralph, ralph_
     command(ralph, "work", "Work.")
     ran = ralph_here("loop", "/wrok it", "--max-iterations", "1")
     assert ran.code == 2
-    assert "no command is called /wrok (commands: /work)" in ran.stderr
+    assert "no command is called /wrok: did you mean /work? (commands: /work)" in ran.stderr
