@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.prompt.prompt_text import prompt_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -116,6 +118,6 @@ def read_for_model(path: str, place: Place, most_bytes: int) -> str:
     if len(data) > most_bytes:
         raise ValueError(f"it has more than {most_bytes:,} bytes")
     try:
-        return data.decode().removeprefix("\ufeff").replace("\r\n", "\n")
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
+        return prompt_text(data).replace("\r\n", "\n")
+    except ValueError as error:
+        raise ValueError(f"it {error}") from None

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ralph.machine.repository import up_to_repository_root
 from ralph.prompt.judged_file import ALL_SOURCES, Place, open_for_model, why_not_for_model
+from ralph.prompt.prompt_text import refuse_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -176,8 +177,13 @@ class _Reader:
             return []
         if data and not self._left:
             self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")
+        try:
+            refuse_binary(data)
+        except ValueError as error:
+            self.notices.append(f"{file.path} is left out: it {error}")
+            return []
         was_cut = len(data) > self._left
-        text = data[: self._left].decode("utf-8", "ignore" if was_cut else "replace")
+        text = data[: self._left].decode("utf-8", "ignore" if was_cut else "replace").removeprefix("\ufeff")
         # Two copies of one text count as one file, such as CLAUDE.md and AGENTS.md.
         if not text.strip() or text.strip() in self._known:
             return []

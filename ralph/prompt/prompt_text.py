@@ -8,7 +8,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 _UTF_16 = "this looks like UTF-16, which `iconv -f UTF-16 -t UTF-8` converts"
-_BINARY = "this looks like binary data; let the prompt name the file that holds it"
+_BINARY = "this looks like binary data; let the text name the file that holds it"
 _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
@@ -16,15 +16,20 @@ def prompt_text(data: bytes) -> str:
     """The bytes as text, without a byte order mark. Raises ValueError if the bytes are not UTF-8 or contain NUL. The
     caller puts the name of the prompt's source before the error's text.
     """
+    refuse_binary(data)
+    try:
+        return data.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(_refusal(data, error.start, _OTHER)) from None
+
+
+def refuse_binary(data: bytes) -> None:
+    """Raises the error of `prompt_text` if the bytes are UTF-16 or contain NUL, so that no part of them is text."""
     if data.startswith(_UTF_16_MARKS):
         raise ValueError(_refusal(data, 0, _UTF_16))
     first_nul = data.find(b"\0")
     if first_nul >= 0:
         raise ValueError(_refusal(data, first_nul, _BINARY))
-    try:
-        return data.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(_refusal(data, error.start, _OTHER)) from None
 
 
 def argument_text(argument: str) -> str:

@@ -1,39 +1,72 @@
-"""Implements Write, which creates a file or replaces its whole content atomically."""
+"""Implements Write, which creates a file or replaces its whole content atomically. A byte order mark and CRLF line
+breaks of the replaced file are kept.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from ralph.machine.opened_file import open_regular_file
+from ralph.tools.files.file_type import is_binary
 from ralph.tools.files.planned_write import PlannedWrite, digest_of
+from ralph.tools.files.text_encoding import TextEncoding, marked_encoding
+from ralph.tools.files.text_match import EditableText
 from ralph.tools.files.write_target import write_target
 from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ralph.tools.tool_room import Arguments, ToolRoom
+
+# Whoever uses CRLF uses it from the beginning.
+_LOOKED_AT_BYTES = 1024 * 1024
 
 
 def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite | ToolOutput:
-    shown = arguments["file_path"]
-    try:
-        data = arguments["content"].encode()
-    except UnicodeEncodeError:
-        raise ToolError("the content holds half a surrogate pair, which no text file can") from None
+    shown, content = arguments["file_path"], arguments["content"]
     target = write_target(room.resolve(shown), shown, room)
     before = target.before
     digest = digest_of(target.path) if before is not None else None
-    lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+    try:
+        data, kept = _as_before(target.path, content) if before is not None else (content.encode(), "")
+    except UnicodeEncodeError:
+        raise ToolError("the content holds half a surrogate pair, which no text file can") from None
+    lines = content.count("\n") + (not content.endswith("\n") and bool(content))
     size = f"{lines:,} line{'' if lines == 1 else 's'}, {len(data):,} bytes"
     if before is None:
         said = f"Created {shown} ({size})"
     else:
         had = f"it had {before.st_size:,} bytes"
-        said = f"Replaced {shown} ({size}; {had}){link_note(before.st_nlink)}"
+        said = f"Replaced {shown} ({size}; {had}){kept}{link_note(before.st_nlink)}"
     planned = PlannedWrite(target, data, digest, ToolOutput(said), room.seen)
     if digest is not None and digest == planned.change.after:
         return ToolOutput(f"{shown} already had exactly this content; nothing was written")
     if before is not None:
         room.seen.refuse_changed(target.path, before, digest, shown)
     return planned
+
+
+def _as_before(path: Path, content: str) -> tuple[bytes, str]:
+    """The bytes of the content with the byte order mark and the line breaks of the file, and a note about what was
+    kept. Line breaks are kept if all in the file are CRLF.
+    """
+    try:
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            start = file.read(_LOOKED_AT_BYTES)
+    except OSError:  # a file that cannot be read has no form to keep
+        start = b""
+    mark, codec = marked_encoding(start) or (b"", "utf-8")
+    old = EditableText(start[len(mark) :].decode(codec, "replace"))
+    text = given = content.removeprefix("\ufeff") if mark else content
+    kept = [f"byte order mark ({codec.upper()})"] if mark else []
+    if old.has_crlf and not old.is_mixed and (mark or not is_binary(start)):
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        if text != given:
+            kept.append("CRLF line breaks")
+    note = f"\n[kept of the old file: {' and '.join(kept)}; Bash can change that]" if kept else ""
+    return TextEncoding(mark, codec).encode(text), note
 
 
 def link_note(links: int) -> str:

@@ -381,3 +381,21 @@ def test_t18_a_directory_above_that_may_not_be_looked_into_ends_nothing(reposito
         assert texts(repository / "sub" / "deep") == []
     finally:
         (repository / "sub").chmod(0o700)
+
+
+UNREADABLE = {
+    "UTF-16 with a mark": ("Be brief.".encode("utf-16"), "`iconv -f UTF-16 -t UTF-8`"),
+    "binary": (b"Be\0brief.", "this looks like binary data"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_file_that_is_no_text_is_left_out_with_advice(repository, case: str) -> None:
+    data, advice = UNREADABLE[case]
+    (repository / "CLAUDE.md").write_bytes(data)
+    (repository / "AGENTS.md").write_bytes(b"\xef\xbb\xbfMark and \xff.")
+    memory = read_memory(repository, None)
+    assert [file.text for file in memory.files] == ["Mark and \ufffd."]
+    (notice,) = memory.notices
+    assert notice.startswith(f"{repository}/CLAUDE.md is left out: it is not UTF-8 text: byte ")
+    assert advice in notice

@@ -39,6 +39,44 @@ def test_the_same_content_again_changes_nothing(tools: Any, tmp_path: Path) -> N
     assert (tmp_path / "a").stat().st_ino == before.st_ino
 
 
+BOM = "byte order mark (UTF-8)"
+KEPT = {
+    "a mark": (b"\xef\xbb\xbfa\n", "b\n", b"\xef\xbb\xbfb\n", BOM),
+    "a mark that is given too": (b"\xef\xbb\xbfa\n", "\ufeffb\n", b"\xef\xbb\xbfb\n", BOM),
+    "CRLF": (b"a\r\nb\r\n", "c\nd\n", b"c\r\nd\r\n", "CRLF line breaks"),
+    "CRLF that is given in part": (b"a\r\n", "c\r\nd\n", b"c\r\nd\r\n", "CRLF line breaks"),
+    "CRLF that is given": (b"a\r\n", "c\r\nd\r\n", b"c\r\nd\r\n", ""),
+    "both": (b"\xef\xbb\xbfa\r\n", "b\n", b"\xef\xbb\xbfb\r\n", f"{BOM} and CRLF line breaks"),
+    "UTF-16": (
+        "\ufeffa\r\n".encode("utf-16-le"),
+        "ä\n",
+        "\ufeffä\r\n".encode("utf-16-le"),
+        "byte order mark (UTF-16-LE) and CRLF line breaks",
+    ),
+    "both line breaks": (b"a\r\nb\n", "c\nd\n", b"c\nd\n", ""),
+    "one line": (b"a", "c\n", b"c\n", ""),
+    "a binary file": (b"a\0\r\n", "c\n", b"c\n", ""),
+    "no mark where one is given": (b"a\n", "\ufeffb\n", b"\xef\xbb\xbfb\n", ""),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_mark_and_line_breaks_of_the_old_file_are_kept_and_said(
+    tools: Any, tmp_path: Path, case: str
+) -> None:
+    had, given, has, said = KEPT[case]
+    (tmp_path / "a").write_bytes(had)
+    output = tools.ok("Write", file_path="a", content=given)
+    assert (tmp_path / "a").read_bytes() == has
+    assert output.partition("\n")[2] == (
+        f"[kept of the old file: {said}; Bash can change that]" if said else ""
+    )
+    assert (
+        f"({given.count(chr(10))} line{'' if given.count(chr(10)) == 1 else 's'}, {len(has)} bytes;" in output
+    )
+    assert "nothing was written" in tools.ok("Write", file_path="a", content=given)
+
+
 def test_t13_a_link_is_followed_and_its_target_replaced(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir/real").write_text("old")
