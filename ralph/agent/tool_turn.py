@@ -1,9 +1,9 @@
 """Handles the tool calls of one answer: checks them, runs them, and collects their results in order. `call_rules.py`
 decides which calls may run.
 
-`PromptCalls` runs the tool calls that a command file requests: a shell line, or the reading of a file. Their output
-becomes part of the prompt, so they run before the first request to the model. If a rule refuses such a call, the task
-ends, because a part of the prompt would be missing.
+`PromptCalls` runs the tool calls that a prompt requests: a shell line of a command file, or the reading of a file.
+Their output becomes part of the prompt, so they run before the first request to the model. If a rule refuses a shell
+line, the task ends, because a part of the prompt would be missing.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class PromptCalls:
 
     def run(self, command: str, permitted: Runnable) -> ToolOutput:
         """Runs a call that `judge` has permitted, and returns the call's output. If the tool fails, the output is an
-        error. `command` is the name of the command.
+        error. `command` is as in `PromptCalled`.
         """
         call = permitted.call
         argument = str(next(iter(call.arguments.values())))

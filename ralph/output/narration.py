@@ -175,7 +175,8 @@ class Narration:
         yield from (self.color("dim", line) for line in lines)
 
     def _for_prompt(self, event: ev.PromptCalled | ev.PromptCallEnded) -> Iterator[str]:
-        called = f"[command] {event.command}: {event.tool} {one_line(self._redact(event.argument))}"
+        caller = f"[command] {event.command}:" if event.command else "[prompt]"
+        called = f"{caller} {event.tool} {one_line(self._redact(event.argument))}"
         if isinstance(event, ev.PromptCalled):
             yield self.color("blue", called)
         elif event.is_error:

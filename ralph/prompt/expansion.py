@@ -1,5 +1,5 @@
 """Replaces the placeholders in a command's text. There are placeholders for arguments and for the output of shell
-lines. The module also finds the files that the text imports.
+lines.
 
 Placeholders are searched for only in the text of the file, so that an argument cannot add a shell line. No I/O
 happens here.
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.prompt.frontmatter import as_names
-from ralph.prompt.imports import imported_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,10 +44,9 @@ class Expansion(Struct, frozen=True):
     parts: tuple[str | ShellLine, ...]
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """The paths of the files that the text imports. The output of shell lines is not searched for such paths."""
-        text = "".join(part if isinstance(part, str) else " " for part in self.parts)
-        return tuple(imported_paths(text))
+    def own_text(self) -> str:
+        """The text without shell lines. Only this text names files, and not what shell lines contain or print."""
+        return "".join(part if isinstance(part, str) else " " for part in self.parts)
 
 
 def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expansion:

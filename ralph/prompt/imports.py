@@ -1,5 +1,5 @@
-"""Finds the files that a text imports. A text imports a file by `@path`, as CLAUDE.md and commands do. Code in the
-text is ignored. No I/O happens here.
+"""Finds the files that a text imports. A text imports a file by `@path`, as CLAUDE.md, commands and prompts do. Code
+in the text is ignored. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FENCED = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*\1[`~]*[ \t]*$|\
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)\1(?!`)", re.DOTALL)
 # `\ ` stands for a space in a name, as in Claude Code.
 _NAMED = re.compile(r"(?:^|(?<=\s))@((?:\\ |[^\s\\])+)")
-_TRAILING = ".,;:!?)\"'"
+_TRAILING = ".,;:!?)]}>*\"'"
 _LIKE_A_PATH = re.compile(r"(\.{0,2}|~)/.|.*\.(md|txt)$", re.IGNORECASE)
 
 

@@ -55,12 +55,12 @@ def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
 
 
 def path_of_file(name: str, cwd: Path) -> str | None:
-    """The absolute path of a file. `name` is the file's name in a text. None if there is no such file, or if it is a
-    directory.
+    """The absolute path of a file. `name` is the file's name in a text. None if there is no such file. The path of a
+    directory ends with a slash.
     """
-    path = os.path.join(cwd, os.path.expanduser(name))  # noqa: PTH111, PTH118 - strings throughout
+    path = os.path.join(cwd, os.path.expanduser(name)).rstrip("/")  # noqa: PTH111, PTH118 - strings throughout
     try:
-        return None if stat.S_ISDIR(os.stat(path).st_mode) else path  # noqa: PTH116 - strings throughout
+        return f"{path}/" if stat.S_ISDIR(os.stat(path or "/").st_mode) else path  # noqa: PTH116 - strings throughout
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
 

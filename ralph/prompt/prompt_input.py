@@ -54,6 +54,8 @@ class PromptFound(Struct, frozen=True):
     """The pipe on standard input if it sent no byte in time, otherwise None."""
     typed: str | None = None
     """The part of `text` that was an argument of the command line. None if there was no such argument."""
+    own_chars: int | None = None
+    """The number of characters of `text` above piped data. None if the whole text has one source."""
 
 
 class _Piped(Struct, frozen=True):
@@ -94,8 +96,10 @@ def read_prompt(
     if not argument.strip():
         raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
     piped = _piped_data(wait, stdin_fd)
-    text = f"{argument.rstrip()}\n\n{piped.text}" if piped.text.strip() else argument
-    return PromptFound(text, piped.notices, piped.silent, typed)
+    if not piped.text.strip():
+        return PromptFound(argument, piped.notices, piped.silent, typed)
+    own = argument.rstrip()
+    return PromptFound(f"{own}\n\n{piped.text}", piped.notices, piped.silent, typed, len(own))
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:

@@ -146,7 +146,7 @@ def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
     task_chars = None if options.of_loop is None else options.of_loop.task_chars
     if found.text is not None and task_chars is not None:
         return slice(max(len(found.text) - task_chars, 0), len(found.text))
-    return None if found.typed is None else slice(0, len(found.typed.rstrip()))
+    return None if found.own_chars is None else slice(0, found.own_chars)
 
 
 def _late_notices(found: PromptFound) -> tuple[str, ...]:

@@ -15,25 +15,19 @@ from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_text
-from ralph.prompt.imports import is_meant_as_path
-from ralph.prompt.judged_file import path_of_file
 from ralph.run.command_rules import rules_of_command
 from ralph.run.permission_rules import LocalDisk
+from ralph.run.prompt_files import with_files
 from ralph.values.events import Notice
 from ralph.values.tool_calls import Runnable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ralph.agent.tool_turn import PromptCalls
     from ralph.permissions.in_force import CommandRules, RulesInForce
     from ralph.prompt.commands import Command, CommandCall
-    from ralph.prompt.expansion import Expansion
     from ralph.values.ports import Events
     from ralph.values.tool_calls import Block, ToolOutput
 
-# Each costs a call and a part of the prompt. Nobody names more.
-_MOST_FILES = 20
 # Fields that change how a command runs, and that ralph does not honour. None of them is a guard.
 _NOT_HONOURED = ("model", "effort", "context", "agent", "shell")
 
@@ -84,13 +78,13 @@ class CommandPrompt:
         shown = [part if isinstance(part, str) else _text_of(calls.run(self._name, part)) for part in parts]
         if command.file.is_skill:
             shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
-        texts, images = self._read_files(expansion, calls)
-        text = "\n\n".join(
-            filter(None, (self._above.strip(), "".join(shown).strip(), self._below.strip(), *texts))
-        )
+        texts = (self._above.strip(), "".join(shown).strip(), self._below.strip())
+        text = "\n\n".join(filter(None, texts))
         if not text:
             raise PromptRefusedError(f"{self._name} has no text: {command.file.path}")
-        return [{"type": "text", "text": text}, *images] if images else text
+        return with_files(
+            text, expansion.own_text, calls, cwd=self._cwd, events=self._events, command=self._name
+        )
 
     def _read(self) -> tuple[Command, CommandRules]:
         try:
@@ -125,34 +119,6 @@ class CommandPrompt:
         if isinstance(judged, Runnable):
             return judged
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
-
-    def _read_files(self, expansion: Expansion, calls: PromptCalls) -> tuple[list[str], list[Block]]:
-        """Reads the files that the command's text names, and returns their contents as texts and images."""
-        texts: list[str] = []
-        images: list[Block] = []
-        for name, path in self._files(expansion):
-            judged = calls.judge("Read", {"file_path": path})
-            output = calls.run(self._name, judged) if isinstance(judged, Runnable) else judged
-            if output.is_error:
-                self._tell(f"{self._name} names @{name}, which is not in the prompt: {_text_of(output)}")
-                continue
-            if isinstance(output.content, str):
-                texts.append(f"Contents of {name}:\n\n{output.content}")
-            else:
-                images += output.content
-        return texts, images
-
-    def _files(self, expansion: Expansion) -> Iterator[tuple[str, str]]:
-        """Yields the name and the path of each file to read. Leaves out names for which no file exists."""
-        named: Sequence[str] = expansion.files
-        for name in named[:_MOST_FILES]:
-            path = path_of_file(name, self._cwd)
-            if path is not None:
-                yield name, path
-            elif is_meant_as_path(name):
-                self._tell(f"{self._name} names @{name}, which is no file")
-        if len(named) > _MOST_FILES:
-            self._tell(f"{self._name} names {len(named)} files: the first {_MOST_FILES} are in the prompt")
 
 
 def _text_of(output: ToolOutput) -> str:

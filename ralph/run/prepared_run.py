@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -216,8 +217,9 @@ class PreparedRun:
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command (`/name`). `own` is the part of the prompt that the user wrote. Only this part
-        can call a command, and the text around it is kept. If `own` is None, the whole prompt can call a command.
+        The prompt may call a command (`/name`) or name files (`@path`). `own` is the part of the prompt that the user
+        wrote. Only this part can do so, and the text around it is kept. If `own` is None, the user wrote the whole
+        prompt.
         """
         parts = self.parts
         self._run.take_requested_model()
@@ -235,7 +237,7 @@ class PreparedRun:
             tool_patterns=parts.rules.kept_patterns,
         )
         parts.rules.in_force.begin_task()
-        task = self._of_command(prompt, own) or self._task(prompt)
+        task = self._maker(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
         self._notes.end_task()
@@ -270,15 +272,20 @@ class PreparedRun:
     def _task(self, prompt: Prompt | None) -> Prompt | None:
         return self._with_changed_sandbox(redacted_prompt(prompt, self.parts.around.redactor))
 
-    def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
-        """The function that makes the prompt from the command file that `prompt` calls. None if `prompt` calls no
-        known command. If the command line calls an unknown command, ralph refuses the run before this method is
-        called.
+    def _maker(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
+        """The function that makes the prompt from the command file that `prompt` calls, or adds the files that it
+        names. None if `prompt` does neither. If the command line calls an unknown command, ralph refuses the run
+        before this method is called.
         """
-        parts = self.parts
+        parts, around = self.parts, self.parts.around
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
         call = parts.rules.library.called(whole[begin:end])
+        if call is None and "@" in whole[begin:end]:
+            from ralph.run.prompt_files import with_files  # noqa: PLC0415 - few prompts name files
+
+            add = partial(with_files, whole, whole[begin:end], cwd=around.cwd, events=around.events)
+            return lambda calls: self._task(add(calls)) or ""
         if call is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
@@ -287,11 +294,11 @@ class PreparedRun:
             call,
             above=whole[:begin],
             below=whole[end:],
-            cwd=parts.around.cwd,
-            home=parts.around.environment.get("HOME", ""),
+            cwd=around.cwd,
+            home=around.environment.get("HOME", ""),
             session_id=parts.session.id,
             rules=parts.rules.in_force,
-            events=parts.around.events,
+            events=around.events,
         )
         return lambda calls: self._task(command.make(calls)) or ""
 

@@ -397,17 +397,19 @@ class LoopEvent(Struct, frozen=True):
 
 
 class PromptCalled(Struct, frozen=True):
-    """Ralph is about to run a tool call that the prompt's command file requests. The model did not request this call."""
+    """Ralph is about to run a tool call that the prompt or its command file requests. The model did not request this
+    call.
+    """
 
     command: str
-    """The command as a prompt calls it, such as `/fix`."""
+    """The command as a prompt calls it, such as `/fix`. Empty if the prompt itself names a file."""
     tool: str
     argument: str
     """The argument of the call that is shown: the command line of Bash, or the path of a file."""
 
 
 class PromptCallEnded(Struct, frozen=True):
-    """A tool call that the prompt's command file requested has ended. The output of the call becomes part of the
+    """A tool call that the prompt or its command file requested has ended. The output of the call becomes part of the
     prompt.
     """
 

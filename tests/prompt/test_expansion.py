@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ralph.prompt.commands import Command, CommandFile
 from ralph.prompt.expansion import Expansion, ShellLine, expand
+from ralph.prompt.imports import imported_paths
 from ralph.prompt.judged_file import Place
 from tests.rows import every_row
 
@@ -73,4 +74,4 @@ def test_arguments_stand_in_shell_lines_and_make_none() -> None:
 
 def test_files_are_those_of_the_text_and_of_its_arguments() -> None:
     expansion = expanded("See @a.py, `@code.py`, @$0 and !`cat @b.py`", "dir/c.py")
-    assert expansion.files == ("a.py", "dir/c.py")
+    assert tuple(imported_paths(expansion.own_text)) == ("a.py", "dir/c.py")
