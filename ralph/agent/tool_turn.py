@@ -12,8 +12,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from msgspec.structs import replace
-
 from ralph.agent.call_rules import as_written, refused
 from ralph.agent.result_room import all_fitted, output_size
 from ralph.conversation.records import intent_record, result_record
@@ -145,7 +143,7 @@ class ToolTurn:
         done = []
         for each, (output, took_s) in zip(runnable, outputs, strict=True):
             self.rules.observe(each.call, output, self.changes.get(each.call.id))
-            done.append((each.call, _with_notes(output, each.notes), took_s))
+            done.append((each.call, output.followed_by("\n".join(each.notes), "\n"), took_s))
         self._finish(self._observed(done))
 
     def _observed(
@@ -202,15 +200,6 @@ class ToolTurn:
             self.events.emit(ToolFinished(call, result, took_s))
 
 
-def _with_notes(output: ToolOutput, notes: Sequence[str]) -> ToolOutput:
-    if not notes:
-        return output
-    note = "\n".join(notes)
-    if isinstance(output.content, str):
-        return replace(output, content=f"{output.content}\n{note}")
-    return replace(output, content=(*output.content, {"type": "text", "text": note}))
-
-
 if TYPE_CHECKING:
     PromptMaker: TypeAlias = Callable[["PromptCalls"], str | Sequence[Block]]
     """A function that makes the prompt of a task. It is called when the task has begun, and may run tools."""
@@ -247,4 +236,4 @@ class PromptCalls:
         self._events.emit(PromptCalled(command, call.name, argument))
         [(output, took_s)] = self._toolbox.run([call])
         self._events.emit(PromptCallEnded(command, call.name, argument, output.is_error, round(took_s, 3)))
-        return self._gate.observe(call, _with_notes(output, permitted.notes), took_s)
+        return self._gate.observe(call, output.followed_by("\n".join(permitted.notes), "\n"), took_s)

@@ -102,6 +102,7 @@ class CallGate:
         allowed: Collection[str] = (),
         judge_by: Callable[[PermissionRule, ToolCall], RuleVerdict] = lambda _rule, _call: RuleVerdict(""),
         aside: Callable[[str, Callable[[], RuleVerdict]], RuleVerdict | ToolOutput] = lambda _, work: work(),
+        about_place: Callable[[ToolCall], str] = lambda _: "",
     ) -> None:
         """`hooks` are asked in this order. `facts` are the fields about the session that every hook gets. `asker` is
         asked about calls that the mode does not permit; if it is None, such calls are permitted, or refused if
@@ -109,7 +110,8 @@ class CallGate:
         one rule, which the matcher of a hook contains.
 
         `aside` does a work of a name while signals are heard, because a rule may have to look at a disk that does not
-        answer. It returns an error if the work fails.
+        answer. It returns an error if the work fails. `about_place` returns the instructions for the place that a
+        call has touched, which the model gets with the call's output.
         """
         self._controls = controls
         self._events = events
@@ -123,6 +125,7 @@ class CallGate:
         them."""
         self._judge_by = judge_by
         self._aside = aside
+        self._about_place = about_place
 
     # --- The port
 
@@ -180,7 +183,7 @@ class CallGate:
                 continue
             output = hk.with_answers(output, answers, event)
             hk.stop_if_asked(answers)
-        return output
+        return output if output.is_error else output.followed_by(self._about_place(call))
 
     def before_end(self, text: str, *, was_held: bool) -> str | None:
         about = {

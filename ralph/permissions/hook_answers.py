@@ -179,9 +179,4 @@ def with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) 
     blocked = first_block(answers)
     if blocked is not None:
         added.append(f"{event} hook feedback:\n{blocked}")
-    if not added:
-        return output
-    words = "\n".join(added)
-    if isinstance(output.content, str):
-        return replace(output, content=f"{output.content}\n\n{words}")
-    return replace(output, content=(*output.content, {"type": "text", "text": words}))
+    return output.followed_by("\n".join(added))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.repository import up_to_repository_root
-from ralph.prompt.judged_file import ALL_SOURCES, Place, read_for_model
+from ralph.prompt.judged_file import ALL_SOURCES, Place, entries_for_model, markdown_below, read_for_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ralph.prompt.frontmatter import Field
 
 MOST_COMMAND_BYTES = 256 * 1024
-# Bounds for a folder that somebody filled on purpose.
-_MOST_DEPTH = 5
-_MOST_FILES = 1000
 # The one rule for names: what a file may be called is what a prompt can call. A path has a second slash.
 _NAME = r"\w[^\s/]*"
 _CALLED = rf"/({_NAME})(?:\s+|$)"
@@ -128,35 +125,16 @@ def read_command(file: CommandFile) -> Command:
 
 
 def _skills_in(folder: str, place: Place) -> Iterator[CommandFile]:
-    for name in _entries(f"{folder}/skills", place):
+    for name in entries_for_model(f"{folder}/skills", place, _is_name):
         path = f"{folder}/skills/{name}/SKILL.md"
         if os.path.isfile(path):  # noqa: PTH113 - strings throughout
             yield CommandFile(name, path, place, is_skill=True)
 
 
 def _commands_in(folder: str, place: Place) -> Iterator[CommandFile]:
-    pending = [(f"{folder}/commands", "", 0)]
-    count = 0
-    while pending and count < _MOST_FILES:
-        directory, prefix, depth = pending.pop()
-        for name in _entries(directory, place):
-            count += 1
-            path = f"{directory}/{name}"
-            if name.endswith(".md"):
-                yield CommandFile(prefix + name.removesuffix(".md"), path, place)
-            elif depth < _MOST_DEPTH and os.path.isdir(path):  # noqa: PTH112 - strings throughout
-                pending.append((path, f"{prefix}{name}:", depth + 1))
+    for name, path in markdown_below(f"{folder}/commands", place, _is_name):
+        yield CommandFile(name.replace("/", ":"), path, place)
 
 
-def _entries(directory: str, place: Place) -> list[str]:
-    """The names in a directory that may be parts of a command's name. The list is empty if the directory belongs to a
-    repository, and a symbolic link leads from it to a place outside the repository.
-    """
-    try:
-        names = sorted(os.listdir(directory))[:_MOST_FILES]  # noqa: PTH208 - strings throughout
-    except OSError:
-        return []
-    real, top = os.path.realpath(directory), os.path.realpath(place.top)
-    if not place.is_users and not f"{real}/".startswith(f"{top.rstrip('/')}/"):
-        return []
-    return [name for name in names if re.fullmatch(_NAME, name) and name.isprintable()]
+def _is_name(name: str) -> bool:
+    return re.fullmatch(_NAME, name) is not None and name.isprintable()

@@ -16,12 +16,15 @@ from msgspec import Struct
 from ralph.prompt.prompt_text import prompt_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 ALL_SOURCES = frozenset({"user", "project", "local"})
 """The possible sources of files for models. "user" is the user's folder, "project" is the repository, and "local" is
 the user's own notes in the repository."""
+# Bounds for a folder that somebody filled on purpose.
+_MOST_DEPTH = 5
+_MOST_FILES = 1000
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -63,6 +66,37 @@ def path_of_file(name: str, cwd: Path) -> str | None:
         return f"{path}/" if stat.S_ISDIR(os.stat(path or "/").st_mode) else path  # noqa: PTH116 - strings throughout
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
+
+
+def markdown_below(folder: str, place: Place, is_name: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """Yields the Markdown files in a folder and in folders inside it. The first value is the path below the folder
+    without `.md`, the second the whole path. Each part of the path passes `is_name`.
+    """
+    pending = [(folder, "", 0)]
+    count = 0
+    while pending and count < _MOST_FILES:
+        directory, prefix, depth = pending.pop()
+        for name in entries_for_model(directory, place, is_name):
+            count += 1
+            path = f"{directory}/{name}"
+            if name.endswith(".md"):
+                yield prefix + name.removesuffix(".md"), path
+            elif depth < _MOST_DEPTH and os.path.isdir(path):  # noqa: PTH112 - strings throughout
+                pending.append((path, f"{prefix}{name}/", depth + 1))
+
+
+def entries_for_model(directory: str, place: Place, is_name: Callable[[str], bool]) -> list[str]:
+    """The names in a directory that pass `is_name`. The list is empty if the directory belongs to a repository, and a
+    symbolic link leads from it to a place outside the repository.
+    """
+    try:
+        names = sorted(os.listdir(directory))[:_MOST_FILES]  # noqa: PTH208 - strings throughout
+    except OSError:
+        return []
+    real, top = os.path.realpath(directory), os.path.realpath(place.top)
+    if not place.is_users and not f"{real}/".startswith(f"{top.rstrip('/')}/"):
+        return []
+    return [name for name in names if is_name(name)]
 
 
 def open_for_model(path: str) -> int | None:

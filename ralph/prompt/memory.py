@@ -3,7 +3,8 @@ and in their own folder.
 
 In a repository, the files are AGENTS.md, CLAUDE.md, .claude/CLAUDE.md and CLAUDE.local.md. Ralph looks for them in
 the working directory and in each directory above it, up to the top of the repository. The user's own file is
-~/.claude/CLAUDE.md. A file may import others by `@path`. All files together may have 32 KB.
+~/.claude/CLAUDE.md. Beside these, .claude/rules holds more files. A rule may name the files for which it is; it is then
+no part of the system prompt (`nested_memory.py`). A file may import others by `@path`. All files together may have 32 KB.
 
 The system prompt contains the role of the agent, its working directory, and these instructions. It contains no time,
 because it must not change during a session. A change would invalidate the prompt cache and the signatures of thinking.
@@ -12,19 +13,27 @@ because it must not change during a session. A change would invalidate the promp
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.repository import up_to_repository_root
-from ralph.prompt.judged_file import ALL_SOURCES, Place, open_for_model, why_not_for_model
+from ralph.prompt.frontmatter import split_frontmatter
+from ralph.prompt.judged_file import (
+    ALL_SOURCES,
+    Place,
+    markdown_below,
+    open_for_model,
+    why_not_for_model,
+)
 from ralph.prompt.prompt_text import refuse_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-
 
 MOST_MEMORY_BYTES = 32 * 1024
 MOST_SHOWN = f"{MOST_MEMORY_BYTES // 1024} KB"
@@ -35,6 +44,8 @@ _NAMES = (
     (".claude/CLAUDE.md", "project"),
     ("CLAUDE.local.md", "local"),
 )
+# A comma between patterns, and not within braces.
+_PATTERN = re.compile(r"(?:[^,{]|\{[^}]*\}?)+")
 # As deep as Claude Code follows imports.
 _MOST_DEPTH = 5
 # Nobody writes more imports. Each costs the opening of a file.
@@ -52,12 +63,17 @@ class MemoryFile(Struct, frozen=True):
     """The path of the file that imports this one. None if no file imports it."""
     is_users: bool = False
     was_cut: bool = False
+    is_rule: bool = False
+    """Whether the file is in a folder `.claude/rules`."""
+    paths: tuple[str, ...] = ()
+    """The patterns of the files for which a rule is. Empty if it holds for all files."""
 
     @property
     def heading(self) -> str:
         whose = "The user's own instructions" if self.is_users else "Project instructions"
         via = f", imported by {self.imported_by}" if self.imported_by is not None else ""
-        return f"# {whose} ({self.path}{via})"
+        about = f", for {', '.join(self.paths)}" if self.paths else ""
+        return f"# {whose} ({self.path}{via}{about})"
 
     @property
     def section(self) -> str:
@@ -72,6 +88,10 @@ class Memory(Struct, frozen=True):
     come last."""
     notices: tuple[str, ...] = ()
     """Notices about files that were left out or cut."""
+    rules: tuple[MemoryFile, ...] = ()
+    """The rules that name the files for which they are. They have no text, because they are not read yet."""
+    known: frozenset[tuple[int, int] | str] = frozenset()
+    """The device and inode of each file that was read, and the texts."""
 
 
 def read_memory(
@@ -89,21 +109,13 @@ def read_memory(
     are kept. The others are cut or left out, with a notice.
     """
     directories = up_to_repository_root(cwd)
-    reader = _Reader()
+    reader = MemoryReader()
     place = Place(str(directories[-1]), denied=denied, why_not_read=why_not_read)
-    groups = []
-    for directory in directories:
-        for name, source in reversed(_NAMES):
-            if source in sources:
-                groups.append(reader.read(f"{directory}/{name}", place))
+    groups = [group for directory in directories for group in reader.of_directory(directory, sources, place)]
     if user is not None and "user" in sources:
-        groups.append(
-            reader.read(
-                f"{user}/CLAUDE.md", Place(user, is_users=True, denied=denied, why_not_read=why_not_read)
-            )
-        )
-    files = [file for group in reversed(groups) for file in group]
-    return Memory(tuple(files), (*reader.notices, *_cut(files)))
+        users = Place(user, is_users=True, denied=denied, why_not_read=why_not_read)
+        groups += [reader.read(f"{user}/CLAUDE.md", users), reader.rules_in(f"{user}/rules", users)]
+    return reader.memory([file for group in reversed(groups) for file in group])
 
 
 def shown_paths(memory: Memory, cwd: Path, home: str) -> dict[str, str]:
@@ -125,30 +137,63 @@ def _shown(file: MemoryFile, cwd: str, home: str) -> str:
     return path if file.imported_by is None else f"{path} (imported)"
 
 
-def _cut(files: list[MemoryFile]) -> Iterator[str]:
+def _cut(files: Iterable[MemoryFile]) -> Iterator[str]:
     for file in files:
         if file.was_cut:
             yield f"{file.path} was cut: only {MOST_SHOWN} of instructions are read"
 
 
-class _Reader:
+class MemoryReader:
     """Reads files until they have 32 KB together. If several names lead to one file, the file is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[tuple[int, int] | str] = ()) -> None:
+        """`known` is that of a `Memory`. These files are not read again."""
+        self.rules: list[MemoryFile] = []
+        """The rules so far that name the files for which they are."""
         self.notices: list[str] = []
         self._left = MOST_MEMORY_BYTES
         self._imports = 0
-        self._known: set[tuple[int, int] | str] = set()
+        self._known: set[tuple[int, int] | str] = set(known)
 
-    def read(self, path: str, place: Place) -> list[MemoryFile]:
-        """Reads a file and the files that it imports. The list is empty if the file does not exist or is left out."""
+    def memory(self, files: Sequence[MemoryFile]) -> Memory:
+        """The files, with the notices since the last call."""
+        notices, self.notices = (*self.notices, *_cut(files)), []
+        return Memory(tuple(files), notices, tuple(self.rules), frozenset(self._known))
+
+    def know(self, path: str) -> None:
+        """Makes the reader leave out a file whose content the model has seen."""
+        self._known.add(_identity(os.stat(path)))  # noqa: PTH116 - it is a str
+
+    def of_directory(
+        self, directory: Path | str, sources: frozenset[str], place: Place
+    ) -> list[list[MemoryFile]]:
+        """Reads the files in one directory, with their imports. The first group counts most, and gets room first."""
+        groups = [
+            self.read(f"{directory}/{name}", place) for name, source in reversed(_NAMES) if source in sources
+        ]
+        if "project" in sources:
+            groups.append(self.rules_in(f"{directory}/.claude/rules", place))
+        return groups
+
+    def rules_in(self, folder: str, place: Place) -> list[MemoryFile]:
+        """Reads the rules in a folder that hold for all files."""
+        paths = (path for _, path in markdown_below(folder, place, lambda name: name[0] != "."))
+        return [file for path in sorted(paths) for file in self.read(path, place, is_rule=True)]
+
+    def read(
+        self, path: str, place: Place, *, is_rule: bool = False, paths: tuple[str, ...] = ()
+    ) -> list[MemoryFile]:
+        """Reads a file and the files that it imports. The list is empty if the file does not exist or is left out. A
+        rule that names the files for which it is, is left out unless `paths` are its patterns.
+        """
         descriptor = open_for_model(path)
         if descriptor is None:
             if os.path.lexists(path):
                 self.notices.append(f"{path} is left out: it cannot be opened")
             return []
         try:
-            return self._read(descriptor, MemoryFile(path, "", is_users=place.is_users), place, 0)
+            file = MemoryFile(path, "", is_users=place.is_users, is_rule=is_rule, paths=paths)
+            return self._read(descriptor, file, place, 0)
         finally:
             os.close(descriptor)
 
@@ -163,7 +208,7 @@ class _Reader:
         if why is not None:
             self.notices.append(f"{file.path} is left out: {why}")
             return []
-        identity = (status.st_dev, status.st_ino)
+        identity = _identity(status)
         if identity in self._known:
             return []
         self._known.add(identity)
@@ -171,25 +216,30 @@ class _Reader:
 
     def _taken(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         try:
-            data = os.read(descriptor, self._left + 1)
+            data = os.read(descriptor, MOST_MEMORY_BYTES + 1)
+            text, paths = _text_and_patterns(data, is_rule=file.is_rule)
         except OSError as error:
             self.notices.append(f"{file.path} is left out: it cannot be read ({error.strerror})")
             return []
-        if data and not self._left:
-            self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")
-        try:
-            refuse_binary(data)
         except ValueError as error:
-            self.notices.append(f"{file.path} is left out: it {error}")
+            self.notices.append(f"{file.path} is left out: {error}")
             return []
-        was_cut = len(data) > self._left
-        text = data[: self._left].decode("utf-8", "ignore" if was_cut else "replace").removeprefix("\ufeff")
+        if paths and not file.paths:
+            self.rules.append(replace(file, paths=paths))
+            self._known.discard(_identity(os.fstat(descriptor)))
+            return []
         # Two copies of one text count as one file, such as CLAUDE.md and AGENTS.md.
         if not text.strip() or text.strip() in self._known:
             return []
+        if not self._left:
+            self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")
+            return []
+        content = text.encode()
+        was_cut = len(data) > MOST_MEMORY_BYTES or len(content) > self._left
+        text = content[: self._left].decode("utf-8", "ignore")
         self._known.add(text.strip())
-        self._left -= min(self._left, len(data))
-        taken = MemoryFile(file.path, text, file.imported_by, file.is_users, was_cut)
+        self._left -= min(self._left, len(content))
+        taken = replace(file, text=text, was_cut=was_cut)
         return [taken, *self._imported(taken, place, depth)]
 
     def _imported(self, file: MemoryFile, place: Place, depth: int) -> Iterator[MemoryFile]:
@@ -219,6 +269,28 @@ class _Reader:
         bound = f"{_MOST_IMPORTS} imports" if depth < _MOST_DEPTH else f"imports {_MOST_DEPTH} deep"
         self.notices.append(f"{importer.path} imports {name}, which is left out: at most {bound} are read")
         return False
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _text_and_patterns(data: bytes, *, is_rule: bool) -> tuple[str, tuple[str, ...]]:
+    """The text in the first bytes of a file, and the patterns in a rule's head. Raises ValueError with the reason if
+    the file is no text, or if the head is not understood.
+    """
+    try:
+        refuse_binary(data)
+    except ValueError as error:
+        raise ValueError(f"it {error}") from None
+    errors = "ignore" if len(data) > MOST_MEMORY_BYTES else "replace"
+    text = data.decode("utf-8", errors).removeprefix("\ufeff")
+    if not is_rule:
+        return text, ()
+    fields, text = split_frontmatter(text.replace("\r\n", "\n"))
+    named = fields.get("paths", ())
+    words = (named,) if isinstance(named, str) else named
+    return text, tuple(one.strip() for word in words for one in _PATTERN.findall(word) if one.strip())
 
 
 def _resolved(name: str, importer: str) -> str:

@@ -13,6 +13,7 @@ from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import may_have_moved, up_to_repository_root
 from ralph.machine.starting import end_idle_threads
 from ralph.permissions.gate import CallGate
+from ralph.prompt.memory import Memory, shown_paths
 from ralph.run.permission_rules import verdict_by
 from ralph.run.session import prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
@@ -41,9 +42,12 @@ if TYPE_CHECKING:
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.events import Event, RunEnded
     from ralph.values.redaction import LookedCommit
+    from ralph.values.tool_calls import ToolCall
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""
+_PLACES = {"Read": "file_path", "Write": "file_path", "Edit": "file_path", "Glob": "path", "Grep": "path"}
+"""The argument of each tool that names the file or directory which a call touches."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -87,7 +91,9 @@ class PreparedRun:
             waiter=around.waiter,
             clock=around.clock,
             journal=parts.session.journal,
-            events=EventStream(around.events, _ExpectedCalls(parts.tools.toolbox, gate)),
+            events=EventStream(
+                around.events, _ExpectedCalls(parts.tools.toolbox, gate), parts.targets.nested
+            ),
             controls=parts.controls,
             session=parts.session.old,
             limits=around.settings.limits,
@@ -121,7 +127,24 @@ class PreparedRun:
             allowed=parts.around.settings.tools.allowed or (),
             judge_by=lambda rule, call: verdict_by(rule, call, parts.around),
             aside=parts.tools.toolbox.aside,
+            about_place=self._about_place,
         )
+
+    def _about_place(self, call: ToolCall) -> str:
+        """The instructions for the place that a call has touched and for which the model has none yet."""
+        parts, around = self.parts, self.parts.around
+        path = call.arguments.get(_PLACES.get(call.name, ""))
+        nested = parts.targets.nested
+        if not isinstance(path, str) or not nested.is_new(path):
+            return ""
+        found = parts.tools.toolbox.aside("instruction files", partial(nested.about, path))
+        if not isinstance(found, Memory):
+            around.events.emit(Notice(f"instruction files for {path} were not looked for: {found.content}"))
+            return ""
+        read = ", ".join(shown_paths(found, around.cwd, around.environment.get("HOME", "")).values())
+        for text in (*found.notices, *([f"read {read} for {path}"] if read else ())):
+            around.events.emit(Notice(text))
+        return around.redactor.redact("\n\n".join(file.section for file in found.files))
 
     def announce(self, notices: tuple[str, ...], *, has_prompt: bool) -> None:
         """Emits the event that the run has started. Then emits the notices for people: first `notices`, then the

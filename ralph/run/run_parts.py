@@ -12,8 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions.in_force import RulesInForce
-from ralph.prompt.judged_file import user_folder
+from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import read_memory, shown_paths
+from ralph.prompt.nested_memory import NestedMemory
 from ralph.run.permission_rules import build_guards, patterns_of_tools
 from ralph.run.session import OpenSession, open_new_session
 from ralph.run.wiring import (
@@ -31,6 +32,7 @@ from ralph.run.wiring import (
 from ralph.sandbox.box_plan import with_denied_reads
 from ralph.settings.merge import refuse_resumed
 from ralph.values.events import Notice
+from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,6 +100,8 @@ class TargetParts(Struct, frozen=True):
     keeps its system prompt and reads no such files."""
     skills: tuple[str, ...]
     """The names of the skills in the system prompt."""
+    nested: NestedMemory
+    """The instructions for places that tools touch."""
 
 
 class RunParts(Struct, frozen=True):
@@ -250,8 +254,8 @@ def _make_targets(
     options: RunOptions, around: Surroundings, rules: RuleParts, tools: ToolParts, old: Session | None
 ) -> TargetParts:
     user = user_folder(around.environment, around.cwd)
-    why_not = rules.in_force.why_not_read
-    memory = read_memory(around.cwd, user, options.setting_sources, tools.plan.read_deny, why_not)
+    place = Place("", denied=tools.plan.read_deny, why_not_read=rules.in_force.why_not_read)
+    memory = read_memory(around.cwd, user, options.setting_sources, place.denied, place.why_not_read)
     definitions = tools.definitions
     skills = _list_skills(rules.library, definitions)
     names = [tool.name for tool in tools.toolbox.definitions]
@@ -272,7 +276,18 @@ def _make_targets(
         memory.files,
         shown_paths(memory, around.cwd, around.environment.get("HOME", "")) if is_new_prompt else {},
         skills.names if skills is not None and is_new_prompt else (),
+        NestedMemory(around.cwd, memory, options.setting_sources, place, _is_about),
     )
+
+
+def _is_about(pattern: str, path: str) -> bool:
+    """Whether the pattern of a rule matches a relative path, by the rules of .gitignore."""
+    from ralph.tools.search.glob_pattern import GlobPattern  # noqa: PLC0415 - few projects have such rules
+
+    try:
+        return GlobPattern(pattern).matches(path)
+    except ToolError:  # too many braces: a rule too many is better than one too few
+        return True
 
 
 def _build_mcp(

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,6 +80,14 @@ class ToolOutput(Struct, frozen=True):
     """True if the sandbox denied an operation of the call. It is neither written to the journal nor sent to the API."""
     notices: tuple[str, ...] = ()
     """Notices for people about the call. They are neither written to the journal nor sent to the API."""
+
+    def followed_by(self, text: str, gap: str = "\n\n") -> ToolOutput:
+        """The output with a text at its end, after `gap` if the output is text. An empty text changes nothing."""
+        if not text:
+            return self
+        if isinstance(self.content, str):
+            return replace(self, content=f"{self.content}{gap}{text}")
+        return replace(self, content=(*self.content, {"type": "text", "text": text}))
 
 
 class Runnable(Struct, frozen=True):
