@@ -4,6 +4,7 @@ all rules of the run apply.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ralph.prompt.imports import imported_paths, is_meant_as_path
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 # Each costs a call and a part of the prompt. Nobody names more.
 _MOST_FILES = 20
 _MOST_BYTES = 1_000_000
+# A long text is a log or source code, in which most names are no files.
+_MOST_SEARCHED = 1_000_000
+_MOST_NAMES = 1000
 
 
 def with_files(
@@ -56,16 +60,18 @@ def with_files(
 
 def _files(naming: str, teller: str, cwd: Path, events: Events) -> Iterator[tuple[str, str]]:
     """Yields the name and the path of each file to read. Leaves out names that lead to no file."""
-    named = tuple(imported_paths(naming))
-    for name in named[:_MOST_FILES]:
+    count = 0
+    for name in islice(imported_paths(naming[:_MOST_SEARCHED]), _MOST_NAMES):
         path = path_of_file(name, cwd)
         if path is not None and path.endswith("/"):
             events.emit(
                 Notice(f"{teller} names @{name}, which is a directory: none of its files is in the prompt")
             )
         elif path is not None:
-            yield name, path
+            count += 1
+            if count <= _MOST_FILES:
+                yield name, path
         elif is_meant_as_path(name):
             events.emit(Notice(f"{teller} names @{name}, which is no file"))
-    if len(named) > _MOST_FILES:
-        events.emit(Notice(f"{teller} names {len(named)} files: the first {_MOST_FILES} are in the prompt"))
+    if count > _MOST_FILES:
+        events.emit(Notice(f"{teller} names {count} files: the first {_MOST_FILES} are in the prompt"))

@@ -98,6 +98,7 @@ def test_twenty_files_at_most(make, tmp_path) -> None:
     names = [f"f{number}.txt" for number in range(22)]
     for name in names:
         (tmp_path / name).write_text("x")
-    _, tools, events = make(" ".join(f"@{name}" for name in names))
+    words = " ".join(f"@word{number}" for number in range(30))
+    _, tools, events = make(f"{words} {' '.join(f'@{name}' for name in names)}")
     assert len(tools.ran) == 20
     assert Notice("/fix names 22 files: the first 20 are in the prompt") in events

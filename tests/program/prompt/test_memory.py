@@ -106,3 +106,17 @@ def test_a_known_credential_in_an_imported_file_is_not_sent(ralph, serve, rememb
     remembered["style.md"].write_text(f"The key is {ralph.environment['ANTHROPIC_API_KEY']}.")
     ralph("go")
     assert "The key is [redacted" in system_of(server)
+
+
+def test_instructions_that_are_no_text_are_not_sent_and_named_with_advice(ralph, serve, remembered) -> None:
+    server = serve(DONE)
+    (ralph.cwd / "CLAUDE.md").write_bytes("Rule one.".encode("utf-16"))
+    ran = ralph("go")
+    assert ran.code == 0
+    assert "\0" not in system_of(server)
+    assert "Rule three." in system_of(server)
+    (said,) = [line for line in ran.stderr.splitlines() if "is left out" in line]
+    assert said.startswith(
+        f"[notice] {ralph.cwd}/CLAUDE.md is left out: it is not UTF-8 text: byte 1 (0xff, in line 1)"
+    )
+    assert said.endswith("`iconv -f UTF-16 -t UTF-8` converts")

@@ -250,3 +250,16 @@ def test_t11_images_never_outgrow_what_a_request_may_have_not_even_over_two_runs
     assert (last[0]["type"], was_error, is_error) == ("image", False, True)
     assert f"holds {MOST_IMAGES} images" in above
     assert server.request_count == 4
+
+
+def test_write_keeps_the_mark_and_line_breaks_of_the_old_file_and_tells_the_model(ralph, serve) -> None:
+    server = serve(calls(("Read", {"file_path": "b.cs"}), write("b.cs", "two\nthree\n")), HELLO)
+    (ralph.cwd / "b.cs").write_bytes(b"\xef\xbb\xbfone\r\n")
+    assert ralph("go").code == 0
+    assert (ralph.cwd / "b.cs").read_bytes() == b"\xef\xbb\xbftwo\r\nthree\r\n"
+    said, is_error = results(server)[1]
+    assert not is_error
+    assert said.splitlines() == [
+        "Replaced b.cs (2 lines, 15 bytes; it had 8 bytes)",
+        "[kept of the old file: byte order mark (UTF-8) and CRLF line breaks; Bash can change that]",
+    ]
