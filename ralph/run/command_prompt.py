@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.agent.tool_turn import PromptRefusedError
 from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
@@ -32,85 +34,75 @@ if TYPE_CHECKING:
 _NOT_HONOURED = ("model", "effort", "context", "agent", "shell")
 
 
-class CommandPrompt:
+class CommandPrompt(Struct, frozen=True):
     """Makes the prompt of one task from a command file. `make` is called after the task has begun."""
 
-    def __init__(
-        self,
-        call: CommandCall,
-        *,
-        above: str = "",
-        below: str = "",
-        cwd: Path,
-        home: str,
-        session_id: str,
-        rules: RulesInForce,
-        events: Events,
-    ) -> None:
-        """`above` and `below` are the texts before and after the call in the user's prompt, such as a loop's text and
-        piped data. ralph does not pass them to the command as arguments.
-        """
-        self._call = call
-        self._above = above
-        self._below = below
-        self._cwd = cwd
-        self._home = home
-        self._session_id = session_id
-        self._rules = rules
-        self._events = events
-        self._name = f"/{call.file.name}"
+    call: CommandCall
+    cwd: Path
+    home: str
+    session_id: str
+    rules: RulesInForce
+    events: Events
+    above: str = ""
+    """The text before the call in the user's prompt, such as a loop's text. It is no argument of the command."""
+    below: str = ""
+    """The text after the call, such as piped data. It is no argument either."""
+
+    @property
+    def name(self) -> str:
+        return f"/{self.call.file.name}"
 
     def make(self, calls: PromptCalls) -> str | list[Block]:
         """Makes the prompt. Raises PromptRefusedError if a rule forbids a shell line, or if the command file is
         faulty.
         """
         command, rules = self._read()
-        self._rules.begin_task(rules)
+        self.rules.begin_task(rules)
         self._announce(command, rules.tools)
         facts = {
             "CLAUDE_SKILL_DIR": str(Path(command.file.path).parent),
-            "CLAUDE_SESSION_ID": self._session_id,
+            "CLAUDE_SESSION_ID": self.session_id,
         }
-        expansion = expand(command, self._call.arguments, facts)
+        expansion = expand(command, self.call.arguments, facts)
         parts = [
             self._judged(part, calls) for part in expansion.parts
         ]  # all of them, before the first one runs
-        shown = [part if isinstance(part, str) else _text_of(calls.run(self._name, part)) for part in parts]
+        shown = [part if isinstance(part, str) else _text_of(calls.run(self.name, part)) for part in parts]
         if command.file.is_skill:
             shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
-        texts = (self._above.strip(), "".join(shown).strip(), self._below.strip())
+        texts = (self.above.strip(), "".join(shown).strip(), self.below.strip())
         text = "\n\n".join(filter(None, texts))
         if not text:
-            raise PromptRefusedError(f"{self._name} has no text: {command.file.path}")
+            raise PromptRefusedError(f"{self.name} has no text: {command.file.path}")
         return with_files(
-            text, expansion.own_text, calls, cwd=self._cwd, events=self._events, command=self._name
+            text, expansion.own_text, calls, cwd=self.cwd, events=self.events, command=self.name
         )
 
     def _read(self) -> tuple[Command, CommandRules]:
         try:
-            command = read_command(self._call.file)
-            rules = rules_of_command(command, RulePlaces(str(self._cwd), self._home, LocalDisk()))
+            command = read_command(self.call.file)
+            rules = rules_of_command(command, RulePlaces(str(self.cwd), self.home, LocalDisk()))
         except ValueError as error:
-            raise PromptRefusedError(f"{self._name} is not run: {self._call.file.path}: {error}") from None
+            raise PromptRefusedError(f"{self.name} is not run: {self.call.file.path}: {error}") from None
         if command.fields.get("hooks"):
             why = "it has hooks, which ralph cannot honour; nothing was run"
-            raise PromptRefusedError(f"{self._name} is not run: {command.file.path}: {why}")
+            raise PromptRefusedError(f"{self.name} is not run: {command.file.path}: {why}")
         return command, rules
 
     def _announce(self, command: Command, tools: frozenset[str] | None) -> None:
-        self._tell(f"{self._name} is {command.file.path}")
+        self._tell(f"{self.name} is {command.file.path}")
         if tools is not None:
-            self._tell(f"{self._name} allows these tools alone: {', '.join(sorted(tools)) or 'none'}")
+            self._tell(f"{self.name} allows these tools alone: {', '.join(sorted(tools)) or 'none'}")
         ignored = [f"{key}: {as_text(command.fields[key])}" for key in _NOT_HONOURED if key in command.fields]
         if ignored:
-            self._tell(f"{self._name} asks for {', '.join(ignored)}: this has no effect")
+            self._tell(f"{self.name} asks for {', '.join(ignored)}: this has no effect")
         if may_count_from_1(command.body):
             self._tell(
-                f"{self._name} uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
+                f"{self.name} uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
             )
 
     def _tell(self, text: str) -> None:
-        self._events.emit(Notice(text))
+        self.events.emit(Notice(text))
 
     def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | Runnable:
         if isinstance(part, str):
@@ -118,7 +110,7 @@ class CommandPrompt:
         judged = calls.judge("Bash", {"command": part.command})
         if isinstance(judged, Runnable):
             return judged
-        raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
+        raise PromptRefusedError(f"{self.name} needs Bash {part.command}: {judged.content}")
 
 
 def _text_of(output: ToolOutput) -> str:
