@@ -59,7 +59,7 @@ def test_each_iteration_of_a_loop_gets_the_file_as_it_is_then(ralph, serve, plan
 def test_piped_data_below_a_prompt_names_no_file_and_is_no_argument(ralph, serve, plan, source: str) -> None:
     server = serve(DONE, DONE)
     write(ralph.cwd / ".claude/commands/fix.md", "Fix $ARGUMENTS.")
-    for text, expected in (("See this:", "See this:"), ("/fix it", "Fix it.")):
+    for text, expected in (("See @this:", "See @this:"), ("/fix it", "Fix it.")):
         write(ralph.cwd / "PROMPT.md", text)
         options = ["-p", text] if source == "argument" else ["-f", "PROMPT.md"]
         ran = ralph(*options, stdin=TEXT.encode())
