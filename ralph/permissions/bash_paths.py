@@ -89,7 +89,7 @@ class PathJudge:
         self._places = places
         self._reading = reading
         self._changing = changing
-        self._bases, self._is_lost = self._directories()
+        self._bases, self._is_lost = directories_of(line, places)
 
     def broken(self) -> Broken | None:
         """The first rule that the line breaks, or None if it breaks none."""
@@ -220,31 +220,32 @@ class PathJudge:
         is_path = word.text and "\0" not in word.text and "\n" not in word.text
         return self._places.named(word.text or "", self._bases) if is_path else ()
 
-    def _directories(self) -> tuple[list[str], bool]:
-        """The directories in which parts of the line may run, and whether there may be unknown directories too."""
-        found, is_lost = [self._places.real_cwd], False
-        for command in self._line.commands:
-            words, name = command.words, command.name
-            targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
-            if name in FORMS or name in ("make", "tar"):
-                targets = [after for word, after in pairwise(words) if word.text in _IN_DIRECTORY]
-                for word in words[1:]:
-                    attached = re.match(r"(-C|--[a-z]+(?==))=?(.*)", word.known)
-                    if attached and attached[1] in _IN_DIRECTORY and word.known != "-C":
-                        targets.append(UNKNOWN if word.text is None else plain(attached[2]))
-            elif name not in ("cd", "pushd"):
-                is_lost = is_lost or name == "popd"
+
+def directories_of(line: ParsedLine, places: RulePlaces) -> tuple[list[str], bool]:
+    """The directories in which parts of the line may run, and whether there may be unknown directories too."""
+    found, is_lost = [places.real_cwd], False
+    for command in line.commands:
+        words, name = command.words, command.name
+        targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
+        if name in FORMS or name in ("make", "tar"):
+            targets = [after for word, after in pairwise(words) if word.text in _IN_DIRECTORY]
+            for word in words[1:]:
+                attached = re.match(r"(-C|--[a-z]+(?==))=?(.*)", word.known)
+                if attached and attached[1] in _IN_DIRECTORY and word.known != "-C":
+                    targets.append(UNKNOWN if word.text is None else plain(attached[2]))
+        elif name not in ("cd", "pushd"):
+            is_lost = is_lost or name == "popd"
+            continue
+        if name == "cd" and not targets:
+            targets = [plain(places.home or "/")]
+        for target in targets:
+            if target.text in (None, "-"):
+                is_lost = True
                 continue
-            if name == "cd" and not targets:
-                targets = [plain(self._places.home or "/")]
-            for target in targets:
-                if target.text in (None, "-"):
-                    is_lost = True
-                    continue
-                known = [self._places.joined(target.known, base) for base in found]
-                found = list(dict.fromkeys((*found, *known)))[:_MOST_DIRECTORIES]
-                is_lost = is_lost or len(found) == _MOST_DIRECTORIES
-        return found, is_lost
+            known = [places.joined(target.known, base) for base in found]
+            found = list(dict.fromkeys((*found, *known)))[:_MOST_DIRECTORIES]
+            is_lost = is_lost or len(found) == _MOST_DIRECTORIES
+    return found, is_lost
 
 
 def _changes(command: SimpleCommand) -> bool:

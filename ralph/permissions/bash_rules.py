@@ -17,6 +17,7 @@ from ralph.permissions.wildcard import ANY, Element, Wildcard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ralph.permissions.harmless import HarmlessCommands
     from ralph.permissions.judge import Broken, KnownRule
     from ralph.permissions.shell import ParsedLine, SimpleCommand
     from ralph.permissions.shell_words import Word
@@ -36,6 +37,8 @@ class BashPattern:
         parts = [part for part in _OPERATORS.split(pattern) if part.strip()]
         self._parts = [_Part(part) for part in parts]
         self.has_operator = len(self._parts) != 1
+        self.names_path = re.search(r"[./]", pattern) is not None
+        """Whether a word in the pattern may be the path of a file."""
 
     def denies(self, commands: Sequence[SimpleCommand]) -> bool:
         return all(any(part.may_match(one) for one in commands) for part in self._parts)
@@ -93,17 +96,19 @@ def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
     return None
 
 
-def why_not_allowed(line: ParsedLine, rules: Sequence[KnownRule]) -> str | None:
-    """Tells the model why the rules for Bash do not allow the line. None if they allow it."""
+def why_not_allowed(line: ParsedLine, rules: Sequence[KnownRule], harmless: HarmlessCommands) -> str | None:
+    """Tells the model why the rules for Bash do not allow the line. None if they allow all but what is harmless."""
     unknown = "a command that is known only when it runs" if line.runs_unknown else ""
     problem = next(iter(line.not_understood), line.runner or unknown)
     if problem:
         return f"{problem} in it cannot be judged"
     if line.sets_variables:
         return "it sets variables for the commands after it"
-    needed = [(*one.assignments, *one.words) for one in line.commands if one.is_needed]
-    for words in needed:
-        if not _is_allowed(words, rules):
+    needed = [one for one in line.commands if one.is_needed]
+    is_moved = harmless.moves and any(one.name == "cd" and harmless.has(one) for one in needed)
+    for one in needed:
+        words = (*one.assignments, *one.words)
+        if not (_is_allowed(words, rules, is_moved=is_moved) or harmless.has(one)):
             behind = (one.words for one in line.commands if one.words == words[-len(one.words) :] != words)
             inner = next((shown(one) for one in behind if _is_allowed(one, rules)), "")
             remark = f" (one allows `{inner}`, but not what `{words[0].known}` takes for it)" if inner else ""
@@ -111,8 +116,9 @@ def why_not_allowed(line: ParsedLine, rules: Sequence[KnownRule]) -> str | None:
     return None if needed else "there is no command in it"
 
 
-def _is_allowed(words: Sequence[Word], rules: Sequence[KnownRule]) -> bool:
-    return any(rule.bash.allows(words) for rule in rules)
+def _is_allowed(words: Sequence[Word], rules: Sequence[KnownRule], *, is_moved: bool = False) -> bool:
+    """`is_moved` says that the words may not be run in a root, where what a pattern names lies."""
+    return any(rule.bash.allows(words) for rule in rules if not (is_moved and rule.bash.names_path))
 
 
 def shown(words: Sequence[Word]) -> str:

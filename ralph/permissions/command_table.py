@@ -36,7 +36,7 @@ NOTES = {
 # They count only for rules that deny: for rules that allow, only those with the note `same` are looked through. The note is
 # for a command that starts exactly the program that the shell would start for the same words.
 _WRAPPERS = """
-time    | pvqaV --portability --verbose --quiet --append       | fo --format --output       | same   | time(1)
+time    | pvqV --portability --verbose --quiet                 | f --format                 | same   | time(1)
 timeout | vfp --verbose --foreground --preserve-status         | sk --signal --kill-after   | same 1 | timeout(1)
 nice    |                                                      | n --adjustment             | same numbers | nice(1)
 nohup   |                                                      |                            | same   | nohup(1)
@@ -225,7 +225,7 @@ def _options(words: str, meaning: str) -> Iterator[tuple[str, str]]:
             yield one, given or meaning
 
 
-def _forms(table: str, *, is_runner: bool) -> Iterator[tuple[str, Form]]:
+def forms(table: str, *, is_runner: bool) -> Iterator[tuple[str, Form]]:
     for line in re.sub(r"\n +", " ", table).strip().splitlines():
         names, flags, values, notes, source = (column.strip() for column in line.split("|"))
         options = dict((*_options(flags, "flag"), *_options(values, "value")))
@@ -238,7 +238,7 @@ def _forms(table: str, *, is_runner: bool) -> Iterator[tuple[str, Form]]:
 
 
 FORMS = {
-    **dict(_forms(_WRAPPERS, is_runner=False)),
-    **dict(_forms(_RUNNERS, is_runner=True)),
+    **dict(forms(_WRAPPERS, is_runner=False)),
+    **dict(forms(_RUNNERS, is_runner=True)),
 }
 """The forms of all commands in the table, by their names."""

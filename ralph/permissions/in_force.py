@@ -55,7 +55,8 @@ class RulesInForce:
         return not self._all
 
     def judge(self, call: ToolCall) -> RuleVerdict:
-        verdicts = [one.judge(call) for one in self._all]
+        reading = [rule for one in self._all for rule in one.guards_of_reading]
+        verdicts = [one.judge(call, reading) for one in self._all]
         denied = (one for one in verdicts if one.denied is not None)
         asking = (one for one in verdicts if one.asks is not None)
         return next(denied, None) or next(asking, RuleVerdict())

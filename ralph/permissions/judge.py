@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ralph.permissions.bash_paths import PathJudge
 from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
+from ralph.permissions.harmless import HarmlessCommands
 from ralph.permissions.in_force import RuleVerdict
 from ralph.permissions.path_pattern import PathPattern
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
@@ -44,13 +45,17 @@ class Disk(Protocol):
 class RulePlaces:
     """The directories to which relative paths and `~` in rules and calls refer, and the disk on which they are."""
 
-    def __init__(self, cwd: str, home: str, disk: Disk) -> None:
-        """`cwd` is the absolute path of the working directory. `home` is empty if the home directory is unknown."""
+    def __init__(self, cwd: str, home: str, disk: Disk, added: Sequence[str] = ()) -> None:
+        """`cwd` is the absolute path of the working directory, and `added` are the other directories that the user has
+        given. `home` is empty if the home directory is unknown.
+        """
         self.home = home
         self.disk = disk
         self.real_cwd = disk.real(cwd)
         self.cwds = tuple(dict.fromkeys((cwd, self.real_cwd)))
         self.homes = tuple(dict.fromkeys((home, disk.real(home)))) if home else ()
+        self.roots = tuple(dict.fromkeys((self.real_cwd, *map(disk.real, added))))
+        """Absolute, with symbolic links resolved."""
 
     def joined(self, text: str, base: str) -> str:
         """The absolute path for a path that may begin with `~` or be relative to the directory `base`."""
@@ -62,6 +67,14 @@ class RulePlaces:
         """The absolute paths that a path may mean, and each of them with its symbolic links resolved."""
         paths = [self.joined(text, base) for base in bases]
         return tuple(dict.fromkeys((*paths, *map(self.disk.real, paths))))
+
+    def is_below_root(self, path: str) -> bool:
+        """Whether a path without symbolic links is a root or lies in one. False if the root is the whole disk."""
+        return any(f"{path}/".startswith(f"{root}/") for root in self.roots if root != "/")
+
+    def is_near_home(self, path: str) -> bool:
+        """Whether a path without symbolic links is a hidden file of the home directory, or the home directory lies in it."""
+        return any(path.startswith(f"{home}/.") or f"{home}/".startswith(f"{path}/") for home in self.homes)
 
 
 class KnownRule:
@@ -134,12 +147,19 @@ class Permissions:
             for rule in one
         )
 
-    def judge(self, call: ToolCall) -> RuleVerdict:
+    @property
+    def guards_of_reading(self) -> list[KnownRule]:
+        """The rules that deny to read something, or want somebody to be asked first."""
+        rules = (*self._denying, *self._asking)
+        return [rule for rule in rules if rule.covers("Read") or rule in _about(READERS, (rule,))]
+
+    def judge(self, call: ToolCall, others: Sequence[KnownRule] = ()) -> RuleVerdict:
+        """`others` are the rules about reading that are in force beside these."""
         broken = self._broken(call, self._denying)
         if broken is not None:
             return RuleVerdict(denied=f"{_NOT_RUN}: the rule {broken[0].of.place} forbids it.{broken[1]}")
         lists = [*self._always, *([self._narrow] if self._is_narrow() else [])]
-        why = next(filter(None, (self._why_not_allowed(call, allowed) for allowed in lists)), None)
+        why = next(filter(None, (self._why_not_allowed(call, allowed, others) for allowed in lists)), None)
         if why is not None:
             return RuleVerdict(denied=f"{_NOT_RUN}: only calls that a rule allows may run, and {why}.")
         broken = self._broken(call, self._asking)
@@ -200,7 +220,9 @@ class Permissions:
         paths = self._path_of(call) or ()
         return next(((rule, "") for rule in kinds if any(map(rule.path.matches, paths))), None)
 
-    def _why_not_allowed(self, call: ToolCall, allowed: Sequence[KnownRule]) -> str | None:
+    def _why_not_allowed(
+        self, call: ToolCall, allowed: Sequence[KnownRule], others: Sequence[KnownRule]
+    ) -> str | None:
         """Tells the model why no rule in `allowed` allows the call. None if a rule allows it."""
         if call.name in READ_ONLY:
             return None
@@ -209,22 +231,34 @@ class Permissions:
             return None
         if call.name == "Bash":
             writers = [rule for rule in allowed if rule.of.tool in WRITERS]
-            return self._why_command_not_allowed(str(call.arguments.get("command", "")), rules, writers)
+            reading = (*self.guards_of_reading, *others)
+            return self._why_command_not_allowed(
+                str(call.arguments.get("command", "")), rules, writers, reading
+            )
         path = self._path_of(call)
         return None if path and _is_allowed(path, rules) else f"none allows this call of {call.name}"
 
     def _why_command_not_allowed(
-        self, text: str, rules: Sequence[KnownRule], writers: Sequence[KnownRule]
+        self,
+        text: str,
+        rules: Sequence[KnownRule],
+        writers: Sequence[KnownRule],
+        reading: Sequence[KnownRule],
     ) -> str | None:
-        """`writers` are the rules that allow to write the files to which a command redirects its output."""
+        """`writers` are the rules that allow to write the files to which a command redirects its output, and `reading` those
+        that deny to read something, or ask about it.
+        """
         if not rules:
             return "none allows a command"
         line = parse_line(text)
-        why = why_not_allowed(line, rules)
+        unread = _about(READERS, reading)
+        may_read = not any(rule.is_whole for rule in reading)
+        harmless = HarmlessCommands(line, self._places, may_read=may_read, has_read_rules=bool(unread))
+        why = why_not_allowed(line, rules, harmless)
         if why is not None:
             return why
-        unread = _about(READERS, self._denying) if line.has_glob else []
-        if unread:
+        unread = [rule for rule in unread if rule.of.effect is Effect.DENY]
+        if unread and line.has_glob:
             return f"a file name pattern in it may name what the rule {unread[0].of.place} forbids: write the names out"
         may_write = any(rule.is_whole for rule in writers)
         for word in (one.target for one in line.redirections if one.writes and not one.is_harmless):

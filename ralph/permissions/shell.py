@@ -9,6 +9,7 @@ after the beginning of a here-document. The list also has the commands that othe
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,18 @@ _IN_BACKQUOTES = re.compile(r"\\([$`\\])")
 _IN_QUOTED_BACKQUOTES = re.compile(r"\\([$`\\\"])")
 _BACKQUOTES = re.compile(r"\\.|`((?:\\.|[^`\\])*)`", re.DOTALL)
 _ANY_WORD = re.compile(r"[\w.+@%:-]+")
+# A here-document with a quoted word, between double quotes: nothing in it is expanded, so it is a text.
+_CONSTANT = re.compile(
+    rb"\$\([ \t\n]*cat[ \t]*<<[ \t]*(['\"])(\w+)\1[ \t]*\n((?:(?!\2\n)[^\n]*\n)*)\2\n[ \t\n]*\)"
+)
+# The bash 3.2 of macOS looks for the end of `$(...)` in the text of a here-document too.
+_ENDS_EARLY = re.compile(rb"[()'\"`\\#$]" if sys.platform == "darwin" else rb"(?!)")
+# Variables that a loop or a redirection sets and that decide which program a name means, such as PATH, are in upper case.
+_LOOP_VARIABLE = re.compile(r"(?!.*_proxy$)[a-z_][a-z0-9_]*")
+# bash(1), Arithmetic Evaluation: the value of a variable in a subscript or an offset is evaluated, with its substitutions.
+_ARITHMETIC = re.compile(
+    rb"\(\(|\$\{[!#]?\w+\[(?!(?:\d+|[@*])\])|\$\{[\w@*]+(?:\[[^]]*\])?:(?![-=+?]|\s*-?\d+(?::\s*-?\d+)?\}$)"
+)
 
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
 _NOT_UNDERSTOOD = {
@@ -43,6 +56,10 @@ _NOT_UNDERSTOOD = {
     "c_style_for_statement": "arithmetic",
     "ERROR": "something that is no valid shell",
 }
+# Inside of these, bash reads quotes in its own way, or the text is expanded once more.
+_AROUND = frozenset(
+    "expansion command_substitution process_substitution arithmetic_expansion heredoc_body".split()
+)
 _QUOTING = frozenset(["string", "translated_string"])
 _DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
 _WORDS = frozenset(
@@ -81,7 +98,11 @@ class Redirection(Struct, frozen=True):
         text = self.target.text
         if text == "/dev/null":
             return True
-        return "&" in self.operator and text is not None and re.fullmatch(r"[0-9]*-?", text) is not None
+        return (
+            self.operator in (">&", "<&")
+            and text is not None
+            and re.fullmatch(r"[0-9]+-?|-", text) is not None
+        )
 
     @property
     def writes(self) -> bool:
@@ -102,6 +123,8 @@ def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
         yield "something that is no valid shell"
     if re.search(r"<<-?\s*[\"'][^\"'\n]*\n", text):
         yield "a here-document"
+    if re.search(r"\{[A-Za-z_]\w*(?:\[[^]]*\])?\}[<>]", text):
+        yield "a redirection that sets a variable"
     if re.search(r"\S\\\n\S", text):
         yield "a word that goes on in the next line"
     if re.search(r"[\0\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
@@ -125,6 +148,37 @@ def _parser() -> Any:
     from tree_sitter_bash import language  # noqa: PLC0415 - only a pattern for Bash needs it
 
     return Parser(Language(language()))
+
+
+def _closes(redirect: Any) -> bool:
+    """Whether a redirection closes a descriptor, as `>&-` does. It has no target: a word behind it belongs to the command."""
+    return any(child.type.endswith("&-") for child in redirect.children)
+
+
+def _constants(root: Any) -> dict[tuple[int, int], bytes]:
+    """The substitutions `"$(cat <<'WORD' ...)"` in a syntax tree: their places and texts. Empty if the text has another
+    here-document, because then the shell may take other lines for the text.
+    """
+    found, documents, nodes = {}, 0, [] if root.has_error else [(root, False)]
+    while nodes:
+        node, is_inside = nodes.pop()
+        constant = None
+        if node.type == "command_substitution" and node.parent.type == "string" and not is_inside:
+            constant = _CONSTANT.fullmatch(node.text)
+        if constant is not None and not _ENDS_EARLY.search(constant[3]):
+            found[node.start_byte, node.end_byte] = constant[3].rstrip(b"\n")
+            continue
+        documents += node.type == "heredoc_redirect"
+        is_inside |= node.type in _AROUND
+        nodes += [(one, is_inside) for one in node.children]
+    return {} if documents else found
+
+
+def _with_texts(source: bytes, constants: Mapping[tuple[int, int], bytes]) -> bytes:
+    """The source with the texts of the constants in their places, as they are written between double quotes."""
+    for (begin, end), text in sorted(constants.items(), reverse=True):
+        source = source[:begin] + re.sub(rb'([\\$"`])', rb"\\\1", text) + source[end:]
+    return source
 
 
 def _last_command(node: Any) -> Any:
@@ -162,6 +216,7 @@ class ParsedLine:
         shell."""
         self.sets_variables = False
         """True if the line sets variables for later commands."""
+        self.has_loop = False
         self._heredocs: list[Word] = []
         self._backquoted: list[str] = []
         """The commands in backquotes of the text that is read now, as the shell reads them."""
@@ -182,9 +237,8 @@ class ParsedLine:
             "expansion": self._read_expansion,
             "command_substitution": self._read_backquotes,
             "variable_assignment": self._read_assignment,
-            **dict.fromkeys(
-                ("array", "for_statement", "case_statement", "herestring_redirect"), self._read_words
-            ),
+            **dict.fromkeys(("array", "case_statement", "herestring_redirect"), self._read_words),
+            **dict.fromkeys(("for_statement", "while_statement", "c_style_for_statement"), self._read_loop),
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
         self._read_script(text, 0)
@@ -210,6 +264,11 @@ class ParsedLine:
             self.not_understood.append("its length")
             return
         root = _parser().parse(self._source).root_node
+        constants = _constants(root) if b"<<" in self._source else {}
+        if constants:
+            self._source = _with_texts(self._source, constants)
+            self._found += [SimpleCommand((plain("cat"),), has_heredoc=True)] * len(constants)
+            root, text = _parser().parse(self._source).root_node, self._source.decode("utf-8", "replace")
         self._read(root, 0)
         self.not_understood += _problems_of(text, has_error=root.has_error)
         self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
@@ -301,17 +360,24 @@ class ParsedLine:
             self.sets_variables = self.sets_variables or node.parent.type not in _DECLARATIONS
             self.other_words.append(self._assignment(node))
 
+    def _read_loop(self, node: Any) -> None:
+        self.has_loop = True
+        variables = [one for one in node.named_children if one.type == "variable_name"]
+        names = (self._bytes(one).decode("utf-8", "replace") for one in variables)
+        self.sets_variables |= not all(map(_LOOP_VARIABLE.fullmatch, names))
+        self._read_words(node)
+
     def _read_words(self, node: Any) -> None:
         self.other_words += [word_of(one, self._source) for one in node.named_children if one.type in _WORDS]
 
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
             self.not_understood.append(_NOT_UNDERSTOOD[node.type])
-        elif node.is_missing:
+        elif node.is_missing or (node.type == "simple_expansion" and re.match(rb"\$\s", self._bytes(node))):
             self.not_understood.append("something that is no valid shell")
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
             self.not_understood.append("an indirect expansion")
-        elif node.type == "compound_statement" and self._bytes(node).startswith(b"(("):
+        elif node.type in ("expansion", "compound_statement") and _ARITHMETIC.match(self._bytes(node)):
             self.not_understood.append("arithmetic")
 
     def _read_expansion(self, node: Any) -> None:
@@ -321,6 +387,7 @@ class ParsedLine:
         raw = self._bytes(node)
         if re.search(rb"\$\(|`", raw):
             self.not_understood.append("a substitution")
+        self.sets_variables |= re.match(rb"\$\{\w+(?:\[[^]]*\])?:?=", raw) is not None
         word = re.search(r":?[-=+?](.*)\}$", raw.decode("utf-8", "replace"), re.DOTALL)
         if word:
             self.other_words.append(plain(re.sub(r"[\"'\\]", "", word[1])))
@@ -333,7 +400,8 @@ class ParsedLine:
         words = []
         for redirect in node.children_by_field_name("redirect"):
             if redirect.type == "file_redirect":
-                words += [one for one in redirect.children_by_field_name("destination") if one.is_named][1:]
+                found = [one for one in redirect.children_by_field_name("destination") if one.is_named]
+                words += found[0 if _closes(redirect) else 1 :]
             else:
                 words += redirect.children_by_field_name("argument")
         if not words:
@@ -376,7 +444,7 @@ class ParsedLine:
         operators = [child.type for child in node.children if not child.is_named]
         targets = [child for child in node.children_by_field_name("destination") if child.is_named]
         operator = operators[0] if operators else "?"
-        if operator.endswith("-"):  # `>&-` closes a descriptor
+        if _closes(node):
             return
         if not targets:
             self.not_understood.append("a redirection without a target")

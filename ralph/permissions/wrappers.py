@@ -228,7 +228,9 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
     if name == "coproc":  # a name and a whole block may follow
         return Within(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
-    return Within((command,), is_transparent="same" in form.notes, is_runner=form.is_runner)
+    # A word that is known only when it runs may be several, and the other command begin in it.
+    is_known = all(word.text is not None for word in words[: len(words) - len(rest)])
+    return Within((command,), is_transparent=is_known and "same" in form.notes, is_runner=form.is_runner)
 
 
 def _program_of(form: Form, word: Word) -> Word:

@@ -131,7 +131,7 @@ def _built(
                 *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
             ),
             listed if any(rule.pattern is not None for rule in listed) else None,
-            RulePlaces(str(around.cwd), _home(around), LocalDisk()),
+            RulePlaces(str(around.cwd), _home(around), LocalDisk(), options.writable),
             narrow=(*listed, *(rule for found in counting for rule in found.allowing)),
             kept=kept_rules or None,
             is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,

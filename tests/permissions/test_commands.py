@@ -19,11 +19,11 @@ TABLE = [
     ("rm x", True, False),
     ("rm", True, False),
     ("rmdir x", False, False),
-    ("ls rm", False, False),
+    ("ls rm", False, True),
     ("git push", True, False),
     ("git push --force origin main", True, False),
     ("git pushy", False, False),
-    ("git status", False, False),
+    ("git status", False, True),
     ("git diff", False, True),
     ("git diff --stat HEAD~1", False, True),
     ("git diffy", False, False),
@@ -46,7 +46,7 @@ TABLE = [
     ("echo a | rm x", True, False),
     ("echo a |& rm x", True, False),
     ("echo a && git diff", False, True),
-    ("git diff | cat", False, False),
+    ("git diff | cat", False, True),
     ("echo a\nrm x", True, False),
     ("echo a\n\n  git diff\n", False, True),
     ("(rm x)", True, False),
@@ -129,9 +129,9 @@ TABLE = [
     ("cat <<'EOF' | sh\nls\nEOF", True, False),
     ("sh <<EOF\nls\nEOF", True, False),
     ("cat <<EOF\n$(rm x)\nEOF", True, False),
-    ("cat <<'EOF'\n$(rm x)\nEOF", False, False),
+    ("cat <<'EOF'\n$(rm x)\nEOF", False, True),
     ("echo <<'EOF'\nrm x\nEOF", False, True),
-    ("cat <<< rm", False, False),
+    ("cat <<< rm", False, True),
     ('cat <<< "$(rm x)"', True, False),
     # Commands that run commands
     ("time rm x", True, False),
@@ -198,6 +198,13 @@ TABLE = [
     ("true && git <x push", True, False),
     ("git <<E push\nx\nE", True, False),
     ("git 2>/dev/null diff", False, True),
+    ("git >&- push", True, False),
+    ("git diff <<<$\nrm x", True, False),
+    ("git 2>&-push", True, False),
+    ("git >&- diff", False, True),
+    ("echo hi &>1", False, False),
+    ("echo hi &>>-", False, False),
+    ("echo hi 2>&1- 1>&- <&-", False, True),
     # Texts that the shell evaluates later, and reserved words in the place of a name
     ("time { rm x; }", True, False),
     ("! ! rm x", True, False),
@@ -599,7 +606,7 @@ def test_a_pattern_for_a_program_allows_what_runs_just_this_program(command: str
     allowed, denied = permissions(allow=["Bash(pytest:*)"]), permissions(deny=["Bash(pytest:*)"])
     assert not denies(allowed, "Bash", command=command)
     assert denies(denied, "Bash", command=command)
-    other = command.replace("pytest", "ls")
+    other = command.replace("pytest", "make")
     assert denies(allowed, "Bash", command=other)
     assert not denies(denied, "Bash", command=other)
     # Which variables there are decides which program it is.
@@ -613,9 +620,9 @@ def test_a_runner_that_chooses_the_program_is_told_apart_from_the_program() -> N
     assert told.endswith(
         "no rule allows `uv run pytest -q` (one allows `pytest -q`, but not what `uv` takes for it)."
     )
-    told = verdict(judge, "Bash", command="npx pytest; ls").denied
+    told = verdict(judge, "Bash", command="npx pytest; make").denied
     assert told is not None
-    assert told.endswith("no rule allows `ls`.")
+    assert told.endswith("no rule allows `make`.")
 
 
 def test_every_command_of_the_table_has_known_notes_and_a_source() -> None:
@@ -730,8 +737,8 @@ def test_a_command_that_is_not_understood_is_told_what_to_do() -> None:
 
 
 def test_a_command_that_no_rule_allows_is_told_which_part() -> None:
-    told = verdict(permissions(allow=["Bash(echo *)"]), "Bash", command="echo a; ls -l").denied
-    assert told == "This call was not run: only calls that a rule allows may run, and no rule allows `ls -l`."
+    told = verdict(permissions(allow=["Bash(echo *)"]), "Bash", command="echo a; rm -f").denied
+    assert told == "This call was not run: only calls that a rule allows may run, and no rule allows `rm -f`."
 
 
 def test_a_rule_that_asks_is_asked_after_the_rules_that_deny() -> None:

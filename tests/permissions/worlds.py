@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
 from ralph.permissions.judge import Permissions, RulePlaces
@@ -37,6 +38,7 @@ class FakeDisk:
         self._has_too_many = has_too_many
 
     def real(self, path: str) -> str:
+        path = posixpath.normpath(path)
         return self._links.get(path, path)
 
     def paths_below(self, directory: str) -> list[str] | None:
@@ -54,11 +56,13 @@ def permissions(
     links: Mapping[str, str] | None = None,
     root: str = CWD,
     has_too_many: bool = False,
+    added: Sequence[str] = (),
 ) -> Permissions:
     rules = [parse_rule(text, Effect.DENY, "the file", root) for text in deny]
     rules += [parse_rule(text, Effect.ASK, "the file", root) for text in ask]
     allowed = None if allow is None else [parse_rule(text, Effect.ALLOW, "the option") for text in allow]
-    return Permissions(rules, allowed, RulePlaces(CWD, HOME, FakeDisk(links, has_too_many=has_too_many)))
+    disk = FakeDisk(links, has_too_many=has_too_many)
+    return Permissions(rules, allowed, RulePlaces(CWD, HOME, disk, added))
 
 
 def verdict(judge: Permissions, tool: str, **arguments: object) -> RuleVerdict:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ def command(ralph: Any, name: str, text: str) -> Path:
 
 def of_user(ralph: Any, path: str, text: str) -> Path:
     return write(Path(ralph.environment["HOME"], ".claude", path), text)
+
+
+def git(ralph: Any, *words: str) -> str:
+    ran = subprocess.run(["git", *words], cwd=ralph.cwd, check=True, capture_output=True, text=True)
+    return ran.stdout
 
 
 def journal(ralph: Any) -> list[dict[str, Any]]:
@@ -239,6 +245,60 @@ def test_patterns_of_a_command_hold_for_its_task_alone(ralph, serve) -> None:
     assert (ralph.cwd / "second").exists()
     denials = [one["permission_denials"] for one in ran.objects if one["type"] == "result"]
     assert [len(each) for each in denials] == [1, 0]
+
+
+COMMITS = """---
+description: Commit what has changed
+allowed-tools: Bash(git add:*), Bash(git status:*), Bash(git commit:*){more}
+---
+
+## What is there
+
+- State: !`git status`
+- Changes: !`git diff HEAD`
+- Branch: !`git branch --show-current`
+- Commits: !`git log --oneline -10`
+
+Make one commit of these changes{task}. Send nothing else.
+"""
+MESSAGE = 'Say two\n\nIt\'s `two` (not "one").\n'
+
+
+@pytest.mark.parametrize("name", ["commit", "commit-push-pr"])
+def test_the_best_known_commands_run(ralph, serve, name: str) -> None:
+    """Their lists name what changes something, and leave out what only looks."""
+    text = {
+        "commit": COMMITS.format(more="", task=""),
+        "commit-push-pr": COMMITS.format(
+            more=", Bash(git checkout --branch:*), Bash(git push:*), Bash(gh pr create:*)",
+            task=" on a new branch, push it and open a pull request",
+        ),
+    }[name]
+    commit = f"git add a.txt && git commit -m \"$(cat <<'EOF'\n{MESSAGE}EOF\n)\" && git status --short"
+    server = serve(bash(commit), bash("touch ran"), DONE)
+    command(ralph, name, text)
+    write(ralph.cwd / "a.txt", "one\n")
+    write(ralph.cwd / ".gitignore", ".claude\n")
+    for words in (
+        "init -q -b main",
+        "config user.name me",
+        "config user.email me@x",
+        "add .",
+        "commit -qm first",
+    ):
+        git(ralph, *words.split())
+    write(ralph.cwd / "a.txt", "two\n")
+    ran = ralph(f"/{name}", *OUTPUT)
+    assert ran.code == 0, ran.stderr
+    prompt = first_prompt(server.requests[0])
+    assert "modified:   a.txt" in prompt
+    assert "-one\n+two" in prompt
+    assert "Branch: main" in prompt
+    assert " first" in prompt
+    assert git(ralph, "log", "-1", "--format=%B") == f"{MESSAGE}\n"
+    assert not (ralph.cwd / "ran").exists()
+    (denial,) = next(one["permission_denials"] for one in ran.objects if one["type"] == "result")
+    assert denial["tool_input"]["command"] == "touch ran"
 
 
 def test_rules_of_settings_hold_for_shell_lines_files_and_memory(ralph, serve) -> None:

@@ -103,7 +103,7 @@ def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> Non
 
 
 def test_patterns_of_options_narrow_tools(ralph, serve) -> None:
-    server = serve(bash("echo hi"), bash("echo hi > out"), bash("ls"), bash("git push"), DONE)
+    server = serve(bash("echo hi"), bash("echo hi > out"), bash("id"), bash("git push"), DONE)
     ran = ralph(
         *("go", "--allowedTools", "Bash(echo *)", "Bash(git *)", "--disallowedTools", "Bash(git push:*)"),
         *("--output-format", "stream-json"),
@@ -127,7 +127,7 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
     )
     server = serve(
         bash("echo hi"),
-        bash("ls"),
+        bash("id"),
         calls(
             ("Write", {"file_path": "out/x", "content": "x"}), ("Write", {"file_path": "y", "content": "y"})
         ),
@@ -181,7 +181,7 @@ def test_a_repository_allows_nothing_in_dont_ask_unless_the_user_names_it(ralph,
 def test_a_repository_that_asks_for_dont_ask_itself_allows_what_it_names(ralph, serve) -> None:
     asks = {"permissions": {**ALLOWS["permissions"], "defaultMode": "dontAsk"}}
     write(ralph.cwd / ".claude" / "settings.json", asks)
-    server = serve(bash("echo hi; ls"), bash("echo hi"), DONE)
+    server = serve(bash("echo hi; id"), bash("echo hi"), DONE)
     assert ralph("go").code == 0
     assert [results(server, nth)[0][1] for nth in (1, 2)] == [True, False]
 
@@ -409,11 +409,11 @@ def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve
 
 
 def test_a_resumed_session_keeps_the_patterns_until_tools_are_named_again(ralph, serve) -> None:
-    server = serve(DONE, bash("ls"), bash("echo a; echo b"), DONE, bash("ls"), DONE, bash("ls"), DONE)
+    server = serve(DONE, bash("id"), bash("echo a; echo b"), DONE, bash("id"), DONE, bash("id"), DONE)
     assert ralph("go", "--allowedTools", "Bash(echo *)", "--disallowedTools", "Bash(echo b)").code == 0
     assert ralph("-c", "again").code == 0
     assert ["the session's options" in results(server, nth)[0][0] for nth in (2, 3)] == [False, True]
-    assert results(server, 2)[0][0].endswith("no rule allows `ls`.")
+    assert results(server, 2)[0][0].endswith("no rule allows `id`.")
     assert ralph("-c", "and again").code == 0
     assert results(server, 5)[0][1]
     assert ralph("-c", "now all", "--tools", "default").code == 0
