@@ -199,6 +199,10 @@ BUILT_IN = frozenset(
 """The names of programs that commands with the note `also` use for commands of their own."""
 
 
+WITH_VALUE = frozenset(["value", "shell", "command", "pattern"])
+"""The meanings of options that have a value."""
+
+
 class Form(Struct, frozen=True):
     """The syntax of a command that runs another command. Options come first, then operands, then the other command."""
 
@@ -215,7 +219,25 @@ class Form(Struct, frozen=True):
 
     def meaning_of(self, option: str) -> str | None:
         is_number = "numbers" in self.notes and option[1:].lstrip("-+").isdigit()
-        return "flag" if is_number or option in ("--help", "--version") else self.options.get(option)
+        return "flag" if is_number else self.options.get(option)
+
+    def read(self, text: str) -> tuple[tuple[str, ...], str | None] | None:
+        """The meanings of an option, or of several options of one letter, and the value if it stands in the same word. None if
+        one of them is not known.
+        """
+        option, equals, value = text.partition("=")
+        whole = self.meaning_of(option)
+        if whole is not None or option.startswith("--"):
+            return None if whole is None else ((whole,), value if equals else None)
+        meanings: list[str] = []
+        for at, letter in enumerate(text[1:], start=2):
+            meaning = self.meaning_of(f"-{letter}")
+            if meaning is None:
+                return None
+            meanings.append(meaning)
+            if meaning in WITH_VALUE:
+                return tuple(meanings), text[at:] or None
+        return tuple(meanings), None
 
 
 def _options(words: str, meaning: str) -> Iterator[tuple[str, str]]:

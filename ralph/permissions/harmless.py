@@ -10,10 +10,8 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ralph.permissions.bash_paths import directories_of
-from ralph.permissions.command_table import forms
+from ralph.permissions.command_table import WITH_VALUE, forms
 from ralph.permissions.shell_words import plain
 
 if TYPE_CHECKING:
@@ -92,14 +90,6 @@ _NOT_BELOW = re.compile(r"-?|.*(?:^|/)\.\.(?:/|$).*|~.*", re.DOTALL)
 _USES_GIT = re.compile(r"git(?:-.*)?|gh|glab|hub", re.IGNORECASE)
 
 
-class Options(Struct, frozen=True):
-    """The options in one word."""
-
-    meanings: set[str]
-    has_all: bool = True
-    """False if the next word is the value of the last option."""
-
-
 class HarmlessCommands:
     """Judges which commands of a line are harmless."""
 
@@ -153,10 +143,12 @@ class HarmlessCommands:
             elif word.text == "-" or not word.known.startswith("-"):
                 operands.append(word)
             else:
-                options = _options(form, word.text or "-?")
-                if options is None or not (options.has_all or _is_value(next(rest, None))):
+                found = form.read(word.text or "")
+                if found is None or not found[0]:
                     return False
-                meanings |= options.meanings
+                if found[0][-1] in WITH_VALUE and found[1] is None and not _is_value(next(rest, None)):
+                    return False
+                meanings |= set(found[0])
         # A word of which no part is known at its beginning may be an option, or several words.
         if any(word.text is None and not (word.is_glob and word.parts[0]) for word in operands):
             return False
@@ -188,21 +180,6 @@ class HarmlessCommands:
         places = self._places
         paths = [places.disk.real(posixpath.join(base, text)) for base in self._bases]
         return all(places.is_below_root(path) and not places.is_near_home(path) for path in paths)
-
-
-def _options(form: Form, text: str) -> Options | None:
-    """The options in a word, or None if the table does not have each of them."""
-    is_long = text.startswith("--")
-    option, equals, _ = text.partition("=")
-    meanings = set()
-    for at, one in enumerate([option] if is_long else [f"-{letter}" for letter in text[1:]], start=2):
-        meaning = form.options.get(one)
-        if meaning is None:
-            return None
-        meanings.add(meaning)
-        if meaning in ("value", "pattern"):
-            return Options(meanings, bool(equals) if is_long else at < len(text))
-    return Options(meanings)
 
 
 def _is_value(word: Word | None) -> bool:

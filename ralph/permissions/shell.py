@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -59,6 +60,18 @@ _NOT_UNDERSTOOD = {
 # Inside of these, bash reads quotes in its own way, or the text is expanded once more.
 _AROUND = frozenset(
     "expansion command_substitution process_substitution arithmetic_expansion heredoc_body".split()
+)
+_REDIRECTIONS = frozenset(["file_redirect", "herestring_redirect", "heredoc_redirect"])
+# Bash reads these in one line. The parser sometimes reads on in the next one, behind `=~`, `$` or an escaped line end.
+_OF_ONE_LINE = frozenset(
+    """
+    command redirected_statement file_redirect herestring_redirect heredoc_redirect declaration_command unset_command
+    variable_assignment simple_expansion concatenation word
+    """.split()
+)
+_ONE_WORD, _ONE_LINE = (
+    re.compile(rb"(?:\\.|[^\s\\])*", re.DOTALL),
+    re.compile(rb"(?:\\.|[^\n\\])*", re.DOTALL),
 )
 _QUOTING = frozenset(["string", "translated_string"])
 _DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
@@ -153,6 +166,17 @@ def _parser() -> Any:
 def _closes(redirect: Any) -> bool:
     """Whether a redirection closes a descriptor, as `>&-` does. It has no target: a word behind it belongs to the command."""
     return any(child.type.endswith("&-") for child in redirect.children)
+
+
+def _ends_where_it_says(document: Any, source: bytes) -> bool:
+    """Whether a here-document ends at the first line that is its word."""
+    parts = {one.type: source[one.start_byte : one.end_byte] for one in document.children}
+    ends = [one.end_byte for one in document.children if one.type == "heredoc_end"]
+    word = re.sub(rb"[\\'\"]", b"", parts.get("heredoc_start", b""))
+    is_begun = not {b"<<", b"<<-"}.isdisjoint(parts.values())
+    is_ended = parts.get("heredoc_end") == word and all(source[end : end + 1] in (b"", b"\n") for end in ends)
+    lines = parts.get("heredoc_body", b"").split(b"\n")
+    return is_begun and is_ended and all(line.lstrip(b"\t") != word for line in lines)
 
 
 def _constants(root: Any) -> dict[tuple[int, int], bytes]:
@@ -373,12 +397,25 @@ class ParsedLine:
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
             self.not_understood.append(_NOT_UNDERSTOOD[node.type])
-        elif node.is_missing or (node.type == "simple_expansion" and re.match(rb"\$\s", self._bytes(node))):
+        elif node.is_missing or (node.type in _OF_ONE_LINE and self._is_misread(node)):
             self.not_understood.append("something that is no valid shell")
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
             self.not_understood.append("an indirect expansion")
         elif node.type in ("expansion", "compound_statement") and _ARITHMETIC.match(self._bytes(node)):
             self.not_understood.append("arithmetic")
+
+    def _is_misread(self, node: Any) -> bool:
+        """Whether the parser has read two lines as one, or one word as two."""
+        for before, after in pairwise(node.children):
+            gap = self._source[before.end_byte : after.start_byte].replace(b"\\\n", b"")
+            is_one_word = node.type in ("concatenation", "simple_expansion") and gap.strip() != gap
+            ends_line = b"\n" in gap and {before.type, after.type}.isdisjoint(("heredoc_body", "heredoc_end"))
+            if ends_line or is_one_word or (before.type == "variable_assignment" and not gap):
+                return True
+        if node.type == "word":
+            is_alone = node.parent.type in (*_OF_ONE_LINE, "command_name")
+            return re.fullmatch(_ONE_WORD if is_alone else _ONE_LINE, self._bytes(node)) is None
+        return node.type == "heredoc_redirect" and not _ends_where_it_says(node, self._source)
 
     def _read_expansion(self, node: Any) -> None:
         """Reads an expansion such as `${x:-word}`. Searches the text of the expansion, because the parser does not
@@ -414,14 +451,21 @@ class ParsedLine:
             known += [word_of(one, self._source) for one in words]
 
     def _read_command(self, node: Any) -> None:
-        words, assignments = [], []
-        for child in node.named_children:
+        words, assignments, end = [], [], -1
+        for child in node.children:
             if child.type == "variable_assignment":
                 assignments.append(self._assignment(child))
+            elif not child.is_named:  # such as `==` and `$`
+                words.append(self._whole(child))
             elif child.type == "command_name" or child.type in _WORDS:
                 words.append(word_of(child, self._source))
-            elif child.type not in ("file_redirect", "herestring_redirect", "heredoc_redirect", "comment"):
+            elif child.type not in (*_REDIRECTIONS, "comment"):
                 words.append(UNKNOWN)
+            else:
+                continue
+            if child.start_byte == end:  # the parser has read one word, such as `$a/$b.c`, as two
+                words[-2:] = [UNKNOWN]
+            end = child.end_byte
         words += self._behind.get((node.start_byte, node.end_byte), [])
         beside = node.parent.children if node.parent.type == "redirected_statement" else ()
         kinds = {one.type for one in (*node.children, *beside)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.permissions.command_table import BUILT_IN, FORMS, Form
+from ralph.permissions.command_table import BUILT_IN, FORMS, WITH_VALUE, Form
 from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Within(Struct, frozen=True):
 
 
 NOTHING = Within()
+_ASKING = ("--help", "--version")
 _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
 """The beginnings of names of several words, such as `uv` for `uv run`."""
 
@@ -219,7 +220,7 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
             return Within(not_understood=f"`{name}` with a word that is known only when it runs,")
         rest = rest[2:] if len(rest) > 1 and rest[1].text == "--" else rest[1:]
     if not rest and not form.beginning:
-        is_asking = any(word.text in ("--help", "--version") for word in words)
+        is_asking = any(word.text in _ASKING for word in words)
         reads_input = "input" in form.notes or (name == "exec" and words)
         return Within(runs_unknown=True) if reads_input and not is_asking else NOTHING
     if "more" in form.notes:
@@ -260,12 +261,11 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
         if text == "-" and "-" not in form.options:
             return [word, *rest]
         first = word.parts[0] or ""
-        meaning, value = _meaning(form, first)
-        if (
-            meaning is None
-            or (text is None and "=" not in first)
-            or (meaning != "flag" and value is None and not rest)
-        ):
+        found = (("flag",), None) if first in _ASKING else form.read(first)
+        if found is None or (text is None and "=" not in first):
+            return unknown
+        meaning, value = "".join(found[0][-1:]), found[1]
+        if meaning in WITH_VALUE and value is None and not rest:
             return unknown
         if meaning == "shell":
             script = rest[0].text if value is None else value
@@ -278,19 +278,6 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
     while "assignments" in form.notes and rest and re.match(r"[A-Za-z_]\w*=", rest[0].known):
         rest = rest[1:]
     return rest
-
-
-def _meaning(form: Form, text: str) -> tuple[str | None, str | None]:
-    """The meaning of an option, or of several options of one letter, and the value if it stands in the same word."""
-    option, equals, value = text.partition("=")
-    meaning = form.meaning_of(option)
-    if meaning is not None or option.startswith("--"):
-        return meaning, value if equals else None
-    for at, letter in enumerate(text[1:], start=2):
-        meaning = form.meaning_of(f"-{letter}")
-        if meaning != "flag":
-            return meaning, text[at:] or None
-    return "flag", None
 
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
