@@ -943,8 +943,29 @@ MUTANTS = (
     Mutant(
         "an-unknown-option-of-a-runner-is-a-flag",
         "an option that the table of commands does not have is not understood",
-        "            meaning is None\n            or (text is None",
-        "            (text is None",
+        "        if found is None or (text is None",
+        '        found = found or (("flag",), None)\n        if (text is None',
+        ("test_commands.py",),
+    ),
+    Mutant(
+        "a-file-that-uniq-writes-is-harmless",
+        "a harmless command writes no file",
+        '1 if "one" in meanings else len(operands)',
+        "len(operands)",
+        ("test_harmless.py",),
+    ),
+    Mutant(
+        "a-printed-format-sets-path",
+        "a command that sets a variable is no harmless one, and takes this from the others of its line",
+        "sdiouxXeEfFgGcbq",
+        "sdiouxXeEfFgGcbqn",
+        ("test_harmless.py",),
+    ),
+    Mutant(
+        "two-lines-are-read-as-one",
+        "what the parser reads as one line, and bash as two, is not understood",
+        "            if ends_line or is_one_word",
+        "            if is_one_word",
         ("test_commands.py",),
     ),
     Mutant(

@@ -155,7 +155,7 @@ ORDINARY = [
     "git diff ../x y",
     "git log --help",
     "git status --help",
-    "git log --format=%G?",
+    "git log '--format=%G?'",
     "git log --show-signature",
     "git branch x",
     "git branch -D x",
@@ -229,6 +229,23 @@ def test_rules_that_deny_come_first(deny: str, command: str, is_allowed: bool) -
     asks = permissions(ask=[deny], allow=ALLOWED)
     asked = verdict(asks, "Bash", command=command)
     assert (asked.denied is None and asked.asks is None) is is_allowed or "*" in command
+
+
+@every_row(
+    ("command", "is_allowed"),
+    [
+        ("read PATH", True),
+        ("read PATH; ls", False),
+        ("export X", True),
+        ("export PATH; ls", False),
+        ("printf '%n' PATH", True),
+        ("printf '%n' PATH; ls", False),
+        ("printf x; ls", True),
+    ],
+)
+def test_nothing_is_harmless_beside_what_sets_variables(command: str, is_allowed: bool) -> None:
+    judge = permissions(allow=["Bash(read:*)", "Bash(export:*)", "Bash(printf:*)"])
+    assert denies(judge, "Bash", command=command) is not is_allowed
 
 
 def test_a_command_file_allows_nothing_that_the_rules_of_the_run_forbid_to_read() -> None:
