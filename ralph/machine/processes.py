@@ -41,11 +41,11 @@ _protected = False
 
 def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
     """The environment `base` with additional variables that keep commands from waiting for a person. `base` must
-    contain no credentials. A variable with an empty name is left out, because Python's posix_spawn rejects it.
+    contain no credentials. A variable with an empty name is left out, because Python's posix_spawn rejects it, and CDPATH, so
+    that `cd` leads where rules take it to lead.
     """
     environment = _DEFAULTS | dict(base) | _NOBODY_IS_THERE
-    environment.pop("", None)
-    return environment
+    return {name: value for name, value in environment.items() if name not in ("", "CDPATH")}
 
 
 def protect_this_process() -> None:

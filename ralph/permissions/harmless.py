@@ -105,6 +105,7 @@ class HarmlessCommands:
         """Whether a command of the line may run in another directory than a root."""
         self._is_off = (
             is_lost
+            or (line.has_loop and len(self._bases) > 1)  # each round may lead one directory further
             or not all(map(places.is_below_root, directories))
             or not all(map(self._is_harmless_redirection, line.redirections))
             or any(one.name in _SETTERS and not self._is_in_table(one) for one in line.commands)
@@ -166,9 +167,9 @@ class HarmlessCommands:
 
     def _may_change_to(self, word: Word) -> bool:
         """Whether `cd` is harmless with this word. That it leads below a root is looked at for the whole line."""
-        if word.text is None or self._line.has_loop or _NOT_BELOW.fullmatch(word.text):
-            return False
-        return not (self.moves and any(_USES_GIT.fullmatch(one.name or "") for one in self._line.commands))
+        uses_git = any(_USES_GIT.fullmatch(one.name or "") for one in self._line.commands)
+        is_below = word.text is not None and _NOT_BELOW.fullmatch(word.text) is None
+        return is_below and not (self.moves and uses_git)
 
     def _may_be_read(self, word: Word) -> bool:
         """Whether a word names files below the roots, wherever the line runs."""

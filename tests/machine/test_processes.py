@@ -95,6 +95,11 @@ def test_what_would_ask_somebody_is_answered_in_the_environment() -> None:
     assert processes.environment_for_commands({})["GIT_ASKPASS"] == "false"
 
 
+def test_cd_leads_where_its_word_says() -> None:
+    """Rules take the word so."""
+    assert "CDPATH" not in processes.environment_for_commands({"CDPATH": "/elsewhere"})
+
+
 @linux_only
 def test_children_are_found_with_and_without_the_kernels_list() -> None:
     with subprocess.Popen(["sleep", "99"]) as child:
