@@ -64,13 +64,13 @@ def _memory_and_body_mb(turns: int) -> tuple[float, float]:
     scenario = Scenario(answers, parse_requests=False)
     with MockProcess(scenario) as server, workplace(server.base_url) as place:
         (place.directory / "lines").write_text("line\n" * (turns + 1), encoding="utf-8")
-        peak_mb = place.measure(ralph("hi")).peak_mb
+        peak_mb = place.measure(ralph("run", "hi")).peak_mb
         return peak_mb, server.requests()[-1].body_bytes / 1e6
 
 
 def _first_request_bytes() -> float:
     with MockProcess(Scenario([Turn("Done.")])) as server, workplace(server.base_url) as place:
-        place.measure(ralph("hi"))
+        place.measure(ralph("run", "hi"))
         return statistics.median(request.body_bytes for request in server.requests())
 
 

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _agents() -> Iterator[Agent]:
-    yield Agent(f"ralph {__version__}", ralph("hi"), "Bash")
+    yield Agent(f"ralph {__version__}", ralph("run", "hi"), "Bash")
     for peer in installed_peers():
         command = peer.command
         if peer.name == "claude":

@@ -94,7 +94,7 @@ def _gaps(
             (place.directory / "lines").write_text("line\n" * (TURNS + 1), encoding="utf-8")
             if make is not None:
                 make(place.directory)
-            place.measure(ralph("hi", *words))
+            place.measure(ralph("run", "hi", *words))
             times_s = [request.monotonic_s for request in server.requests()]
         gaps.append([(after - before) * 1000 for before, after in pairwise(times_s)])
     return gaps

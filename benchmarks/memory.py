@@ -51,7 +51,7 @@ def _peak_of_run(turns: int) -> Figure:
     scenario = Scenario(answers * (RUNS + 1), parse_requests=False)
     with MockProcess(scenario) as server, workplace(server.base_url) as place:
         (place.directory / "numbers.txt").write_text("".join(f"line {n} of a file\n" for n in range(2000)))
-        return repeat(partial(peak_mb, place, *ralph("hi")))
+        return repeat(partial(peak_mb, place, *ralph("run", "hi")))
 
 
 def _tool_turn(number: int) -> Turn:

@@ -67,14 +67,14 @@ def in_turn(place: Workplace, runs: int = RUNS) -> tuple[Figure, Figure, Figure]
 
 
 def _once(place: Workplace) -> tuple[float, float, float]:
-    run = wall_ms(place, *ralph("hi"))
+    run = wall_ms(place, *ralph("run", "hi"))
     iteration = (loop_ms(place, ITERATIONS) - loop_ms(place, 1)) / (ITERATIONS - 1)
     return run, iteration, iteration - run
 
 
 def loop_ms(place: Workplace, iterations: int) -> float:
     options = ("--max-iterations", str(iterations), "--until", "false")
-    return place.measure(ralph("loop", "hi", *options), exit_code=3).wall_s * 1000
+    return place.measure(ralph("loop", "--print", "hi", *options), exit_code=3).wall_s * 1000
 
 
 def wall_ms(place: Workplace, *command: str) -> float:

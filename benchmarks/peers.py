@@ -63,9 +63,9 @@ class Line(NamedTuple):
 
 def main() -> None:
     programs = [
-        Program("ralph", __version__, ralph("hi"), "Bash"),
+        Program("ralph", __version__, ralph("run", "hi"), "Bash"),
         # The commands of the others have no sandbox.
-        Program("ralph --sandbox off", __version__, ralph("hi", "--sandbox", "off"), "Bash"),
+        Program("ralph --sandbox off", __version__, ralph("run", "hi", "--sandbox", "off"), "Bash"),
         Program("the floor", "", (PYTHON, str(Path(__file__).with_name("floor.py")), "hi"), "Bash"),
         *installed_peers(),
     ]

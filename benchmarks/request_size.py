@@ -12,7 +12,7 @@ TARGET_BYTES = 6000
 
 def main() -> None:
     with MockProcess(Scenario([Turn("Done.")]), keep_bodies=1) as server, workplace(server.base_url) as place:
-        place.measure(ralph("hi"))
+        place.measure(ralph("run", "hi"))
         (request,) = server.requests()
     fields = json.loads(request.body or b"")
     print("\nFirst request")

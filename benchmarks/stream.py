@@ -64,7 +64,7 @@ def cpu_ms(place: Workplace, command: Sequence[str]) -> float:
 def _in_bulk(text: str, *options: str) -> Figure:
     step = Step(Turn(text, chunk_chars=CHUNK_CHARS), repeat=FOREVER)
     with MockProcess(Scenario([step], parse_requests=False)) as server, workplace(server.base_url) as place:
-        return repeat(partial(cpu_ms, place, ralph("hi", *options)))
+        return repeat(partial(cpu_ms, place, ralph("run", "hi", *options)))
 
 
 def _apart(*options: str) -> Figure:
@@ -76,7 +76,7 @@ def _apart(*options: str) -> Figure:
     server.start()
     try:
         with workplace(f"http://127.0.0.1:{ours.recv()}") as place:
-            return repeat(partial(cpu_ms, place, ralph("hi", *options)))
+            return repeat(partial(cpu_ms, place, ralph("run", "hi", *options)))
     finally:
         server.terminate()
         server.join()

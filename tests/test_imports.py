@@ -75,12 +75,12 @@ COMMANDS = [
     ("--complete zsh sessions show --session-dir . x", "cli machine places sessions values", "", SESSIONS),
     ("--help", "cli machine values", "", HELP),
     (
-        "hi",
+        "run hi",
         ROOMS_OF_RUN,
         f"h11 httpcore httpx httpx_sse msgspec {TYPER}",
         f"{START} {HTTPX}",
     ),
-    ("loop hi --until true", ROOMS_OF_LOOP, f"msgspec {TYPER}", f"{START} {LOOP}"),
+    ("loop --print hi --until true", ROOMS_OF_LOOP, f"msgspec {TYPER}", f"{START} {LOOP}"),
 ]
 
 
@@ -135,7 +135,7 @@ def test_rules_are_loaded_where_there_are_some_and_the_parser_with_the_first_com
     (tmp_path / ".claude").mkdir(exist_ok=True)
     (tmp_path / ".claude" / "settings.json").write_text(json.dumps(RULES))
     with MockApi(Scenario(turns)) as server:
-        loaded = loaded_by("hi", server.base_url, tmp_path)
+        loaded = loaded_by("run hi", server.base_url, tmp_path)
     assert "ralph.permissions.judge" in loaded
     assert {name for name in loaded if name in {"tree_sitter", "tree_sitter_bash"}} == packages
 

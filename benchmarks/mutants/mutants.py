@@ -928,8 +928,8 @@ MUTANTS = (
     Mutant(
         "line-prompt-is-lost-in-a-list",
         "a list that reaches the end of the line is exit 2 where nothing gives a prompt",
-        "    if not _is_piped():\n        raise UsageError",
-        "    if _is_piped():\n        raise UsageError",
+        "    if not is_piped():\n        raise UsageError",
+        "    if is_piped():\n        raise UsageError",
         LINE,
     ),
     Mutant(

@@ -63,16 +63,40 @@ _NOBODY_ASKS = (
     "ralph never asks, and all tools of a run work: --tools, --permission-mode and --sandbox limit them"
 )
 _IMAGE = "name the file in the prompt: the model sees an image when it reads the file"
+_SESSION = "--resume ID goes on with a session, and --continue with the last one of this directory"
 _OF_PEERS = {
-    **dict.fromkeys(("--yolo", "--full-auto", "--approval-mode", "--ask-for-approval"), _NOBODY_ASKS),
+    **dict.fromkeys(
+        ("--yolo", "-y", "--yes", "--yes-always", "--auto", "--force", "--full-auto", "--approval-mode"),
+        _NOBODY_ASKS,
+    ),
+    **dict.fromkeys(("--ask-for-approval", "-a", "--allow-all-tools", "--trust-all-tools"), _NOBODY_ASKS),
     "--dangerously-bypass-approvals-and-sandbox": f"{_NOBODY_ASKS}; --sandbox off",
     **dict.fromkeys(("--image", "-i"), _IMAGE),
+    "-m": "--model NAME names the model; the prompt needs no option",
+    **dict.fromkeys(("--message", "--prompt", "--text", "--query"), "the prompt needs no option"),
+    **dict.fromkeys(("--message-file", "--instructions"), "-f FILE reads the prompt from a file"),
+    **dict.fromkeys(("--session", "-s", "--last"), _SESSION),
+    **dict.fromkeys(("--no-session", "--ephemeral"), "--no-session-persistence keeps no session"),
+    **dict.fromkeys(("--reasoning-effort", "--variant", "--thinking-budget"), _EFFORT),
+    **dict.fromkeys(("--json", "--mode", "-o"), "--output-format json or stream-json prints for programs"),
+    **dict.fromkeys(("--output-last-message", "--output"), "standard output has the final answer alone"),
+    "--output-schema": "--json-schema requires a report that fits a schema",
+    **dict.fromkeys(
+        ("--include-directories", "--dir", "--cwd"), "-C DIR works there, --add-dir DIR beside it"
+    ),
+    **dict.fromkeys(("--provider", "--oss"), "--api and --base-url name another server"),
+    "--api-key": "the environment has the key: ANTHROPIC_API_KEY",
+    **dict.fromkeys(("--profile", "--config-file"), "--config FILE reads a settings file"),
+    "--skip-git-repo-check": "ralph works in any directory",
+    "--share": "no session leaves this machine: `ralph report` writes a page",
 }
 """Options of other agents, each with what to use instead."""
 
 
 def instead_of(spelling: str) -> str | None:
-    """The line about an option of Claude Code or another agent that ralph does not have. None for any other option."""
+    """The line about an option of Claude Code or another agent that a run of ralph does not have. None for any other
+    option.
+    """
     for owner, table in (("Claude Code", INSTEAD), ("other agents", _OF_PEERS)):
         if spelling in table:
             return f"{spelling} is an option of {owner} that ralph does not have: {table[spelling]}"

@@ -1,5 +1,6 @@
 """Finds out whether the user meant the first word of a command line as a command. The word may be a mistyped command
-of ralph, or a command of a similar program. Any other word is part of a prompt. No I/O happens here.
+of ralph, a command of a similar program, or a lone word that no option and no piped data makes a prompt. No I/O happens
+here.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _ELSEWHERE = {
     "ls": "`ralph sessions ls`",
     "config": "`ralph doctor`",
     "settings": "`ralph doctor`",
+    "ps": "`ralph loop --status`",
+    **dict.fromkeys(("log", "logs", "history"), "`ralph sessions show`"),
+    **dict.fromkeys(("kill", "stop"), "`touch .ralph/stop` to end a loop"),
+    **dict.fromkeys(("start", "daemon"), "`ralph loop -f PROMPT.md`"),
     "mock": "`ralph mock-api`",
     **dict.fromkeys(("auth", "login", "logout", "setup-token"), "set ANTHROPIC_API_KEY"),
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
@@ -54,6 +59,8 @@ _IN_LOOP = {
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 
+_LONE_WORD = re.compile(r"[a-z][a-z-]*")
+
 # In a command of fewer than 5 letters, a replaced letter makes another word: `look` is not a mistyped `loop`. In a
 # command of 8 letters or more, two typing errors are allowed.
 _LETTER_MATTERS_BELOW = 5
@@ -67,6 +74,16 @@ def refuse_command_word(arguments: Sequence[str]) -> None:
     instead = None if " " in arguments[0] else instead_of(arguments, COMMANDS)
     if instead is not None:
         raise UsageError(instead)
+
+
+def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None:
+    """Raises UsageError if the prompt is a lone word, such as `deploy`. The command line `says_prompt` runs it as a
+    prompt. To be asked only if neither an option nor piped data says that the word is one.
+    """
+    if prompt is not None and _LONE_WORD.fullmatch(prompt):
+        raise UsageError(
+            f"`{prompt}` is no command of {of_what} (`{says_prompt} {prompt}` runs it as a prompt)"
+        )
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
@@ -100,7 +117,7 @@ def instead_of_in_loop(word: str) -> str | None:
     meant = _IN_LOOP.get(lower) or next((_IN_LOOP[known] for known in slips), None)
     if meant is None:
         return None
-    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`echo {word} | ralph loop -` runs it as a prompt)"
+    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`ralph loop -p {word}` runs it as a prompt)"
 
 
 def _is_slip(word: str, command: str, letter_matters_below: int = _LETTER_MATTERS_BELOW) -> bool:

@@ -25,6 +25,7 @@ from ralph.cli.values import (
     absolute,
     check_output_is_open,
     directories,
+    is_piped,
     json_or_path,
     prompt_not_in_list,
     refuse_file_as_prompt,
@@ -201,7 +202,8 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
         added_directories = _check_values(to_run, line.directory)
     check_timeout_s = _check_timeout_s(line)
-    _refuse_command_word(line.prompt)
+    if not to_run.print_:
+        _refuse_command_word(line.prompt)
     refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
     flags = to_run.flags
@@ -275,11 +277,16 @@ def _refuse_command_word(prompt: str | None) -> None:
         raise UsageError(f"`ralph loop {prompt}` takes its options after `{prompt}`")
     if prompt is None or " " in prompt:
         return
-    from ralph.cli.command_words import instead_of_in_loop  # noqa: PLC0415 - few prompts are one word
+    from ralph.cli.command_words import (  # noqa: PLC0415 - few prompts are one word
+        instead_of_in_loop,
+        refuse_lone_word,
+    )
 
     instead = instead_of_in_loop(prompt)
     if instead is not None:
         raise UsageError(instead)
+    if not is_piped():
+        refuse_lone_word(prompt, "`ralph loop`", "ralph loop -p")
 
 
 def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str) -> None:

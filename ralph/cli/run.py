@@ -15,6 +15,7 @@ from ralph.cli.values import (
     absolute,
     check_output_is_open,
     directories,
+    is_piped,
     json_or_path,
     prompt_not_in_list,
     refuse_file_as_prompt,
@@ -35,10 +36,16 @@ if TYPE_CHECKING:
 def run(line: RunLine, typed: Typed) -> int:
     """Do one task: ask the model, run its tools, and repeat until the task ends."""
     if typed.is_command_inserted and line.prompt and not line.print_:
-        from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`
+        from ralph.cli.command_words import (  # noqa: PLC0415 - most prompts follow `ralph run`
+            refuse_command_word,
+            refuse_lone_word,
+        )
 
         # The parser has only now found out which word is the prompt, because options precede it.
-        refuse_command_word([line.prompt, *(["--continue"] if line.continue_ or line.resume else [])])
+        names_session = line.continue_ or line.resume is not None
+        refuse_command_word([line.prompt, *(["--continue"] if names_session else [])])
+        if not (names_session or is_piped()):
+            refuse_lone_word(line.prompt, "ralph", "ralph run")
     refuse_file_as_prompt(line.prompt)
     try:
         from ralph.run.command import run_command  # noqa: PLC0415 - not needed for --help

@@ -161,9 +161,9 @@ def line_error(error: Any, command: str) -> UsageError:
     if hasattr(error, "possibilities"):  # an unknown option
         spelling = error.option_name
         instead = instead_of(spelling)
-        if instead is not None:
-            return UsageError(instead)
         owners = dict.fromkeys(row.command for row in table() if row.command and spelling in row.words)
+        if instead is not None and (path in {"run", "loop"} or not owners):
+            return UsageError(instead)
         if owners and spelling not in ROOT_HELP:
             nearest = sorted(owners, key=lambda owner: owner.split()[0] != path.split()[0])
             named = " and ".join(f"`ralph {owner}`" for owner in nearest[:_MOST_OWNERS])

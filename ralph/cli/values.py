@@ -207,7 +207,7 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
         yield
         return
     advice = f"{last_list} takes all words up to the next option: put the prompt before it, or behind --"
-    if not _is_piped():
+    if not is_piped():
         raise UsageError(f"no prompt: {advice}")
     try:
         yield
@@ -215,7 +215,7 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
         raise UsageError(f"{error} ({advice})") from None
 
 
-def _is_piped() -> bool:
+def is_piped() -> bool:
     """Whether standard input is a pipe, a socket or a file. From a terminal or from /dev/null, ralph reads no prompt."""
     try:
         mode = os.fstat(0).st_mode

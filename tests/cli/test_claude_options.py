@@ -98,6 +98,23 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
             "--yolo is an option of other agents that ralph does not have: ralph never asks, and all tools",
         ),
         (
+            "run -m x",
+            "-m is an option of other agents that ralph does not have: --model NAME names the model",
+        ),
+        (
+            "run --full-auto",
+            "--full-auto is an option of other agents that ralph does not have: ralph never asks",
+        ),
+        (
+            "run -s abc",
+            "-s is an option of other agents that ralph does not have: --resume ID goes on with a",
+        ),
+        (
+            "run --json",
+            "--json is an option of other agents that ralph does not have: --output-format json or",
+        ),
+        ("report --json", "--json is an option of `ralph loop` and `ralph doctor`, not of `ralph report`"),
+        (
             "loop --image x.png",
             "--image is an option of other agents that ralph does not have: name the file in",
         ),

@@ -1,5 +1,5 @@
-"""Tests which first words count as prompts. `tests/program/cli/test_mistyped_commands.py` checks the messages about the
-others.
+"""Tests which first words count as no command. `tests/program/cli/test_mistyped_commands.py` checks the messages about the
+others, and lone words.
 """
 
 from __future__ import annotations

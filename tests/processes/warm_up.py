@@ -33,7 +33,7 @@ _TURNS = (
 )
 _SAME_IN_EVERY_FORK = {"ralph.machine.loading.python_hashlib", "ralph.sandbox.detection._begun"}
 """Caches that stay: a module, and whether bubblewrap works, which takes two processes to find out."""
-_RUNS = (["go"], ["-c", "on", "--output-format", "stream-json"])
+_RUNS = (["-p", "go"], ["-c", "on", "--output-format", "stream-json"])
 
 
 def warm_up() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.cli.commands import COMMANDS, IN_LOOP
 from ralph.loop.record import FileRecord
 from ralph.loop.state import state_text
 from ralph.mock_api import MockApi, Turn
@@ -94,7 +95,7 @@ class Ralph:
         popen.setdefault("stdin", subprocess.DEVNULL)
         popen.setdefault("stdout", subprocess.PIPE)
         popen.setdefault("stderr", subprocess.PIPE)
-        words = arguments if self.is_sandboxed else without_sandbox(arguments)
+        words = as_prompt(arguments if self.is_sandboxed else without_sandbox(arguments))
         return start_ralph(words, self.cwd, self.environment, afresh=self.starts_afresh, **popen)
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
@@ -143,6 +144,21 @@ def without_sandbox(arguments: Sequence[str]) -> list[str]:
     return [*words[:at], "--sandbox", "off", *words[at:]]
 
 
+def as_prompt(arguments: Sequence[str]) -> list[str]:
+    """The command line with `-p` if a lone word in it may be a prompt, such as `go`, which ralph would refuse."""
+    words = [*arguments]
+    at = 1 if words[:1] == ["loop"] else 0
+    named = {*_WITHOUT_RUNS, *COMMANDS, *IN_LOOP, "--complete"}
+    rest = words[at : at + 1] if at else words
+    if (
+        words[at : at + 1]
+        and words[at] not in named
+        and any(re.fullmatch("[a-z][a-z-]*", one) for one in rest)
+    ):
+        words.insert(at, "-p")
+    return words
+
+
 @pytest.fixture
 def ralph(tmp_path: Path, request: pytest.FixtureRequest) -> Ralph:
     return ralph_in(tmp_path, is_sandboxed=request.node.get_closest_marker("sandboxed") is not None)
@@ -177,11 +193,11 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
 
     It is not for whole runs, because only the end of a process closes everything that a run has opened. Other tests
     show that a process prints the same and exits with the same code. `of` is the `Ralph` whose directory and
-    environment are used.
+    environment are used. With `as_typed`, a lone word is not made a prompt.
     """
     from ralph.cli.app import run_cli  # only tests that ask for it
 
-    def run(*arguments: str, of: Ralph = ralph) -> Finished:
+    def run(*arguments: str, of: Ralph = ralph, as_typed: bool = False) -> Finished:
         capfd.readouterr()
         with monkeypatch.context() as patch:
             patch.chdir(of.cwd)
@@ -192,7 +208,7 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
                 patch.delenv(name)
             for name, value in of.environment.items():
                 patch.setenv(name, value)
-            code = run_cli([*arguments])
+            code = run_cli([*(arguments if as_typed else as_prompt(arguments))])
         return Finished(code, *capfd.readouterr())
 
     return run

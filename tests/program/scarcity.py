@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from tests.patience import PATIENCE_S, wait_until
-from tests.program.conftest import without_sandbox
+from tests.program.conftest import as_prompt, without_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class _PidsGroup:
                 ralph,
                 "-m",
                 "ralph",
-                *(arguments if ralph.is_sandboxed else without_sandbox(arguments)),
+                *as_prompt(arguments if ralph.is_sandboxed else without_sandbox(arguments)),
                 **popen,
             )
         process = ralph.start(*arguments, **popen)
@@ -108,7 +108,10 @@ class _UserLimit:
 
     def start(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         return self.start_python(
-            ralph, "-m", "ralph", *(arguments if ralph.is_sandboxed else without_sandbox(arguments)), **popen
+            ralph,
+            *("-m", "ralph"),
+            *as_prompt(arguments if ralph.is_sandboxed else without_sandbox(arguments)),
+            **popen,
         )
 
     def start_python(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:

@@ -82,7 +82,7 @@ def test_no_key_names_the_three_ways_out(ralph, ralph_here) -> None:
 def test_a_working_directory_that_is_gone_is_an_io_error_with_a_result(ralph) -> None:
     gone = ralph.cwd / "gone"
     gone.mkdir()
-    command = f"rmdir '{gone}'; exec {sys.executable} -m ralph hi --output-format json -f PROMPT.md"
+    command = f"rmdir '{gone}'; exec {sys.executable} -m ralph -p hi --output-format json -f PROMPT.md"
     ran = subprocess.run(
         ["bash", "-c", command],
         cwd=gone,

@@ -16,7 +16,7 @@ from ralph.cli.values import refuse_file_as_prompt
 from ralph.mock_api import Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.children import is_running
-from tests.processes.fork_server import REPOSITORY
+from tests.processes.fork_server import REPOSITORY, start_ralph
 from tests.rows import every_row
 
 MISTYPED = {
@@ -43,6 +43,11 @@ MISTYPED = {
     ("login",): "ANTHROPIC_API_KEY",
     ("mcp", "list"): "see `ralph --help`",
     ("update",): "see `ralph --help`",
+    ("logs",): "did you mean `ralph sessions show`?",
+    ("kill",): "did you mean `touch .ralph/stop` to end a loop?",
+    ("serve",): "`serve` is no command of ralph (`ralph run serve` runs it as a prompt)",
+    ("deploy-it",): "`deploy-it` is no command of ralph (`ralph run deploy-it` runs it as a prompt)",
+    ("review", "--max-turns", "3"): "`review` is no command of ralph (",
 }
 
 
@@ -51,7 +56,7 @@ def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
     ralph_here, serve, words, instead
 ) -> None:
     server = serve(Turn("never"))
-    ran = ralph_here(*words)
+    ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
     assert f"`{words[0]}` is no command of ralph" in ran.stderr
     assert instead in ran.stderr
@@ -71,15 +76,46 @@ BEHIND_LOOP = {
     ("loop", "-q", "stop"): "touch .ralph/stop",
     ("loop", "help"): "ralph loop --help",
 }
+LONE = {
+    ("--model", "opus", "test"): "ralph run test",
+    ("-q", "serve", "--retry", "off"): "ralph run serve",
+    ("loop", "serve", "--until", "true"): "ralph loop -p serve",
+    ("loop", "--max-iterations", "1", "fix"): "ralph loop -p fix",
+}
 
 
 @every_row(("words", "instead"), (BEHIND_OPTIONS | BEHIND_LOOP).items())
 def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words, instead) -> None:
     server = serve(Turn("never"))
-    ran = ralph_here(*words)
+    ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
     assert f"`{words[-1]}` is no command of `ralph loop`" in ran.stderr or words[0] != "loop"
     assert f"did you mean `{instead}`" in ran.stderr
+
+
+@every_row(("words", "instead"), LONE.items())
+def test_a_lone_word_is_exit_2_with_what_runs_it_as_a_prompt(ralph_here, serve, words, instead) -> None:
+    server = serve(Turn("never"))
+    ran = ralph_here(*words, as_typed=True)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"(`{instead}` runs it as a prompt)" in ran.stderr
+
+
+def test_a_lone_word_in_a_whole_process_is_a_prompt_with_piped_data_and_for_a_session(ralph, serve) -> None:
+    server = serve(Turn("Hello."), Turn("Hello."))
+
+    def run(*words: str, stdin: bytes | None = None) -> int:
+        pipe = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+        process = start_ralph(
+            words, ralph.cwd, ralph.environment, stdin=pipe, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        code: int = ralph.finish(process, stdin).code
+        return code
+
+    assert (run("review"), server.request_count) == (2, 0)
+    assert (run("review", stdin=b"diff"), server.request_count) == (0, 1)
+    assert (run("-c", "review"), server.request_count) == (0, 2)
+    assert (run("loop", "-p", "stop", "--until", "true"), server.request_count) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +148,7 @@ def test_a_prompt_that_is_the_name_of_a_text_file_is_exit_2_with_what_was_meant(
     server = serve(Turn("never"))
     for name in ("PROMPT.md", "notes.txt"):
         (ralph.cwd / name).write_text("Do it.")
-    ran = ralph_here(*words)
+    ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
     assert f"did you mean {instead}" in ran.stderr
 

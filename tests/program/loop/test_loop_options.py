@@ -109,30 +109,30 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
 
 PASSED_ON = {
     "value that looks like the loop's": (
-        ["--append-system-prompt=--push", "--system-prompt", "--commit", "x"],
+        ["--append-system-prompt=--push", "--system-prompt", "--commit", "x."],
         ["--system-prompt=--commit", "--append-system-prompt=--push"],
     ),
-    "the last of several": (["--model=opus", "x", "--model", "haiku"], ["--model=haiku"]),
+    "the last of several": (["--model=opus", "x.", "--model", "haiku"], ["--model=haiku"]),
     "cluster with the prompt file": (["-pqf", "PROMPT.md"], ["--print", "--quiet"]),
     "classic line": (
-        ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose", "x"],
+        ["-p", "--dangerously-skip-permissions", "--output-format=stream-json", "--verbose", "x."],
         ["--print", "--output-format=stream-json", "--dangerously-skip-permissions", "--verbose"],
     ),
     "paths stay as typed": (
-        ["x", "--session-dir", ".", "--metrics-file=m.prom"],
+        ["x.", "--session-dir", ".", "--metrics-file=m.prom"],
         ["--metrics-file=m.prom", "--session-dir=."],
     ),
     "lists, a word at a time": (
-        ["x", "--add-dir", ".", "..", "--tools", "Read,Bash", "Grep", "-q"],
+        ["x.", "--add-dir", ".", "..", "--tools", "Read,Bash", "Grep", "-q"],
         ["--tools=Read,Bash", "--tools=Grep", "--quiet", "--add-dir=.", "--add-dir=.."],
     ),
-    "an empty list": (["x", "--tools", ""], ["--tools="]),
-    "numbers": (["x", "--max-turns", "03", "--max-tokens=7"], ["--max-tokens=7", "--max-turns=3"]),
-    "a negation": (["x", "--strict-mcp-config", "--no-strict-mcp-config"], ["--no-strict-mcp-config"]),
-    "an optional value": (["--debug", "api", "x"], ["--debug"]),
-    "prompt behind a list": (["--add-dir", ".", "--", "x"], ["--add-dir=."]),
+    "an empty list": (["x.", "--tools", ""], ["--tools="]),
+    "numbers": (["x.", "--max-turns", "03", "--max-tokens=7"], ["--max-tokens=7", "--max-turns=3"]),
+    "a negation": (["x.", "--strict-mcp-config", "--no-strict-mcp-config"], ["--no-strict-mcp-config"]),
+    "an optional value": (["--debug", "api", "x."], ["--debug"]),
+    "prompt behind a list": (["--add-dir", ".", "--", "x."], ["--add-dir=."]),
     "prompt behind --": (["--quiet", "--", "--model"], ["--quiet"]),
-    "text is the input format anyway": (["--input-format", "text", "x"], ["--input-format=text"]),
+    "text is the input format anyway": (["--input-format", "text", "x."], ["--input-format=text"]),
 }
 
 
@@ -145,8 +145,8 @@ def test_what_was_set_for_run_is_passed_on(asked, typed, passed_on) -> None:
 
 
 REFUSED = {
-    "resume": (["--resume", "x"], "--resume is not for a loop: each iteration begins afresh"),
-    "resume, short": (["-r", "x"], "`ralph loop --continue` goes on with a loop"),
+    "resume": (["--resume", "x."], "--resume is not for a loop: each iteration begins afresh"),
+    "resume, short": (["-r", "x."], "`ralph loop --continue` goes on with a loop"),
     "copy": (["--fork-session"], "--fork-session is not for a loop"),
     "session id": (["--session-id", "0" * 32], "has a session and an id of its own"),
     "sessions not kept": (["--no-session-persistence"], "its session is kept"),
@@ -154,7 +154,7 @@ REFUSED = {
     "driven": (["--input-format", "stream-json"], "--input-format stream-json is not for a loop"),
     "unknown option": (["--max-iteration", "3"], "No such option: --max-iteration (Possible options: --max-iter"),
     "unknown short option": (["-qz"], "No such option: -z"),
-    "near an option of run": (["--modle", "x"], "No such option: --modle (Possible options: --model"),
+    "near an option of run": (["--modle", "x."], "No such option: --modle (Possible options: --model"),
     "option of run without its value": (["--model"], "--model"),
     "unknown effort": (["--effort", "huge"], "'huge'"),
     "no number of turns": (["--max-turns", "many"], "'many'"),
@@ -187,8 +187,8 @@ REFUSED = {
     "no plan": (["--plan-file", ""], "--plan-file: is empty"),
     "no directory": (["-C", "gone"], "gone does not exist"),
     "directory without a name": (["-C", ""], "--cd: is empty"),
-    "three words": (["y", "z"], 'put the prompt in quotes: ralph loop "x y z"'),
-    "status of something": (["--status", "--push", "--model", "x"], "(--cd): leave out PROMPT, --push, --model"),
+    "three words": (["y", "z"], 'put the prompt in quotes: ralph loop "x. y z"'),
+    "status of something": (["--status", "--push", "--model", "x."], "(--cd): leave out PROMPT, --push, --model"),
     "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
     "continue with more": (["-c", "--until", "true", "-q"], "record: leave out PROMPT, --until, --quiet"),
 }  # fmt: skip
@@ -196,7 +196,7 @@ REFUSED = {
 
 @every_row(("typed", "says"), REFUSED.values())
 def test_misuse_is_one_line_and_exit_2_before_anything_is_asked_for(asked, capfd, typed, says) -> None:
-    assert run_cli(["loop", "x", *typed]) == 2
+    assert run_cli(["loop", "x.", *typed]) == 2
     said = capfd.readouterr()
     assert says in said.err
     assert (len(said.err.splitlines()), said.out, asked) == (1, "", [])
@@ -208,7 +208,7 @@ def test_misuse_is_one_line_and_exit_2_before_anything_is_asked_for(asked, capfd
         (["-f", "gone.md"], "gone.md: No such file"),
         (["-f", "EMPTY.md"], "EMPTY.md is empty"),
         ([""], "the prompt is empty"),
-        (["x", "-f", "EMPTY.md"], "both a prompt and --prompt-file"),
+        (["x.", "-f", "EMPTY.md"], "both a prompt and --prompt-file"),
         (["-C", ".", "init"], "`ralph loop init` takes its options after `init`"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_working_directory_that_is_gone_is_exit_74(asked, capfd, tmp_path, mon
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert run_cli(["loop", "x"]) == 74
+    assert run_cli(["loop", "x."]) == 74
     assert "the working directory is gone" in capfd.readouterr().err
     monkeypatch.chdir(tmp_path)
 
@@ -359,7 +359,7 @@ def test_init_that_cannot_write_is_exit_74_with_the_files_name(asked, capfd, tmp
 
 @pytest.mark.parametrize(
     ("typed", "says"),
-    [(["x"], "unexpected extra"), (["--push"], "--push"), (["-C", "gone"], "gone does not exist")],
+    [(["x."], "unexpected extra"), (["--push"], "--push"), (["-C", "gone"], "gone does not exist")],
 )
 def test_misuse_of_init_is_exit_2_and_names_its_help(asked, capfd, typed, says) -> None:
     assert run_cli(["loop", "init", *typed]) == 2

@@ -32,6 +32,7 @@ def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str)
         "-m",
         "ralph",
         "loop",
+        "-p",
         "go",
         "--sandbox",
         "off",

@@ -121,7 +121,7 @@ def test_closed_standard_error_and_input_change_nothing(ralph, iterations) -> No
     arguments = [
         "sh",
         "-c",
-        f"exec {sys.executable} -m ralph loop go --max-iterations 1 2>&- >/dev/null <&-",
+        f"exec {sys.executable} -m ralph loop -p go --max-iterations 1 2>&- >/dev/null <&-",
     ]
     ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0

@@ -49,7 +49,7 @@ def soft_limit(pid: int) -> int:
     return resource.prlimit(pid, resource.RLIMIT_CORE)[0]
 
 
-@pytest.mark.parametrize("command", [["go"], ["loop", "go"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["-p", "go"], ["loop", "-p", "go"]], ids=" ".join)
 def test_before_anything_is_imported_no_dump_can_come(ralph, tmp_path, command) -> None:
     planted = tmp_path / "planted"
     planted.mkdir()
@@ -66,7 +66,7 @@ def test_while_a_loop_waits_for_an_answer_neither_it_nor_its_iteration_can_be_du
     pipes core dumps to a program.
     """
     server = serve(Fault(stall_before_headers_s=60))
-    loop = allowed_to_dump(ralph, "loop", "go", "--max-iterations", "1")
+    loop = allowed_to_dump(ralph, "loop", "-p", "go", "--max-iterations", "1")
     wait_until(lambda: len(server.requests) == 1)
     (iteration,) = map(int, Path(f"/proc/{loop.pid}/task/{loop.pid}/children").read_text().split())
     assert [soft_limit(pid) for pid in (loop.pid, iteration)] == [0, 0]
@@ -87,9 +87,9 @@ def test_commands_without_a_sandbox_have_the_limit_that_ralph_was_started_with(
         ["bash", "-c", "ulimit -S -c 8; ulimit -S -c"], capture_output=True, text=True, check=False
     )
     serve(bash("ulimit -S -c >limit"), Turn("Done."))
-    allowed_to_dump(ralph, "go", "--sandbox", "off", limit=limit).communicate(timeout=PATIENCE_S)
+    allowed_to_dump(ralph, "-p", "go", "--sandbox", "off", limit=limit).communicate(timeout=PATIENCE_S)
     iterations([bash("ulimit -S -c >>limit")])
     until = ("--until", "ulimit -S -c >>limit", "--at-least-once", "--sandbox", "off")
-    allowed_to_dump(ralph, "loop", "go", *until, limit=limit).communicate(timeout=PATIENCE_S)
+    allowed_to_dump(ralph, "loop", "-p", "go", *until, limit=limit).communicate(timeout=PATIENCE_S)
     # A run, a check before the first iteration, the iteration, the check after it.
     assert (ralph.cwd / "limit").read_text().splitlines() == 4 * given.stdout.splitlines()

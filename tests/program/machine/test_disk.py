@@ -194,7 +194,7 @@ def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp
     binds = " && ".join(
         f"mount --bind '{tmp_path}/{name}' /etc/{name}" for name in ("resolv.conf", "nsswitch.conf")
     )
-    program = f"{binds} && exec {sys.executable} -m ralph hi --base-url http://slow.example.test"
+    program = f"{binds} && exec {sys.executable} -m ralph -p hi --base-url http://slow.example.test"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind((address, 53))
         silent.settimeout(PATIENCE_S)

@@ -172,7 +172,7 @@ def limited(ralph: Ralph, most: int, *arguments: str) -> Finished:
     return Finished(ran.returncode, ran.stdout, ran.stderr)
 
 
-@pytest.mark.parametrize("command", [("hi",), ("loop", "hi")], ids=["run", "loop"])
+@pytest.mark.parametrize("command", [("-p", "hi"), ("loop", "-p", "hi")], ids=["run", "loop"])
 def test_p18_too_few_descriptors_at_the_start_are_told_with_the_number_exits_78(
     ralph, serve, command
 ) -> None:
@@ -188,7 +188,7 @@ def test_p18_too_few_descriptors_at_the_start_are_told_with_the_number_exits_78(
 
 def test_p18_the_number_of_descriptors_that_is_told_is_enough_exits_0(ralph, checkout, serve) -> None:
     serve(Turn([ToolUse("Bash", {"command": "echo x > f"}, id="b")]), Turn("All done."))
-    ran = limited(ralph, 32, "loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
+    ran = limited(ralph, 32, "loop", "-p", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
     assert ran.code == 0, ran.stderr
     assert checkout.git("log", "--format=%s").count("\n") == 1
 

@@ -160,7 +160,7 @@ IMPATIENT = """
 import sys
 import ralph.output.telemetry.metrics_file as metrics_file
 metrics_file.WRITE_EVERY_S = 0.2
-sys.argv = ["ralph", "go", "--metrics-file", "run.prom"]
+sys.argv = ["ralph", "run", "go", "--metrics-file", "run.prom"]
 from ralph.__main__ import main
 main()
 """

@@ -258,7 +258,7 @@ def with_streams(ralph, line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@every_row("words", ["hi", "loop hi --max-iterations 1", "--help", "--version", "doctor"])
+@every_row("words", ["run hi", "loop -p hi --max-iterations 1", "--help", "--version", "doctor"])
 def test_p9_with_closed_standard_output_nothing_is_spent_or_said_to_be_done_exits_74(
     ralph, serve, words
 ) -> None:
@@ -281,7 +281,7 @@ def test_p4_a_version_that_a_full_disk_does_not_take_exits_74(ralph) -> None:
 
 def test_p9_closed_streams_do_not_matter_to_a_run_with_a_result_file_exits_0(ralph, serve) -> None:
     serve(HELLO)
-    assert with_streams(ralph, "RALPH hi --result-file result >&- 2>&- <&-").returncode == 0
+    assert with_streams(ralph, "RALPH run hi --result-file result >&- 2>&- <&-").returncode == 0
     assert json.loads((ralph.cwd / "result").read_text())["result"] == "Hello there."
 
 

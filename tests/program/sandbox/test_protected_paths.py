@@ -140,7 +140,7 @@ def test_what_git_ralph_and_agents_go_by_is_neither_written_nor_edited_exits_0(r
         Turn("Done."),
     )
     ran = subprocess.run(
-        [python, "-m", "ralph", "go"],
+        [python, "-m", "ralph", "run", "go"],
         cwd=work,
         env=ralph.environment,
         capture_output=True,

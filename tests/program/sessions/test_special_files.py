@@ -85,7 +85,7 @@ def test_a_record_of_a_loop_that_is_no_file_is_an_error_and_not_waited_for(
     place = loop_folder(ralph) / name
     place.unlink()
     KINDS[kind](place)
-    for command in (("loop", "show"), ("loop", "show", "--log"), ("loop", "history"), ("loop", "--status")):
+    for command in (("loop", "show"), ("loop", "show", "--log"), ("loop", "ls"), ("loop", "--status")):
         assert ralph(*command).code in (0, 2, 74)
 
 

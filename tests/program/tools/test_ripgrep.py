@@ -97,7 +97,7 @@ def test_without_it_searches_and_doctor_say_what_to_do_and_the_run_continues_exi
     break_it(packages, how)
     searches = calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"}))
     server = serve(searches, Turn("Done."))
-    ran = run("go")
+    ran = run("-p", "go")
     assert (ran.code, ran.stdout) == (0, "Done.\n"), ran.stderr
     for text, is_error in results(server, 1):
         assert is_error
@@ -118,7 +118,7 @@ def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_
 ) -> None:
     break_it(packages, how)
     server = iterations([bash("true")])
-    ran = run("loop", "go", "--max-iterations", "1")
+    ran = run("loop", "-p", "go", "--max-iterations", "1")
     assert ran.code == 78, ran.stderr
     assert WORDS[how] in ran.last_line
     assert "git init" in ran.last_line
