@@ -18,6 +18,8 @@ class FoundList:
         self.max_bytes = max_bytes
         self.entries: list[str] = []
         self.is_full = False
+        self.stopped_in: list[str] = []
+        """The files that were searched only up to a NUL byte."""
         self._bytes = 0
 
     def add(self, entry: str) -> bool:
@@ -40,8 +42,11 @@ class FoundList:
             notes.append(search.why_stopped)
         if search.skipped:
             notes.append(f"[{search.skipped:,} could not be read and were skipped]")
-        left_out = hidden.those_there
-        if left_out:
-            more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
-            notes.append(f"[left out, as they must not be read: {', '.join(left_out[:_MOST_NAMED])}{more}]")
+        for says, paths in (
+            ("searched only up to a NUL byte", self.stopped_in),
+            ("left out, as they must not be read", hidden.those_there),
+        ):
+            if paths:
+                more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+                notes.append(f"[{says}: {', '.join(paths[:_MOST_NAMED])}{more}]")
         return "\n".join([*(self.entries or [nothing]), *notes])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 from ralph.tools.found_list import MOST_ENTRIES, FoundList
-from ralph.tools.search.file_search import list_files, place_at
+from ralph.tools.search.file_search import files_matching, ignored_note, list_files, place_at
 from ralph.tools.search.glob_pattern import GlobPattern
 from ralph.values.tool_calls import ToolError, ToolOutput
 
@@ -29,14 +28,15 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     shown_start = room.shown(place.directory)
     prefix = "" if shown_start == "." else shown_start.rstrip("/") + "/"
     with list_files(place, room) as search:
-        for record, _size in search.records(b"\0"):
-            path = os.fsdecode(record).removeprefix("./")
-            if glob.matches(path) and not place.hidden.hides(path) and not found.add(prefix + path):
+        for path in files_matching(place, glob, search):
+            if not found.add(prefix + path):
                 break
         failure = None if found.entries or search.is_cut_short else search.failure()
         if failure:
             raise ToolError(failure)
-        text = found.text("No files found", search, place.hidden)
+        has_none = not (found.entries or search.is_cut_short)
+        nothing = (has_none and ignored_note(place, glob, room)) or "No files found"
+        text = found.text(nothing, search, place.hidden)
         return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 

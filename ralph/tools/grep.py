@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import groupby
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.machine.output_capture import readable_text
 from ralph.tools.found_list import MOST_ENTRIES, FoundList
-from ralph.tools.search.file_search import LineQuery, place_at, search_end_s, search_lines
+from ralph.tools.search.file_search import (
+    LineQuery,
+    files_matching,
+    ignored_note,
+    list_files,
+    place_at,
+    search_end_s,
+    search_lines,
+)
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
 from ralph.values.tool_calls import ToolError, ToolOutput
 
@@ -27,6 +38,10 @@ _LINE_BREAK = re.compile(r"\n|\\n")
 _MOST_CONTEXT_LINES = 1000
 # Enough for all that a result can show, if few of the lines are long.
 _MOST_SORTED_BYTES = 4 * 1024 * 1024
+# What ripgrep says of a file whose later lines it did not search, behind those that matched.
+_STOPPED = re.compile(
+    rb"(.+): (?:WARNING: stopped searching binary file after match|binary file matches) \(found ", re.DOTALL
+)
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
@@ -34,7 +49,8 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     _check_pattern(pattern)
     place = place_at(room.resolve(path), path, room)
     query = _query(arguments)
-    separator = b"\0" if query.output_mode == "files_with_matches" else b"\n"
+    lists_files = query.output_mode == "files_with_matches" and place.file_name is None
+    separator = b"\0" if lists_files else b"\n"
     deadline_s = search_end_s(room)
     with search_lines(place, query, room, deadline_s, is_sorted=False) as search:
         records = _in_order(search, query, separator)
@@ -46,7 +62,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 def _in_order(search: Search, query: LineQuery, separator: bytes) -> list[Record] | None:
     """The records of a search that is not sorted, sorted by path. None if there are too many, or if ripgrep needed too much
-    memory: it holds all that it has found in a file. Records that belong to no file are left out.
+    memory: it holds all that it has found in a file.
     """
     files: dict[bytes, list[Record]] = {}
     size, last, is_apart = 0, b"", False
@@ -57,7 +73,10 @@ def _in_order(search: Search, query: LineQuery, separator: bytes) -> list[Record
         name, has_name, _ = record[0].partition(b"\0")
         if separator == b"\n" and not has_name:
             is_apart = is_apart or record[0] == b"--"
-            continue
+            stopped = _STOPPED.match(record[0])
+            if stopped is None:
+                continue
+            name = stopped[1]
         of_file = files.setdefault(name, [])
         if is_apart and name == last:
             of_file.append((b"--", 2))
@@ -85,14 +104,42 @@ def _output(
         min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), room.settings.max_output_bytes
     )
     has_numbers = arguments.get("-n", True)
-    for entry in _entries(records, search.is_stopped, query, place, room, has_numbers=has_numbers):
-        if not found.add(entry):
+    glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
+    if query.output_mode == "count":
+        records = _counted(records)
+    for entry in _entries(records, search.is_stopped, query, place, room, glob=glob, has_numbers=has_numbers):
+        if isinstance(entry, _StoppedSearch):
+            found.stopped_in.append(entry.path)
+        elif not found.add(entry):
             break
     failure = None if found.entries or search.is_cut_short else search.failure()
     if failure:
         raise ToolError(f"the search failed: {failure}")
-    text = found.text("No matches found", search, place.hidden)
+    has_none = not (found.entries or found.stopped_in or search.is_cut_short)
+    nothing = (has_none and _why_none(place, glob, room)) or "No matches found"
+    text = found.text(nothing, search, place.hidden)
     return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
+
+
+def _why_none(place: SearchPlace, glob: GlobPattern | None, room: ToolRoom) -> str:
+    """The result if no file was searched. Empty if one was."""
+    if place.file_name is not None:
+        return ""
+    with list_files(place, room, is_sorted=False) as search:
+        if next(files_matching(place, glob, search), None) is not None or search.is_cut_short:
+            return ""
+    why = "there is none" if glob is None else "none matches the glob"
+    return f"No matches found: no file was searched; {ignored_note(place, glob, room) or why}"
+
+
+def _counted(records: Iterable[Record]) -> Iterator[Record]:
+    """Replaces the lines of each file by their number."""
+    for name, of_file in groupby(records, key=lambda record: record[0].partition(b"\0")[:2]):
+        if not name[1]:
+            yield from of_file
+            continue
+        number = sum(1 for _ in of_file)
+        yield b"%b\0%d" % (name[0], number), 0
 
 
 def _check_pattern(pattern: str) -> None:
@@ -128,6 +175,12 @@ def _query(arguments: Arguments) -> LineQuery:
     )
 
 
+class _StoppedSearch(Struct, frozen=True):
+    """An entry for a file in which the search stopped at a NUL byte, behind its lines."""
+
+    path: str
+
+
 def _entries(
     records: Iterable[Record],
     is_stopped: Callable[[], bool],
@@ -135,27 +188,34 @@ def _entries(
     place: SearchPlace,
     room: ToolRoom,
     *,
+    glob: GlobPattern | None,
     has_numbers: bool,
-) -> Iterator[str]:
+) -> Iterator[str | _StoppedSearch]:
     """Yields the results as lines for the model. Leaves out files that do not match the glob, files that must not be read,
     and, when `is_stopped` says that the time is over, files that were not looked through for secrets.
     """
-    glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     shown_directory = room.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
     lists_files = query.output_mode == "files_with_matches"
     is_apart = False
     for record in records:
         name, has_name, rest = record[0].partition(b"\0")
-        if not lists_files and not has_name:  # "--", or what ripgrep says about a binary file
+        stopped = None
+        if not has_name and not (lists_files and place.file_name is None):
             is_apart = is_apart or record[0] == b"--"
-            continue
+            stopped = _STOPPED.match(record[0])
+            if stopped is None:
+                continue
+            name = stopped[1]
         path = os.fsdecode(name).removeprefix("./")
         if (glob is not None and not glob.matches(path)) or place.hidden.hides(path):
             continue
         if place.hidden.holds_secret(path, is_stopped):
             continue
         path = place.named or path
+        if stopped is not None:
+            yield _StoppedSearch(prefix + path)
+            continue
         if is_apart:
             is_apart = False
             yield "--"

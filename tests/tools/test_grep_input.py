@@ -35,12 +35,12 @@ EVERYTHING = ["[x].txt", "a.txt", "ab", "b.py", "sub/c.txt"]
         ("", EVERYTHING),
         ("./", EVERYTHING),
         ("**", EVERYTHING),
-        ("*:*", ["No matches found"]),
+        ("*:*", ["No matches found: no file was searched; none matches the glob"]),
         ("{a,}b", ["ab"]),
         ("{a.{txt,md},b.py}", ["a.txt", "b.py"]),
         (r"\[x].txt", ["[x].txt"]),
         ("[ab].*", ["a.txt", "b.py"]),
-        ("[z-a]*", ["No matches found"]),
+        ("[z-a]*", ["No matches found: no file was searched; none matches the glob"]),
     ],
 )
 def test_a_glob_means_what_it_says_to_ripgrep_and_to_ralph(

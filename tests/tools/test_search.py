@@ -101,6 +101,99 @@ def test_glob_finds_what_git_sees_in_the_order_of_the_paths(
     assert search_tools.ok("Glob", **arguments).split("\n") == (expected or ["No files found"])
 
 
+@every_row(
+    ("tool", "arguments", "expected"),
+    [
+        ("Glob", {"pattern": "build/*.py"}, "1 ignored file matches, such as build/out.py: "),
+        ("Glob", {"pattern": "noise.*"}, "1 ignored file matches, such as noise.log: "),
+        ("Glob", {"pattern": "*.tmp", "path": "src/deep"}, "No files found"),
+        ("Glob", {"pattern": "g.ts", "path": "src"}, "1 ignored file matches, such as src/generated/g.ts: "),
+        ("Glob", {"pattern": "config"}, "No files found"),  # .git is not looked into
+        (
+            "Grep",
+            {"pattern": "Engine", "glob": "node_modules/**/*.js"},
+            "No matches found: no file was searched; 1 ignored file matches, such as node_modules/x/index.js: ",
+        ),
+        (
+            "Grep",
+            {"pattern": "Engine", "glob": "*.rs"},
+            "No matches found: no file was searched; none matches the glob",
+        ),
+    ],
+)
+def test_where_only_ignored_files_match_the_result_says_how_many(
+    search_tools: Any, tree: Path, tool: str, arguments: dict[str, Any], expected: str
+) -> None:
+    said = search_tools.ok(tool, **arguments)
+    assert said == expected or (
+        expected.endswith(": ")
+        and said == f"{expected}name the ignored directory in path, or read the file by its name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "is_whole"),
+    [
+        ({".gitignore": "out/*\n!out/.gitkeep\n"}, "out", True),
+        ({".gitignore": "out/\n*.js\n"}, "out", True),
+        ({".gitignore": "/out/**\n"}, "out/sub", True),
+        ({".gitignore": "**/sub/**\n"}, "out/sub", True),
+        ({".gitignore": "o?t/su[a-c]/*\n"}, "out/sub", True),
+        ({"out/.gitignore": "*\n!.gitignore\n"}, "out", True),
+        ({"out/.gitignore": "/sub/*\n"}, "out/sub", True),
+        ({".gitignore": "*.js\n"}, "out", False),
+        ({".gitignore": "*\n!*/\n!*.txt\n"}, "out", False),
+        ({".gitignore": "out/*\n!out/*\n*.js\n"}, "out", False),
+        ({".gitignore": "*.js\n{out,x}/*\n"}, "sub", False),
+        ({".gitignore": "# out/*\nother/*\n*.js\n"}, "out", False),
+    ],
+)
+def test_a_directory_that_path_names_is_searched_however_it_is_ignored(
+    search_tools: Any, tmp_path: Path, rules: dict[str, str], path: str, is_whole: bool
+) -> None:
+    for directory in ("", "sub/", "out/", "out/sub/"):
+        for name in (".gitkeep", "a.js", "a.txt"):
+            (tmp_path / directory).mkdir(exist_ok=True)
+            (tmp_path / directory / name).write_text("needle\n")
+    (tmp_path / ".git").mkdir()
+    for name, lines in rules.items():
+        (tmp_path / name).write_text(lines)
+    js = f"{path}/a.js"
+    assert (js in search_tools.ok("Glob", pattern="*", path=path).split("\n")) is is_whole
+    assert (js in search_tools.ok("Grep", pattern="needle", path=path).split("\n")) is is_whole
+    assert f"{path}/a.txt" in search_tools.ok("Glob", pattern="*", path=path).split("\n")
+    assert js not in search_tools.ok("Glob", pattern="**").split("\n")
+
+
+def test_a_file_is_searched_up_to_its_first_nul_byte_in_all_three_modes(
+    search_tools: Any, tmp_path: Path
+) -> None:
+    start = "needle\nno\nneedle\n" + "y\n" * 60_000
+    for name, text in {
+        "text": start,
+        "late": f"{start}\0\nneedle\n",
+        "only-late": "y\n" * 60_000 + "\0\nneedle\n",
+        "early": "needle\n\0\nneedle\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    note = "[searched only up to a NUL byte: late]"
+    for path, others in ((".", ["text"]), ("late", [])):
+        arguments = {"pattern": "needle", "path": path}
+        assert search_tools.ok("Grep", **arguments).split("\n") == ["late", *others]
+        assert search_tools.ok("Grep", **arguments, output_mode="count").split("\n") == [
+            *(f"{name}:2" for name in ("late", *others)),
+            note,
+        ]
+        assert search_tools.ok("Grep", **arguments, output_mode="content").split("\n") == [
+            *(f"{name}:{line}:needle" for name in ("late", *others) for line in (1, 3)),
+            note,
+        ]
+    for mode in ("files_with_matches", "count", "content"):
+        said = search_tools.ok("Grep", pattern="needle", path="only-late", output_mode=mode)
+        assert said == "No matches found\n[searched only up to a NUL byte: only-late]"
+        assert "binary file" in search_tools.error("Grep", pattern="needle", path="early", output_mode=mode)
+
+
 def test_glob_reaches_outside_the_working_directory(search_tools: Any, tree: Path) -> None:
     other = tree.parent / f"{tree.name}-other"
     other.mkdir()
@@ -371,10 +464,10 @@ def test_a_search_uses_all_processors_and_is_repeated_in_order_only_where_it_fin
         (tmp_path / f"{number:02}").write_text("first\n\n\nx\n" * 3)
     assert search_tools.ok("Grep", pattern="no such thing") == "No matches found"
     few = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
-    assert started == [False, False]
+    assert started == [False, False, False]  # the second one asks whether there was a file to search
     monkeypatch.setattr("ralph.tools.grep._MOST_SORTED_BYTES", 100)
     many = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
-    assert started == [False, False, False, True]
+    assert started == [False] * 4 + [True]
     assert few == many
     assert few.startswith("00-3-\n00:4:x\n--\n00-7-\n")
     assert few.count("--\n") == 3 * 40 - 1

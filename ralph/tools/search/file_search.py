@@ -1,6 +1,6 @@
 """Lists the files below a directory, or searches their lines, with ripgrep. .gitignore files apply, both inside the
-directory and above it, up to the top of the repository. Hidden files are included, but `.git` is not. Links are not
-followed. Results are sorted by path.
+directory and above it, up to the top of the repository, unless they ignore the whole directory. Hidden files are
+included, but `.git` is not. Links are not followed. Results are sorted by path.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import os
 import re
 import stat
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.repository import HELD_DIRECTORY, blocking_entry, blocks, repository_top
 from ralph.machine.ripgrep import (
@@ -26,14 +28,18 @@ from ralph.machine.starting import start_job
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
+from ralph.tools.found_list import MOST_ENTRIES
 from ralph.tools.read import open_regular
+from ralph.tools.search.ignore_rules import IGNORE_FILE, is_ignored_whole
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolError, os_error_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.tools.search.glob_pattern import GlobPattern
     from ralph.tools.tool_room import ToolRoom
 
-_IGNORE = ".gitignore"
 # A search in a large tree takes a second.
 _LOOKS_AFTER_S = 2.0
 # Patterns that ripgrep's file types read as `GlobPattern` does: names without classes, escapes, nested braces and
@@ -49,6 +55,8 @@ class SearchPlace(Struct, frozen=True):
     real: str
     """The path of the opened directory, with links resolved. The search begins there."""
     hidden: HiddenPlaces
+    is_ignored: bool = False
+    """True if rules ignore the whole directory. Then none apply in it, because the model has named it."""
     file_name: str | None = None
     """The name of the file in the directory `real`, or None if the whole directory is searched."""
     named: str | None = None
@@ -81,7 +89,10 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
         real = _opened_directory(path, shown, judged, room)
-        return SearchPlace(path, real, room.guard.hidden_beneath(real))
+        top = repository_top(Path(real))
+        counts_own = real not in {str(top), os.path.realpath(room.settings.cwd)}
+        is_ignored = top is not None and is_ignored_whole(real, str(top), counts_own=counts_own)
+        return SearchPlace(path, real, room.guard.hidden_beneath(real), is_ignored)
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
     descriptor, real = open_regular(path, shown, room)
@@ -92,7 +103,9 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
     if marked_encoding(start) is None and is_binary(start):
         raise ToolError(f"{shown} is a binary file")
     directory, name = os.path.split(real)
-    return SearchPlace(path.parent, directory, HiddenPlaces(room.guard, directory, ()), name, path.name)
+    return SearchPlace(
+        path.parent, directory, HiddenPlaces(room.guard, directory, ()), file_name=name, named=path.name
+    )
 
 
 def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
@@ -107,12 +120,38 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
         os.close(descriptor)
 
 
-def list_files(place: SearchPlace, room: ToolRoom) -> Search:
+def list_files(place: SearchPlace, room: ToolRoom, *, is_sorted: bool = True) -> Search:
     """Starts a listing of files. Each record of the result is a path that begins with `./` and ends with NUL. Raises
     ToolError and ShortageError.
     """
-    return _started(
-        [*_options(place), *SORTED, "--files", "--null", "--", place.target], place, room, search_end_s(room)
+    order = SORTED if is_sorted else ()
+    command = [*_options(place), *order, "--files", "--null", "--", place.target]
+    return _started(command, place, room, search_end_s(room))
+
+
+def files_matching(place: SearchPlace, glob: GlobPattern | None, search: Search) -> Iterator[str]:
+    """The paths in a listing of `place` that match the glob and may be read."""
+    for record, _size in search.records(b"\0"):
+        path = os.fsdecode(record).removeprefix("./")
+        if (glob is None or glob.matches(path)) and not place.hidden.hides(path):
+            yield path
+
+
+def ignored_note(place: SearchPlace, glob: GlobPattern | None, room: ToolRoom) -> str:
+    """The beginning of a result that found no file: how many ignored files match. Empty if none does. Raises ToolError
+    and ShortageError.
+    """
+    if place.is_ignored or place.file_name is not None:
+        return ""
+    with list_files(replace(place, is_ignored=True), room) as search:
+        paths = [*islice(files_matching(place, glob, search), MOST_ENTRIES)]
+        if not paths:
+            return ""
+        number = f"{'at least ' if search.is_cut_short or len(paths) == MOST_ENTRIES else ''}{len(paths):,}"
+    subject = "ignored file matches" if number == "1" else "ignored files match"
+    return (
+        f"{number} {subject}, such as {room.shown(place.directory / paths[0])}: name the ignored directory in path, "
+        "or read the file by its name"
     )
 
 
@@ -125,7 +164,7 @@ def search_lines(
     place: SearchPlace, query: LineQuery, room: ToolRoom, deadline_s: float, *, is_sorted: bool
 ) -> Search:
     """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
-    LINE`, `PATH NUL COUNT` or `PATH NUL`. Ripgrep does not apply every glob, so the caller must compare the paths
+    LINE`, or `PATH NUL` for a list of files in a directory. Ripgrep does not apply every glob, so the caller must compare the paths
     with the glob again. Raises ToolError and ShortageError.
     """
     command = [
@@ -135,14 +174,17 @@ def search_lines(
         "--with-filename",
         "--no-heading",
         "--line-number",
+        "--no-mmap",  # a mapped file would be searched beyond a NUL byte
     ]
     match query.output_mode:
         case "content":
             command += ["--before-context", str(query.before), "--after-context", str(query.after)]
-        case "count":
-            command.append("--count")
-        case _:
+        case "count":  # the caller counts lines: ripgrep's own counts leave out files with a NUL byte
+            command += ["--max-columns", "1"]
+        case _ if place.file_name is None:
             command.append("--files-with-matches")
+        case _:  # ripgrep would list a file that matches beyond a NUL byte
+            command += ["--max-count", "1", "--max-columns", "1"]
     if query.ignore_case:
         command.append("--ignore-case")
     # The file types of ripgrep match names only, so the caller applies all other patterns.
@@ -194,9 +236,9 @@ class Search(Ripgrep):
     def _look(self) -> None:
         real = self._place.real
         above = Path(real).parents if repository_top(Path(real)) else ()
-        read_above = (path for path in (f"{directory}/{_IGNORE}" for directory in above) if blocks(path))
+        read_above = (path for path in (f"{directory}/{IGNORE_FILE}" for directory in above) if blocks(path))
         found = next(read_above, None) or blocking_entry(
-            [real], lambda entry: entry.name == _IGNORE, self._need_not_look
+            [real], lambda entry: entry.name == IGNORE_FILE, self._need_not_look
         )
         if found is not None:
             self._endless_reading = (
@@ -220,6 +262,7 @@ def _started(arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_
 def _options(place: SearchPlace) -> list[str]:
     return [
         *FILES_AS_GIT_SEES_THEM,
+        *(("--no-ignore",) if place.is_ignored else ()),
         *(() if repository_top(Path(place.real)) else OUTSIDE_OF_REPOSITORIES),
         *(
             word

@@ -1,6 +1,7 @@
 """Matches relative paths against glob patterns with `*`, `?`, `[...]`, `{a,b}` and `**`. No pattern is slow to match.
 As in ripgrep and .gitignore, a pattern without a slash matches file names in any directory. A pattern with a slash
-matches the whole path, relative to the directory of the search.
+matches the whole path, relative to the directory of the search. Brackets and braces also stand for themselves, because
+files are called `[id]` and `{{name}}`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class GlobPattern:
         if pattern.endswith("/"):
             pattern += "**"
         self.is_about_name = "/" not in pattern
-        self._alternatives = [_segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
+        pattern = pattern.removeprefix("/")
+        self._alternatives = [_segments_of(one) for one in dict.fromkeys((*_expanded(pattern), pattern))]
 
     def matches(self, path: str) -> bool:
         """Whether a path matches. `path` is relative and has slashes as separators."""
@@ -82,25 +84,34 @@ def _segments_of(pattern: str) -> list[_Segment]:
 
 
 def _compiled(name: str) -> re.Pattern[str]:
-    """A regular expression for one segment of a pattern. It needs linear time: the text after a `*` is matched at the
-    first possible place, and no other place is tried (as in fnmatch).
+    """A regular expression for one segment of a pattern, in which brackets are either classes or themselves."""
+    return re.compile(
+        "|".join(dict.fromkeys(_expression(name, has_classes=has) for has in (True, False))), re.DOTALL
+    )
+
+
+def _expression(name: str, *, has_classes: bool) -> str:
+    """It needs linear time: the text after a `*` is matched at the first possible place, and no other place is tried (as in
+    fnmatch).
     """
     fixed = [""]
     for piece in _PIECES.findall(name):
         if piece[0] == "*":
             fixed.append("")
         else:
-            fixed[-1] += _translated(piece)
+            fixed[-1] += _translated(piece, has_classes=has_classes)
     if len(fixed) == 1:
-        return re.compile(fixed[0], re.DOTALL)
+        return fixed[0]
     middle = "".join(f"(?>.*?{part})" for part in fixed[1:-1])
-    return re.compile(f"{fixed[0]}{middle}.*{fixed[-1]}", re.DOTALL)
+    return f"{fixed[0]}{middle}.*{fixed[-1]}"
 
 
-def _translated(piece: str) -> str:
+def _translated(piece: str, *, has_classes: bool) -> str:
     if piece == "?":
         return "."
     if piece[0] == "[" and len(piece) > 1:
+        if not has_classes:
+            return re.escape(piece)
         negation = "^" if piece[1] in "!^" else ""
         members = piece[1 + len(negation) : -1]
         ranges = re.fullmatch(r"(?:.-.|[^-]|-)*", members, re.DOTALL)
