@@ -91,7 +91,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     config: Config = None
     continue_: Annotated[bool, option("Resume the last session of this directory.", spelled="-c")] = False
     resume: Annotated[
-        str | None, option("Resume this session; the first characters of its id are enough.", "ID", "-r")
+        str | None, option("Resume this session: the first characters of its id, or its title.", "ID", "-r")
     ] = None
     fork_session: Annotated[
         bool, option("With -c or -r: resume a copy, and leave the session itself unchanged.")
@@ -216,7 +216,7 @@ def refuse_contradictions(line: RunLine) -> None:
         (
             line.resume is not None and not line.resume.strip(),
             "--resume",
-            "needs the beginning of a session's id",
+            "needs the title or the beginning of the id of a session",
         ),
         (line.fork_session and not is_old, "--fork-session", "needs --continue or --resume"),
         (line.moved and line.resume is None, "--moved", "needs --resume"),

@@ -16,7 +16,7 @@ SessionId = Annotated[
     str | None,
     typer.Argument(
         metavar="[ID]",
-        help="The id of the session, or its first characters. Default: the last session of this directory.",
+        help="The id of the session or its first characters, or its title. Default: the last session of this directory.",
     ),
 ]
 
@@ -30,11 +30,16 @@ SessionDir = Annotated[
     ),
 ]
 
+AllFlag = Annotated[
+    bool, option("List the sessions of all directories, with their directories.", spelled="--all -a")
+]
+ListFormat = Annotated[Literal["text", "json"], option("text: one line per session. json: one list.")]
+
 sessions = command_group(
     "sessions",
     "Look at what earlier runs did.\n\n"
     "Every run keeps a journal: the model's text, each call and its result, each retry, the outcome. "
-    "All three commands also work during a run, and on a damaged journal.\n\n"
+    "The commands also work during a run, and on a damaged journal.\n\n"
     "ralph -c resumes the last session of this directory, ralph --resume ID any session.",
 )
 
@@ -42,13 +47,9 @@ sessions = command_group(
 @sessions.command("ls", short_help="List the sessions of this directory, the newest first.")
 def list_(
     *,
-    all_: Annotated[
-        bool, option("List the sessions of all directories, with their directories.", spelled="-a")
-    ] = False,
+    all_: AllFlag = False,
     session_dir: SessionDir = None,
-    format_: Annotated[
-        Literal["text", "json"], option("text: one line per session. json: one list.")
-    ] = "text",
+    format_: ListFormat = "text",
 ) -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
 
@@ -89,6 +90,43 @@ def export(
     from ralph.sessions.command import export_session  # noqa: PLC0415 - not needed for --help
 
     return export_session(_place(session_dir), session_id, is_json=format_ == "json")
+
+
+@sessions.command(short_help="Find the sessions in which a text occurs.")
+def search(
+    words: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The text. Upper and lower case are the same.")
+    ],
+    *,
+    all_: AllFlag = False,
+    session_dir: SessionDir = None,
+    format_: ListFormat = "text",
+) -> int:
+    """List the sessions in whose titles, prompts, answers, calls or results a text occurs, with the first lines.
+
+    No match is exit 0, with an empty list.
+    """
+    from ralph.sessions.command import search_sessions  # noqa: PLC0415 - not needed for --help
+
+    return search_sessions(_place(session_dir), words, of_all=all_, is_json=format_ == "json")
+
+
+@sessions.command(short_help="Remove sessions for good.")
+def rm(
+    session_ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID...", help="The ids of sessions or their first characters, or titles."),
+    ],
+    *,
+    session_dir: SessionDir = None,
+) -> int:
+    """Remove sessions for good: their journals, and incomplete lines that were kept aside.
+
+    If one of the names is wrong, none is removed (exit 2). A session that a run has open stays (exit 78).
+    """
+    from ralph.sessions.command import remove_sessions  # noqa: PLC0415 - not needed for --help
+
+    return remove_sessions(_place(session_dir), session_ids)
 
 
 def _place(session_dir: str | None) -> "SessionsPlace":

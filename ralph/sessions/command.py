@@ -1,5 +1,5 @@
-"""Implements `ralph sessions ls`, `show` and `export`, which print journals and never change them. Secrets are cut
-where the journal says they are, wherever it is read.
+"""Implements the commands of `ralph sessions`, which print journals and never change them; `rm` removes them. Secrets are
+cut where the journal says they are, wherever it is read.
 """
 
 from __future__ import annotations
@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -20,20 +21,25 @@ from ralph.conversation.records import SessionError
 from ralph.conversation.secret_spans import RecordView
 from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import history as names
-from ralph.sessions.document import as_json, markdown, session_export
+from ralph.sessions.document import as_json, markdown, said_in, session_export
+from ralph.sessions.journal import SessionLockedError
 from ralph.sessions.list_text import SessionList, session_object
-from ralph.sessions.looking import SessionLook, look_at, look_to_list
+from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list
+from ralph.sessions.naming import around, named_session
+from ralph.sessions.retention import remove_journal
 from ralph.sessions.store import SessionStore, written_at
 from ralph.sessions.story_text import SessionText
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
 from ralph.values.resume_command import NEXT_PROMPT, resume_command
+from ralph.values.screen_text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
+_MOST_LINES_FOUND = 3
 # Where a terminal does not say its width (VT100).
 _TERMINAL_COLUMNS = 80
 
@@ -53,7 +59,21 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
     """Prints one line per session and returns the exit code. The most recently written session comes first. A session
     with a damaged journal is listed as damaged, and does not change the exit code.
     """
-    store = place.store
+    newest_first = _newest_first(place.store, of_all=of_all)
+    try:
+        if is_json:
+            view = _view()
+            objects = [_object(look) for look in _looks(newest_first, view)]
+            print_lines([as_json(redacted(objects, view.redactor.redact_all))])
+        elif newest_first:
+            print_lines(_list_lines(newest_first, of_all=of_all))
+    except ReaderLeftError:
+        pass
+    return 0
+
+
+def _newest_first(store: SessionStore, *, of_all: bool) -> list[Path]:
+    """The journals of the working directory or all journals, and a line if there is none."""
     paths = store.all() if of_all else store.of(_cwd())
     newest_first = [
         path for _, path in sorted(((written_at(path), path) for path in paths), key=itemgetter(0))[::-1]
@@ -62,19 +82,75 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
     if not newest_first:
         where = store.root if of_all else _cwd()
         complain(f"there is no session {'in' if of_all else 'of'} {where} yet")
-    try:
+    return newest_first
+
+
+def _object(look: SessionLook) -> dict[str, Any]:
+    return session_object(str(look.path), look.id, look.written_at_s, look.outcome, look.history)
+
+
+def search_sessions(place: SessionsPlace, words: str, *, of_all: bool, is_json: bool) -> int:
+    """Prints the sessions whose titles, prompts, answers, calls or results contain the words, with the first lines that
+    do. Case does not count. Returns the exit code.
+    """
+    if not words.strip():
+        raise UsageError("give the text to look for")
+    view, wanted = _view(), words.casefold()
+    listed = _list(of_all=of_all)
+    objects: list[dict[str, Any]] = []
+
+    def output() -> Iterator[str]:
+        paths, matches = _newest_first(place.store, of_all=of_all), 0
+        for path in paths:
+            try:
+                look = look_at(path, view)
+            except FileNotFoundError:  # removed since it was listed
+                continue
+            texts = map(view.redactor.redact_all, said_in(look.history))
+            lines = (line.strip() for text in texts for line in text.splitlines())
+            found = [*dict.fromkeys(line for line in lines if wanted in line.casefold())]
+            if look.problem is not None:
+                complain(view.redactor.redact_all(f"{look.path} was searched only in part: {look.problem}"))
+            matches += len(found)
+            if found and is_json:
+                shown = [around(line, wanted) for line in found[:_MOST_LINES_FOUND]]
+                objects.append({**_object(look), "matches": len(found), "lines": shown})
+            elif found:
+                yield view.redactor.redact_all(
+                    listed.row(look.id, look.written_at_s, look.outcome, look.history)
+                )
+                yield from (f"    > {around(line, wanted)}" for line in found[:_MOST_LINES_FOUND])
+                if len(found) > _MOST_LINES_FOUND:
+                    yield f"    ({counted(len(found) - _MOST_LINES_FOUND, 'more line')})"
         if is_json:
-            view = _view()
-            objects = [
-                session_object(str(look.path), look.id, look.written_at_s, look.outcome, look.history)
-                for look in _looks(newest_first, view)
-            ]
-            print_lines([as_json(redacted(objects, view.redactor.redact_all))])
-        elif newest_first:
-            print_lines(_list_lines(newest_first, of_all=of_all))
-    except ReaderLeftError:
-        pass
+            yield as_json(redacted(objects, view.redactor.redact_all))
+        if paths and not matches:
+            complain(f"the text occurs in none of {counted(len(paths), 'session')}")
+
+    with suppress(ReaderLeftError):
+        print_lines(output())
     return 0
+
+
+def remove_sessions(place: SessionsPlace, sessions: Sequence[str]) -> int:
+    """Removes the sessions and returns the exit code. Removes none if a name is wrong, and none that a run has open."""
+    store, view = place.store, _view()
+    codes = [0]
+    for path in dict.fromkeys(_found(store, name) for name in sessions):
+        try:
+            look = look_to_list(path, view)
+            remove_journal(path)
+        except SessionLockedError:
+            complain(f"session {path.stem} is in use by {holder_of(path)}: wait for it, or stop it")
+            codes.append(Outcome.CONFIG.exit_code())
+        except OSError as error:
+            complain(f"{path} cannot be removed: {error.strerror}")
+            codes.append(Outcome.IO_ERROR.exit_code())
+        else:
+            told = named_session(look.id, max(0.0, time.time() - look.written_at_s), look.task)
+            with suppress(ReaderLeftError):
+                print_lines([view.redactor.redact_all(f"removed {told}")])
+    return max(codes)
 
 
 def show_session(place: SessionsPlace, prefix: str | None) -> int:
@@ -124,16 +200,19 @@ def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -
     return _code(problem)
 
 
-def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
-    is_terminal = sys.stdout.isatty()
+def _list(*, of_all: bool) -> SessionList:
     columns = shutil.get_terminal_size((0, 0)).columns  # COLUMNS counts without a terminal too
-    listed = SessionList(
+    return SessionList(
         now=datetime.now(tz=UTC).astimezone(),
-        width=columns or (_TERMINAL_COLUMNS if is_terminal else None),
+        width=columns or (_TERMINAL_COLUMNS if sys.stdout.isatty() else None),
         has_directory=of_all,
         has_color=_has_color(),
     )
-    if is_terminal:
+
+
+def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
+    listed = _list(of_all=of_all)
+    if sys.stdout.isatty():
         yield listed.header()
     view = _view()
     for look in _looks(paths, view):
@@ -175,7 +254,7 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
     _tell_skipped(store, _here() if prefix is None else None)
     if prefix is not None:
         if not prefix.strip():
-            raise UsageError("the beginning of a session's id is needed, or none for the last session")
+            raise UsageError("the title or the beginning of the id of a session is needed")
         return store.only_one(prefix, _here())
     last = store.last_of(_cwd())
     if last is None:

@@ -88,6 +88,22 @@ def session_export(
     }
 
 
+def said_in(history: SessionHistory) -> Iterator[str]:
+    """The texts of the session that a search looks through: title, prompts, the model's text, calls and results."""
+    yield history.title or ""
+    for _, happenings in story_of(history):
+        for happening in happenings:
+            match happening:
+                case Prompted() | Said():
+                    yield happening.text
+                case Called(call=call, result=result):
+                    yield from (
+                        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                        for value in call.arguments.values()
+                    )
+                    yield "" if result is None else result_text(result)
+
+
 def as_json(value: object) -> str:
     return json_for_terminal(json.dumps(value, ensure_ascii=False, indent=1))
 

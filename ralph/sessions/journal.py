@@ -76,7 +76,7 @@ class FileJournal:
         """Creates an empty journal. Raises JournalError if that fails, for example because the file exists."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            _lock_patiently(descriptor)  # `ralph sessions` may lock it between the two calls
+            lock_patiently(descriptor)  # `ralph sessions` may lock it between the two calls
             _sync_directory(path.parent)
         except OSError as error:
             raise JournalError(path, error) from error
@@ -103,7 +103,7 @@ class FileJournal:
         except OSError as error:
             raise JournalError(path, error) from error
         try:
-            _lock_patiently(descriptor)
+            lock_patiently(descriptor)
             checked = CheckedLines(partial(os.pread, descriptor), os.fstat(descriptor).st_size)
             lines = ((number, line) for number, _, _, line in checked)
             if take is not None:
@@ -274,7 +274,7 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
     return open_regular_file(path)
 
 
-def _lock_patiently(descriptor: int) -> None:
+def lock_patiently(descriptor: int) -> None:
     """Locks the file. If another process has locked it, tries again for a short time, because `ralph sessions` locks
     a journal only for a moment.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ralph.sessions.places import SHORT_ID_CHARS
-from ralph.values.screen_text import visible
+from ralph.values.screen_text import in_one_line, visible
 
 _LONGEST_TITLE = 120
 _MOST_TASK_CHARS = 10_000
@@ -14,6 +14,7 @@ _MOST_TASK_CHARS = 10_000
 _MARK = r"(?:#{1,6}|>|[-*+])\s+"
 _TAG = r"</?[\w-]+>"
 _TASK_CHARS = 60
+_AROUND_CHARS = 50
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
@@ -57,6 +58,13 @@ def age_text(age_s: float) -> str:
     if age_s < 2 * _DAY_S:
         return f"{age_s // _HOUR_S:.0f} h ago"
     return f"{age_s // _DAY_S:.0f} days ago"
+
+
+def around(line: str, wanted: str) -> str:
+    """The part of a line around a text that it contains, safe to show. Case does not count."""
+    at = max(0, line.casefold().find(wanted) - _AROUND_CHARS)
+    part = in_one_line(line[at : at + len(wanted) + 2 * _AROUND_CHARS]).strip()
+    return f"{'…' if at else ''}{part}{'…' if at + len(wanted) + 2 * _AROUND_CHARS < len(line) else ''}"
 
 
 def shortened(text: str, width: int) -> str:

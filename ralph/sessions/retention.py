@@ -1,5 +1,5 @@
-"""Removes old journals at the end of a run. This takes about `LONGEST_S` seconds at most, and errors are not
-reported. A journal that a process has open is never removed. Files and directories are left alone unless their names
+"""Removes journals: old ones at the end of a run, and any one that the user names. The former takes about `LONGEST_S`
+seconds at most, and its errors are not reported. A journal that a process has open is never removed. Files and directories are left alone unless their names
 look like those that ralph gives, because `--session-dir` may be any directory.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.opened_file import open_regular_file
-from ralph.sessions.journal import SessionLockedError, lock_file
+from ralph.sessions.journal import SessionLockedError, lock_file, lock_patiently
 from ralph.sessions.places import SUFFIX
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
     for journal in going:
         if journal.path != str(own):
             with suppress(OSError, SessionLockedError):
-                _remove(journal)
+                remove_journal(Path(journal.path), journal.age_s)
         if clock.now_s() - started_s > LONGEST_S:
             break
 
@@ -101,20 +101,20 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
                             yield KeptJournal(file.path, status.st_size, now_s - status.st_mtime)
 
 
-def _remove(journal: KeptJournal) -> None:
-    """Removes a journal and its `.torn` files. Does nothing if a run has written to the journal since it was listed.
-    Locks the journal while removing it. So a run that opens the journal at the same moment finds it locked or
-    missing, and cannot write to a deleted file.
+def remove_journal(path: Path, age_s: float | None = None) -> None:
+    """Removes a journal and its `.torn` files. With `age_s`, does nothing if a run has written to the journal less than
+    that many seconds ago, and does not wait for a reader that has it locked for a moment. Locks the journal while removing it. So a run that opens the journal at the same moment finds it locked or
+    missing, and cannot write to a deleted file. Raises OSError and SessionLockedError.
     """
-    path = Path(journal.path)
     descriptor = open_regular_file(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        lock_file(descriptor)
-        if time.time() - os.fstat(descriptor).st_mtime < journal.age_s:
-            return  # a run has written to it since it was listed
+        (lock_patiently if age_s is None else lock_file)(descriptor)
+        if age_s is not None and time.time() - os.fstat(descriptor).st_mtime < age_s:
+            return
         path.unlink()
     finally:
         os.close(descriptor)
     for torn in path.parent.glob(f"{path.stem}.*torn"):
         torn.unlink(missing_ok=True)
-    path.parent.rmdir()  # fails unless the directory is empty now
+    with suppress(OSError):
+        path.parent.rmdir()  # fails unless the directory is empty now

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MOST_NAMED = 3
+_MOST_AMBIGUOUS = 5
 
 
 class SessionStore:
@@ -130,19 +131,40 @@ class SessionStore:
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 
-    def only_one(self, prefix: str, cwd: Path | None) -> Path:
-        """The journal whose id begins with `prefix`. Raises UsageError if there is no such journal, or more than one.
-        If there is none, the error suggests similar ids or the newest sessions of `cwd`. `cwd` is None if the working
-        directory is gone.
+    def only_one(self, name: str, cwd: Path | None) -> Path:
+        """The journal whose id begins with `name`, or whose session has it as its title. Raises UsageError if there is
+        no such journal, or more than one. If there is none, the error suggests similar ids or the newest sessions of
+        `cwd`. `cwd` is None if the working directory is gone.
         """
-        found = self.starting_with(prefix)
-        if not found:
-            none = f"there is no session that begins with {prefix!r} (in {self.root})"
-            raise UsageError(f"{none}{self._instead(prefix, cwd)}")
-        if len(found) > 1:
-            names = ", ".join(path.stem for path in found[:5])
-            raise UsageError(f"{len(found)} sessions begin with {prefix!r}: {names}")
-        return found[0]
+        found = self.starting_with(name)
+        titled = [] if len(found) == 1 and len(name) >= SHORT_ID_CHARS else self._titled(name)
+        both = [*dict.fromkeys((*found, *titled))]
+        if not both:
+            none = f"there is no session that begins with {name!r} or has it as its title (in {self.root})"
+            raise UsageError(f"{none}{self._instead(name, cwd)}")
+        if len(both) > 1:
+            newest = sorted(both, key=written_at, reverse=True)[:_MOST_AMBIGUOUS]
+            names = _names(newest) if titled else ", ".join(path.stem for path in found[:_MOST_AMBIGUOUS])
+            have = "begin with or are called" if titled else "begin with"
+            raise UsageError(f"{len(both)} sessions {have} {name!r}: {names}")
+        return both[0]
+
+    def _titled(self, title: str) -> list[Path]:
+        """The journals of the sessions with this title, as a list of sessions shows it. Case and white space do not
+        count.
+        """
+        from ralph.sessions.looking import look_to_list  # noqa: PLC0415 - few sessions are named by their title
+
+        def plain(text: str | None) -> str:
+            return " ".join((text or "").casefold().split())
+
+        wanted = plain(title)
+        found: list[Path] = []
+        for path in self.all():
+            with suppress(FileNotFoundError):  # it was deleted just now
+                if plain(look_to_list(path).history.title) == wanted != "":
+                    found.append(path)
+        return found
 
     def starting_with(self, prefix: str) -> list[Path]:
         """The journals whose id begins with `prefix`. Ids are hexadecimal, and `prefix` may be in upper or lower

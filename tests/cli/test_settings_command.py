@@ -154,7 +154,7 @@ CONTRADICTIONS = {
         "nobody can be asked without --input-format stream-json",
     ),
     "two sessions": ("-c --resume 0a", "--continue, --resume: give one of them"),
-    "no id": ("--resume=", "--resume: needs the beginning of a session's id"),
+    "no id": ("--resume=", "--resume: needs the title or the beginning of the id of a session"),
     "no original": ("--fork-session", "--fork-session: needs --continue or --resume"),
     "not there": ("--moved -c", "--moved: needs --resume"),
     "a second id": (f"-c --session-id {'0' * 32}", "--session-id: an old session has its id"),

@@ -31,7 +31,7 @@ def test_the_first_word_is_a_command() -> None:
 
 OFFERS: list[tuple[str, list[str], tuple[str, ...], str]] = [
     ("se", ["sessions"], (), ""),
-    ("sessions ", ["ls", "show", "export"], (), ""),
+    ("sessions ", ["ls", "show", "export", "search", "rm"], (), ""),
     ("loop ini", ["init"], ("any",), ""),
     ("loop init -C ", [], ("directories",), ""),
     ("--res", ["--result-file", "--resume", "--restricted"], (), ""),

@@ -265,3 +265,92 @@ def test_sessions_alone_teaches_its_commands(ralph_here) -> None:
         assert word in ran.stdout
     assert ralph_here("sessions", "--help").stdout == ran.stdout
     assert ralph_here("sessions", "rm").code == 2
+
+
+def test_a_title_names_a_session_and_a_title_of_two_names_both_exits_2(ralph, ralph_here, serve) -> None:
+    serve(*[HELLO] * 5)
+    assert ralph("look at it", "-n", "The Parser").code == 0
+    assert ralph("fix the lexer").code == 0
+    assert ralph("-r", "the  parser", "more").code == 0
+    named = next(path for path in journals(ralph) if "The Parser" in path.read_text())
+    assert ralph_here("sessions", "show", "THE PARSER").stdout.split()[1] == named.stem
+    assert ralph_here("sessions", "show", "fix the lexer").code == 0
+    part = ralph_here("-r", "parser", "more")
+    assert (part.code, "begins with 'parser' or has it as its title" in part.last_line) == (2, True)
+    assert ralph("go", "-n", "the parser").code == 0
+    ran = ralph_here("-r", "The parser", "more")
+    assert ran.code == 2
+    both = [path.stem[:8] for path in journals(ralph) if "arser" in path.read_text()]
+    assert "2 sessions begin with or are called 'The parser': " in ran.last_line
+    assert (len(both), [one in ran.last_line for one in both]) == (2, [True, True])
+    # A title that is also the beginning of an id names two sessions.
+    assert ralph("go", "-n", both[0][:4]).code == 0
+    assert f"2 sessions begin with or are called '{both[0][:4]}'" in ralph_here("-r", both[0][:4], "x").stderr
+
+
+def test_a_session_is_removed_with_what_was_cut_off_it_and_only_if_all_names_are_right(
+    ralph, ralph_here, serve
+) -> None:
+    serve(HELLO, HELLO)
+    for task in ("fix the lexer", "look at it"):
+        assert ralph(task).code == 0
+    lexer = next(path for path in journals(ralph) if "lexer" in path.read_text())
+    lexer.with_suffix(".torn").write_bytes(b"{")
+    assert ralph_here("sessions", "rm", lexer.stem, "bogus").code == 2
+    assert ralph_here("sessions", "rm").code == 2
+    assert lexer.exists()
+    ran = ralph("sessions", "rm", "fix the lexer", lexer.stem[:8])
+    assert (ran.code, ran.stderr) == (0, "")
+    assert re.fullmatch(rf"removed {lexer.stem[:8]} \(last written to .* ago: fix the lexer\)\n", ran.stdout)
+    assert [path.name for path in lexer.parent.iterdir()] == [only_journal(ralph).name]
+    assert ralph_here("sessions", "rm", only_journal(ralph).stem).code == 0
+    assert not lexer.parent.exists()
+
+
+def test_a_session_that_a_run_has_open_is_not_removed_exits_78(ralph, serve) -> None:
+    process = start_call_that_lasts(ralph, serve)
+    running = only_journal(ralph)
+    ran = ralph("sessions", "rm", running.stem[:8])
+    assert (ran.code, ran.stdout, running.exists()) == (78, "", True)
+    assert f"session {running.stem} is in use by process {process.pid}, since " in ran.stderr
+    process.terminate()
+    ralph.finish(process)
+    assert ralph("sessions", "rm", running.stem[:8]).code == 0
+
+
+def test_a_search_finds_prompts_answers_calls_and_results_but_no_secret(ralph, ralph_here, serve) -> None:
+    serve(LOOKS, HELLO, Turn(f"The key is {KEY}."), HELLO)
+    assert ralph("look at it").code == 0
+    for text, line in {
+        "LOOK at": "look at it",
+        "hello": "Hello there.",
+        "exit 3": "echo found; exit 3",
+        "Exit code": "Exit code 3",
+    }.items():
+        ran = ralph("sessions", "search", text)
+        assert (ran.code, ran.stderr) == (0, ""), text
+        row, *lines = ran.stdout.splitlines()
+        assert (row.split()[0], lines) == (only_journal(ralph).stem[:8], [f"    > {line}"]), text
+    found = json.loads(ralph_here("sessions", "search", "hello", "--format", "json").stdout)
+    assert [(one["id"], one["matches"], one["lines"]) for one in found] == [
+        (only_journal(ralph).stem, 1, ["Hello there."])
+    ]
+    assert ralph("-c", "tell").code == 0
+    none = ralph_here("sessions", "search", KEY)
+    assert (none.code, none.stdout) == (0, "")
+    assert "the text occurs in none of 1 session" in none.stderr
+    assert ralph_here("sessions", "search", " ").code == 2
+    ralph.cwd.joinpath("below").mkdir()
+    elsewhere = ("--cd", "below")
+    assert ralph("hello from below", *elsewhere).code == 0
+    assert (
+        len(ralph_here("sessions", "search", "hello", "--all", "--format", "json").stdout.split('"id"')) == 3
+    )
+
+
+def test_a_damaged_session_is_searched_up_to_its_damage(ralph, ralph_here, session) -> None:
+    lines = session.read_bytes().splitlines(keepends=True)
+    session.write_bytes(b"".join([*lines[:-2], lines[-2].replace(b'"seq"', b'"sep"'), lines[-1]]))
+    ran = ralph_here("sessions", "search", "look at it")
+    assert (ran.code, ran.stdout.splitlines()[1:]) == (0, ["    > look at it"])
+    assert f"{session} was searched only in part: " in ran.stderr
