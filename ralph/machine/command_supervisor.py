@@ -393,6 +393,10 @@ class SupervisedCommand:
         """The limit that the command exceeded, so that the launcher stopped it, or None. Known when `hear` has
         returned the status.
         """
+        self.stopped = 0
+        """The number of processes that were stopped after the command had ended. Known when `hear` has returned the
+        status.
+        """
 
     def hear(self) -> int | None:
         """Reads what the launcher has sent, without blocking. Returns the command's exit status if the launcher has
@@ -404,8 +408,9 @@ class SupervisedCommand:
         if not self._has_ended:
             return None
         said = self._said
-        word = said[-2:-1]
-        self.exceeded = _EXCEEDED.get(said.removeprefix(launcher.STARTING)[:-2])
+        self.stopped, report = _stopped_and_report(said)
+        self.exceeded = _EXCEEDED.get(report[:-2])
+        word = report[-2:-1]
         self._is_finished = word in (launcher.STATUS, launcher.ELSEWHERE)
         if word == launcher.ELSEWHERE:
             return ELSEWHERE
@@ -494,8 +499,16 @@ def _is_whole(said: bytes) -> bool:
     """Whether a launcher has sent its complete report. The report ends with STATUS, STATUS_OF_UNFINISHED or ELSEWHERE, and
     one more byte. If the command exceeded a limit, the letter of that limit comes before.
     """
-    words = said.removeprefix(launcher.STARTING)
-    return len(words) > (2 if words[:1] in _EXCEEDED else 1)
+    _, report = _stopped_and_report(said)
+    return len(report) > (2 if report[:1] in _EXCEEDED else 1)
+
+
+def _stopped_and_report(said: bytes) -> tuple[int, bytes]:
+    """The number of processes that were stopped after the command had ended, and the report behind it."""
+    report = said.removeprefix(launcher.STARTING)
+    if not report.startswith(launcher.STOPPED):
+        return 0, report
+    return report[1] if len(report) > 1 else 0, report[2:]
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str, memory_group: str) -> int:

@@ -37,7 +37,8 @@ The rules:
 8. A launcher that a supervisor forked has a channel for each command, which is a socket to ralph. A byte from ralph
    is a request to stop, and the end of the channel means that ralph is gone. The kernel reports both by SIGIO. The
    launcher sends one message before it starts the command, and the status when no process is left. If no status
-   arrives, ralph does not know what the command did. If the supervisor dies, the launcher ends the command as in rule
+   arrives, ralph does not know what the command did. Before the status comes the number of processes that had to be
+   asked to end after the command had ended, if there were any. If the supervisor dies, the launcher ends the command as in rule
    5 and sends no status.
 9. A command without a sandbox is started by posix_spawn(3), which shares the launcher's memory until the program
    runs. A command in a sandbox is started by fork(2), because its process must restrict itself before it runs the
@@ -104,10 +105,14 @@ TRY_AGAIN = 75
 NOT_CONFINED = 125
 NOT_STARTED = "the command was not started: "
 
-# Messages on the channel. The launcher sends the first four, and ralph sends STOP.
+# Messages on the channel. The launcher sends all but the last, and ralph sends STOP.
 STARTING = b"+"
 STATUS = b"="
 STATUS_OF_UNFINISHED = b"!"
+# Where ralph is gone, SIGPIPE would end this process before it has ended those of the command (linux/socket.h, MSG_NOSIGNAL).
+NO_SIGPIPE = 0x4000 if sys.platform.startswith("linux") else 0
+# Before the status, with a byte that is the number.
+STOPPED = b"-"
 # Instead of the first two: the working directory is another one by now, so the command was not started.
 ELSEWHERE = b"?"
 STOP = b"."
@@ -320,6 +325,12 @@ def may_signal(pid: int) -> bool:
     return True
 
 
+def stopped(tree: list[int]) -> bytes:
+    """The message about processes that a command left running and that are asked to end. Empty if all have ended."""
+    running = sum(_parent_and_state(pid)[1] not in (b"Z", _GONE) for pid in tree)
+    return STOPPED + bytes([min(running, 255)]) if running else b""
+
+
 def send_signal(pids: list[int], number: int) -> None:
     for pid in pids:
         try:
@@ -361,6 +372,8 @@ class Launcher:
         self._is_ralph_gone = False
         self._asked_to_end: set[int] = set()
         self._limits = limits
+        self._is_enclosed = False
+        """Whether the command runs in namespaces, so that another process ends what it leaves running."""
         self._count_at_s = _FOR_EVER_S
         self.holds_streams = True
         """Whether this process still has the command's standard streams as its own."""
@@ -390,6 +403,7 @@ class Launcher:
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
+        self._is_enclosed = enclose is not None
         self._tie_to_parent()
         self._hear_channel()
         if not (self.is_orphaned() or self._is_asked_to_stop or signal.sigpending() & self._stop_signals):
@@ -420,9 +434,9 @@ class Launcher:
 
     def say(self, words: bytes) -> None:
         """Sends a message to ralph. Does nothing if there is no channel or ralph no longer reads it."""
-        if self._channel is not None:
+        if self._channel is not None and words:
             try:
-                self._channel.send(words)
+                self._channel.send(words, NO_SIGPIPE)
             except OSError:
                 self._is_ralph_gone = True
 
@@ -545,6 +559,8 @@ class Launcher:
         if there are too many processes.
         """
         tree = tree_below(roots, _MOST_ASKED)
+        if self._status is not None and not self._is_enclosed and not self._asked_to_end:
+            self.say(stopped(tree))
         send_signal([pid for pid in tree if pid not in self._asked_to_end], signal.SIGTERM)
         self._asked_to_end.update(tree)
         return len(tree) <= _MOST_ASKED

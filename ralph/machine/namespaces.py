@@ -60,14 +60,20 @@ _LOOK_AGAIN_AFTER_S = 0.002
 
 
 def run(
-    bwrap: list[bytes], directory: bytes, program: bytes, inside: Callable[[], None], launcher_pid: int
+    bwrap: list[bytes],
+    directory: bytes,
+    program: bytes,
+    inside: Callable[[], None],
+    launcher_pid: int,
+    *,
+    say: Callable[[bytes], object],
 ) -> int:
     """Calls `inside` in a child of this process, in new namespaces and in `directory`. `inside` must execute a
     program or end the process. Returns the exit status of that child, or 128 + n if signal n killed it.
 
     `bwrap` is the command line of bubblewrap, up to the command that it runs. `program` is the seccomp filter of
     bubblewrap's own processes, or `restriction.NO_FILTER`. `launcher_pid` is the parent of this process. When the
-    parent ends, everything else ends too.
+    parent ends, everything else ends too. `say` gets the message about processes that the command left running.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher_pid:
@@ -84,7 +90,7 @@ def run(
         (holder,) = launcher.children_of(first)
         command = _forked_inside(holder, directory, inside)
         status = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
-        _end_leftovers(first, holder)
+        _end_leftovers(first, holder, say)
     except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
         return _not_confined(str(error))
     finally:
@@ -165,7 +171,7 @@ def _is_own(opened: int, name: str) -> bool:
     return os.path.samestat(os.fstat(opened), os.stat(f"/proc/self/ns/{name}"))
 
 
-def _end_leftovers(first: int, holder: int) -> None:
+def _end_leftovers(first: int, holder: int, say: Callable[[bytes], object]) -> None:
     """Gives the command's remaining processes time to end. These processes are now children of the namespace's first
     process.
     """
@@ -173,7 +179,9 @@ def _end_leftovers(first: int, holder: int) -> None:
         until_s = time.monotonic() + limit_s
         left = _left(first, holder)
         if left and number:
-            launcher.send_signal(launcher.tree_below(left), number)
+            tree = launcher.tree_below(left)
+            say(launcher.stopped(tree))
+            launcher.send_signal(tree, number)
         while left and time.monotonic() < until_s:
             time.sleep(_LOOK_AGAIN_AFTER_S)
             left = _left(first, holder)
@@ -209,7 +217,7 @@ def main(arguments: list[str]) -> int:
     restriction.prepare()
     launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
     program = bytes.fromhex(restricted[1])
-    status = run([*map(os.fsencode, bwrap)], os.fsencode(directory), program, inside, os.getppid())
+    status = run([*map(os.fsencode, bwrap)], os.fsencode(directory), program, inside, os.getppid(), say=len)
     try:
         while True:  # the namespace's first process ends last
             os.wait()

@@ -104,6 +104,13 @@ class CommandProcess(Protocol):
         """
         ...
 
+    @property
+    def stopped(self) -> int:
+        """The number of processes that were stopped after the command had ended. Known when `hear` has returned the
+        status.
+        """
+        ...
+
     def ask_to_stop(self) -> None: ...
 
     def kill_what_is_left(self) -> bool:
@@ -150,6 +157,8 @@ class CommandEnding(Struct, frozen=True):
     """
     blocked_by: str = ""
     """The path of the file for which the command would have waited for ever, so that it was stopped before its time limit."""
+    stopped: int = 0
+    """The number of processes that it left running, so that they were stopped."""
 
     @property
     def rest(self) -> str:
@@ -227,7 +236,7 @@ class RunningCommand:
             how = _WITHOUT_STATUS.get(self._status, Ended.WITHOUT_SUPERVISOR)
         if how is Ended.BY_ITSELF and self._process.exceeded is not None:
             how = self._process.exceeded
-        return CommandEnding(how, self._status or 0, is_all_gone, self._blocked_by)
+        return CommandEnding(how, self._status or 0, is_all_gone, self._blocked_by, self._process.stopped)
 
     def _wait_for_end(self, limit_s: float, waiting_for: str, search: BlockSearch | None) -> Ended:
         began_s = self._clock.now_s()

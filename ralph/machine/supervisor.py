@@ -174,9 +174,17 @@ class _Request:
         program = self._program()
 
         def enclosed(inside: Callable[[], None], launcher_pid: int) -> int:
-            return namespaces.run(bwrap, directory, program, inside, launcher_pid)
+            return namespaces.run(bwrap, directory, program, inside, launcher_pid, say=self._say)
 
         return enclosed
+
+    def _say(self, words: bytes) -> None:
+        """Sends words to ralph, unless they are empty or ralph is gone."""
+        try:
+            if words:
+                self.channel.send(words, launcher.NO_SIGPIPE)
+        except OSError:
+            pass
 
     def _program(self) -> bytes:
         return bytes.fromhex(self._box[5].decode())

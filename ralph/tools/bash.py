@@ -172,6 +172,13 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
     match ending.how:
         case Ended.BY_ITSELF:
             left = [] if ending.is_all_gone else [f"[{STILL_RUNS}]"]
+            if ending.stopped:
+                were = (
+                    "process that this command started was"
+                    if ending.stopped == 1
+                    else "processes that this command started were"
+                )
+                left.append(f"[{ending.stopped} {were} stopped]")
             return [*left, f"Exit code {ending.status}"] if ending.status else left
         case Ended.WITHOUT_SUPERVISOR:
             sentence = (

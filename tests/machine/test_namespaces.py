@@ -96,6 +96,12 @@ def test_what_a_command_leaves_behind_may_finish_and_is_then_ended(start, tmp_pa
     wait_until(lambda: members(tmp_path / "work") == [])
 
 
+@pytest.mark.parametrize(("command", "stopped"), [(":", 0), ("sleep 600 & setsid sleep 600 & :", 2)])
+def test_what_a_command_leaves_running_is_counted(start, command: str, stopped: int) -> None:
+    process = start(f"exec >/dev/null 2>&1; {command}")
+    assert (ended(process), process.stopped) == ((0, ""), stopped)
+
+
 def test_everything_ends_with_the_launcher(start, tmp_path) -> None:
     others = {*launcher.children_of(os.getpid())}
     process = start("r() { setsid sh -c 'touch there; sleep 0.01' & wait; r; }; r & sleep 600")

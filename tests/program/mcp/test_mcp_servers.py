@@ -585,7 +585,7 @@ def test_plan_mode_starts_no_server(ralph, serve) -> None:
 def test_a_command_cannot_end_a_server_and_its_own_processes_end_without_it(ralph, serve, stdio) -> None:
     server = serve(calls(ECHO), bash("sleep 600 & disown; echo begun"), calls(ECHO), DONE)
     assert run(ralph, "--mcp-config", stdio).code == 0
-    assert result(server, 2)[0] == "begun"
+    assert result(server, 2)[0] == "begun\n[1 process that this command started was stopped]"
     assert result(server, 3) == ("Echo: hello", False)
 
 
