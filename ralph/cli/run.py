@@ -55,6 +55,10 @@ def run(line: RunLine, typed: Typed) -> int:
             _write_result(shortage, line.output_format)
         raise
     refuse_contradictions(line)
+    if line.session_dir and (line.continue_ or line.resume) and not Path(line.session_dir).exists():
+        raise wrong_value(
+            "--session-dir", f"{line.session_dir} does not exist, so it has no session to resume"
+        )
     names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
     has_prompt = names_prompt or line.continue_ or line.input_format == "stream-json"
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):

@@ -130,8 +130,9 @@ class OldSession:
                 spans_of=self._redactor.spans,
             )
         except SessionLockedError:
+            advice = "a copy of it can be made when that has ended: " if self._options.forks else ""
             raise CannotError(
-                f"session {path.stem} is in use by {holder_of(path)}: wait for it, or stop it"
+                f"session {path.stem} is in use by {holder_of(path)}: {advice}wait for it, or stop it"
             ) from None
         except NewerFormatError as error:
             raise CannotError(f"session {path.stem} cannot be read: {error}") from error

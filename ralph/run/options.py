@@ -84,7 +84,9 @@ class RunOptions(Struct, frozen=True):
     @property
     def needed_again(self) -> dict[str, str]:
         """The options, by name, that must be given again when the user resumes this session."""
+        budget = self.settings.get("limits.max_budget_usd")
         options = {
+            "--max-budget-usd": None if budget is None else str(budget).removesuffix(".0"),
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),

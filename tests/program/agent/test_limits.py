@@ -57,8 +57,9 @@ def test_d12_a_run_that_a_limit_ended_with_an_answer_goes_on_and_is_told_that_it
     tells_the_limit(first.result, code, subtype)
     asked = len(server.requests)
     command = first.result["hints"][0].removeprefix("go on with: ralph ").split()
-    budget = arguments if limit == "dollars" else ()  # it counts what this run spends, and not the session
-    ran = ralph(*command, *budget, "--output-format", "json")
+    # A budget counts what one run spends, so that the next run needs it again.
+    assert ("--max-budget-usd" in command) is (limit == "dollars")
+    ran = ralph(*command, "--output-format", "json")
     assert (ran.code, ran.result["result"]) == (0, "All done.")
     assert told_texts(server, asked)[-1] == LIFTED
     for total, own in (("session_cost_usd", "total_cost_usd"), ("session_num_turns", "num_turns")):

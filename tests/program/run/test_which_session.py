@@ -258,3 +258,13 @@ def test_continue_where_nothing_was_recorded_begins_with_the_prompt_and_says_so(
     ran = ralph("--continue", "Begin.")
     assert (ran.code, ran.stdout, server.request_count) == (0, "Done.\n", 1)
     assert f"[notice] there is no session of {ralph.cwd} to go on with: a new one begins" in ran.stderr
+
+
+def test_a_place_of_sessions_that_does_not_exist_has_none_to_resume_and_is_not_made_exits_2(
+    ralph, ralph_here
+) -> None:
+    nowhere = ralph.cwd.parent / "nope"
+    for words in (("-c",), ("-r", ID)):
+        ran = ralph_here(*words, "--session-dir", str(nowhere), "go on")
+        assert (ran.code, ran.stdout, nowhere.exists()) == (2, "", False)
+        assert f"--session-dir: {nowhere} does not exist, so it has no session to resume" in ran.stderr
