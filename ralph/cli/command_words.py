@@ -12,7 +12,7 @@ from ralph.cli.commands import COMMANDS
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _NO_OTHER = "see `ralph --help`"
 _ELSEWHERE = {
@@ -61,12 +61,8 @@ _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 
 _LONE_WORD = re.compile(r"[a-z][a-z-]*")
 
-# In a command of fewer than 5 letters, a replaced letter makes another word: `look` is not a mistyped `loop`. In a
-# command of 8 letters or more, two typing errors are allowed.
-_LETTER_MATTERS_BELOW = 5
-# After `ralph loop`, a replaced letter counts from 4 letters on, because a loop repeats a task and hardly a lone word.
-_LETTER_MATTERS_IN_LOOP_BELOW = 4
-_TWO_SLIPS_FROM = 8
+_LEAST_ALIKE = 0.75
+"""Two words of four letters, of which two are swapped or one is another."""
 
 
 def refuse_command_word(arguments: Sequence[str]) -> None:
@@ -100,7 +96,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
     if lower == "help" and others and others[0] in commands:
         meant = f"`ralph {others[0]} --help`"
     if meant is None:
-        near = next((command for command in commands if _is_slip(lower, command)), None)
+        near = _alike(lower, commands)
         meant = None if near is None else f"`ralph {near}`"
     if meant is None:
         return None
@@ -112,34 +108,14 @@ def instead_of_in_loop(word: str) -> str | None:
     """The error message if the user probably meant `word`, which follows `ralph loop`, as a command. None if the word
     is a prompt.
     """
-    lower = word.lower()
-    slips = (known for known in _IN_LOOP if _is_slip(lower, known, _LETTER_MATTERS_IN_LOOP_BELOW))
-    meant = _IN_LOOP.get(lower) or next((_IN_LOOP[known] for known in slips), None)
-    if meant is None:
+    known = _alike(word.lower(), _IN_LOOP)
+    if known is None:
         return None
-    return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`ralph loop -p {word}` runs it as a prompt)"
+    return f"`{word}` is no command of `ralph loop`: did you mean {_IN_LOOP[known]}? (`ralph loop -p {word}` runs it as a prompt)"
 
 
-def _is_slip(word: str, command: str, letter_matters_below: int = _LETTER_MATTERS_BELOW) -> bool:
-    most = 2 if len(command) >= _TWO_SLIPS_FROM else 1
-    if abs(len(word) - len(command)) > most:
-        return False
-    other_letter = 1 if len(command) >= letter_matters_below else most + 1
-    return _slips(word, command, other_letter) <= most
+def _alike(word: str, commands: Iterable[str]) -> str | None:
+    """The command of which the word is probably a typing error, or None."""
+    from difflib import get_close_matches  # noqa: PLC0415 - few prompts are one word
 
-
-def _slips(word: str, meant: str, other_letter: int) -> int:
-    """The edit distance of two words (optimal string alignment). Its steps are to leave out a letter, to add a
-    letter, and to swap two neighbours. Each adds 1 to the distance. A replaced letter adds `other_letter`.
-    """
-    rows = [list(range(len(meant) + 1))]
-    for i, letter in enumerate(word, start=1):
-        row = [i]
-        for j, wanted in enumerate(meant, start=1):
-            change = 0 if letter == wanted else other_letter
-            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + change)
-            if i > 1 and j > 1 and (letter, word[i - 2]) == (meant[j - 2], wanted):
-                best = min(best, rows[-2][j - 2] + 1)
-            row.append(best)
-        rows.append(row)
-    return rows[-1][-1]
+    return next(iter(get_close_matches(word, commands, 1, _LEAST_ALIKE)), None)

@@ -13,10 +13,8 @@ PROMPTS = [
     ("go",),
     ("test",),
     ("review", "--max-turns", "3"),
-    ("look",),  # a letter from `loop`
-    ("fun",),  # and from `run`
+    ("fun",),  # a letter from `run`
     ("factor",),  # two letters from `doctor`
-    ("memo",),
     ("status?",),
     ("help me",),
     ("d\u00f6ctor",),
@@ -38,11 +36,11 @@ def test_one_slip_in_any_command_is_seen(command: str) -> None:
     slips = {
         "left out": command[:middle] + command[middle + 1 :],
         "doubled": command[:middle] + command[middle] + command[middle:],
-        "swapped": command[: middle - 1] + command[middle] + command[middle - 1] + command[middle + 1 :],
+        "swapped": command[:-2] + command[-1] + command[-2],
         "other letter": command[:-1] + "z",
     }
-    if len(command) < len("doctor"):
-        del slips["other letter"]
+    if command == "run":  # of three letters, two alike are too few
+        del slips["swapped"], slips["other letter"]
     seen = {slip: instead_of([word], COMMANDS) for slip, word in slips.items() if word not in COMMANDS}
     assert [slip for slip, said in seen.items() if said is None or f"`ralph {command}`" not in said] == []
 
