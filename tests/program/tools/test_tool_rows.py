@@ -263,3 +263,39 @@ def test_write_keeps_the_mark_and_line_breaks_of_the_old_file_and_tells_the_mode
         "Replaced b.cs (2 lines, 15 bytes; it had 8 bytes)",
         "[kept of the old file: byte order mark (UTF-8) and CRLF line breaks; Bash can change that]",
     ]
+
+
+@pytest.mark.sandboxed
+def test_searches_tell_of_what_is_ignored_and_a_command_of_what_it_left_running_exits_0(
+    ralph, serve, checkout
+) -> None:
+    for name in ("out/.gitkeep", "out/a.js", "app/[id]/page.tsx", "app/i/page.tsx"):
+        (ralph.cwd / name).parent.mkdir(parents=True, exist_ok=True)
+        (ralph.cwd / name).write_text("needle\n")
+    (ralph.cwd / ".gitignore").write_text("out/*\n!out/.gitkeep\n")
+    (ralph.cwd / "late.log").write_text("needle\n" + "y\n" * 60_000 + "\0\nneedle\n")
+    grep = {"pattern": "needle", "path": "late.log"}
+    server = serve(
+        calls(
+            ("Glob", {"pattern": "app/[id]/page.tsx"}),
+            ("Glob", {"pattern": "**/*.js"}),
+            ("Glob", {"pattern": "*", "path": "out"}),
+            ("Grep", {**grep, "output_mode": "count"}),
+            ("Grep", {"pattern": "needle", "glob": "*.js"}),
+            bash("sleep 600 & echo started"),
+        ),
+        HELLO,
+    )
+    assert ralph("go").code == 0
+    advice = "name the ignored directory in path, or read the file by its name"
+    assert results(server) == [
+        ("app/[id]/page.tsx\napp/i/page.tsx", False),
+        (f"1 ignored file matches, such as out/a.js: {advice}", False),
+        ("out/.gitkeep\nout/a.js", False),
+        ("late.log:1\n[searched only up to a NUL byte: late.log]", False),
+        (
+            f"No matches found: no file was searched; 1 ignored file matches, such as out/a.js: {advice}",
+            False,
+        ),
+        ("started\n[1 process that this command started was stopped]", False),
+    ]
