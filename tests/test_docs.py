@@ -243,9 +243,12 @@ def iteration(outcome: Outcome) -> IterationRecord:
     )
 
 
-def told_in_front(until: str | None = "{command}", **state: Any) -> str:
+def told_in_front(
+    until: str | None = "{command}", gate: str | None = None, plan_named: str | None = None, **state: Any
+) -> str:
     """The text in front of the user's prompt, with the placeholders of the page."""
-    plan = LoopPlan("/x", "/x", until=until, limits=LoopLimits(max_iterations=7))
+    limits = LoopLimits(max_iterations=7)
+    plan = LoopPlan("/x", "/x", until=until, gate=gate, plan=plan_named, limits=limits)
     prompt = iteration_prompt(LoopState(plan, "", 1, **state), "{prompt}")
     for value, placeholder in {
         r"`*\n{output}\n`*": "",
@@ -265,12 +268,16 @@ LOOP_STATES: list[dict[str, Any]] = [
     {"last_check": FAILED, "iterations": (iteration(Outcome.COMPLETED),), "idle": MOST_IDLE},
     {"last_check": CheckResult(2), "iterations": (iteration(Outcome.TASK_FAILED),)},
     {"iterations": (iteration(Outcome.LIMIT_REACHED),)},
+    {"until": None, "gate": "{command}", "last_gate": FAILED, "has_removed_stop_file": True},
+    {"until": None, "plan_named": "{file}", "open_tasks": 3},
+    {"gate": "{command}", "last_gate": CheckResult(0), "plan_named": "{file}", "open_tasks": 3},
 ]
 
 
 def test_the_page_of_the_loop_has_what_prompts_are_told_word_for_word_and_nothing_else() -> None:
     rows = {
-        words.replace("`[", "[").replace("]`", "]") for _, words in table(DOCS / "loop-reference.md", "When")
+        words.replace("`[", "[").replace("}]`", "}]")
+        for _, words in table(DOCS / "loop-reference.md", "When")
     }
     told = "\n\n".join(told_in_front(**state) for state in LOOP_STATES)
     paragraphs = {" ".join(paragraph.split()) for paragraph in told.split("\n\n")}

@@ -89,11 +89,23 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             "CMD",
         ),
     ] = None
+    gate: Annotated[
+        str | None,
+        option(
+            "Was the iteration good? Work that leaves this shell command red is neither committed nor pushed; the "
+            "command's output begins the next prompt.",
+            "CMD",
+        ),
+    ] = None
+    plan: Annotated[
+        str | None,
+        option("The loop is done when no task in this file is open (`- [ ]`) and the gate passes.", "FILE"),
+    ] = None
     until_timeout: Annotated[
         float | None,
-        option("A check that takes longer has failed. Default: 30m.", "TIME", reads=DURATION.decoded),
+        option("A check or gate that takes longer has failed. Default: 30m.", "TIME", reads=DURATION.decoded),
     ] = None
-    at_least_once: Annotated[bool, option("Run an iteration even if the check passes already.")] = False
+    at_least_once: Annotated[bool, option("Run an iteration even if all is done already.")] = False
     max_iterations: Annotated[int | None, option("End after N iterations.", "N", reads=COUNT)] = None
     max_budget_usd: Annotated[
         float | None,
@@ -108,6 +120,9 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         option("End the loop after this time, waits included: 90s, 30m, 8h.", "TIME", reads=DURATION.decoded),
     ] = None
     commit: Annotated[bool, option("Commit the changes that an iteration left uncommitted.")] = False
+    commit_red: Annotated[bool, option("With --gate and --commit: commit also what leaves the gate red.")] = (
+        False
+    )
     push: Annotated[bool, option("Push after each iteration; a failed push is reported and tried again.")] = (
         False
     )
@@ -201,7 +216,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
         added_directories = _check_values(to_run, line.directory)
-    check_timeout_s = _check_timeout_s(line)
+    _check_conditions(line)
     if not to_run.print_:
         _refuse_command_word(line.prompt)
     refuse_file_as_prompt(line.prompt, "ralph loop")
@@ -226,13 +241,16 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         },
         is_quiet=to_run.quiet,
         session_directory=absolute(to_run.session_dir),
+        gate=line.gate,
         until=line.until,
-        check_timeout_s=check_timeout_s,
+        plan=line.plan,
+        check_timeout_s=line.until_timeout or DEFAULT_CHECK_TIMEOUT_S,
         at_least_once=line.at_least_once,
         commits=line.commit,
+        commits_red=line.commit_red,
         pushes=line.push,
         waits_in_outages=not line.no_outage_waits,
-        plan_file=line.plan_file or DEFAULT_PLAN_FILE,
+        plan_file=line.plan_file or line.plan or DEFAULT_PLAN_FILE,
     )
 
 
@@ -262,14 +280,20 @@ def _refuse_all_but(allowed: list[str], typed: Typed, says: str) -> None:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")
 
 
-def _check_timeout_s(line: LoopLine) -> float:
+def _check_conditions(line: LoopLine) -> None:
     if line.until is not None and not line.until.strip():
         raise wrong_value("--until", "is empty: give a command that exits 0 when all is done")
-    if line.until is None and line.until_timeout is not None:
-        raise wrong_value("--until-timeout", "needs --until")
-    if line.until is None and line.at_least_once:
-        raise wrong_value("--at-least-once", "needs --until, whose first check it overrules")
-    return line.until_timeout or DEFAULT_CHECK_TIMEOUT_S
+    if line.gate is not None and not line.gate.strip():
+        raise wrong_value("--gate", "is empty: give a command that exits 0 if an iteration was good")
+    has_command = line.until is not None or line.gate is not None
+    if not has_command and line.until_timeout is not None:
+        raise wrong_value("--until-timeout", "needs --until or --gate")
+    if line.until is None and line.plan is None and line.at_least_once:
+        raise wrong_value("--at-least-once", "needs --until or --plan, whose first look it overrules")
+    if line.commit_red and not (line.commit and line.gate is not None):
+        raise wrong_value("--commit-red", "needs --gate and --commit")
+    if None not in (line.plan, line.plan_file) and line.plan != line.plan_file:
+        raise UsageError("--plan also names the file of --plan-file: leave out --plan-file")
 
 
 def _refuse_command_word(prompt: str | None) -> None:

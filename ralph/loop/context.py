@@ -69,7 +69,7 @@ class LoopContext(Struct, frozen=True):
     effect."""
     redactor: Redactor
     command_environment: Mapping[str, str]
-    """The environment variables for the `--until` check and for git. Credentials are removed, as they are for the
+    """The environment variables for the gate, the `--until` check and git. Credentials are removed, as they are for the
     agent's commands. The user can exempt variables by naming them in `tools.pass_env`."""
     supervisor: CommandSupervisor
     """Starts the check and git."""
@@ -336,7 +336,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
     has_failed = has_failed and not state.has_unsaved_work  # else the loop continues, to commit and push it
     most = given.max_iterations
-    if most is None and state.plan.until is None and has_failed:
+    if most is None and not state.plan.has_condition and has_failed:
         most = recorded
     if most is not None and most <= done:
         number = "1 iteration is" if done == 1 else f"{done} iterations are"

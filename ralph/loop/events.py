@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 class CheckedFirst(LoopEvent, frozen=True):
-    """A process of the loop has run the `--until` check before it begins or resumes an iteration."""
+    """A process of the loop has run the gate or the `--until` check before it begins or resumes an iteration."""
 
     result: CheckResult
+    name: str
+    """`gate` or `check`."""
 
 
 class IterationBegan(LoopEvent, frozen=True):

@@ -1,6 +1,6 @@
 """Runs the iterations of `ralph loop`. Each iteration is a new process with a fresh context and gets the same task.
-`loop/rules.py` decides when the loop ends. It looks at limits, exit codes, changed files, the `--until` check and the
-stop file, and never at the model's text. Each step is recorded before it begins, so that a killed loop can be
+`loop/rules.py` decides when the loop ends. It looks at limits, exit codes, changed files, the gate, the `--until` check,
+the plan's boxes and the stop file, and never at the model's text. Each step is recorded before it begins, so that a killed loop can be
 resumed.
 """
 
@@ -27,11 +27,14 @@ from ralph.loop.patience import OutageLastsError, PatientCheck, PatientCheckout,
 from ralph.loop.rules import (
     check_limit_s,
     end_after,
-    end_at_first_look,
     end_before,
     end_by_result,
+    end_if_done,
+    end_of_unusable,
     end_with_unsaved_work,
+    has_passed,
     idle_after,
+    what_is_missing,
 )
 from ralph.loop.state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
 from ralph.loop.values import IterationResult, LoopEnd
@@ -41,7 +44,7 @@ from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
     from ralph.git.snapshot import Snapshot
-    from ralph.loop.ports import LoopWorld
+    from ralph.loop.ports import Check, LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult
     from ralph.values.events import LoopEvent
@@ -57,8 +60,10 @@ class OuterLoop:
             checkout=PatientCheckout(world.checkout, patience),
             iterations=PatientIterations(world.iterations, patience),
             check=None if world.check is None else PatientCheck(world.check, patience),
+            gate=None if world.gate is None else PatientCheck(world.gate, patience),
         )
-
+        self._is_green = world.gate is None or (state.current is None and has_passed(state.last_gate))
+        """True if the gate has passed for the work as it is, and without a gate."""
         self._has_told_of_page = False
 
     @property
@@ -114,6 +119,7 @@ class OuterLoop:
             iteration.begin()
         else:
             iteration.resume()
+        self._is_green = self._world.gate is None
         result = iteration.run()
         if isinstance(result, LoopEnd):
             return result
@@ -124,7 +130,10 @@ class OuterLoop:
             return end
         self._finish(iteration.before, result)
         has_stop_file = self._world.stop_file.is_there()
-        return end_after(self.state, iteration.granted, result.limit, has_stop_file=has_stop_file)
+        end = end_after(self.state, iteration.granted, result.limit, has_stop_file=has_stop_file)
+        if end is None and has_stop_file:
+            self._remove_stop_file()
+        return end
 
     def _cut_off(self, result: IterationResult) -> IterationCutOff:
         current = self._book.current
@@ -139,7 +148,9 @@ class OuterLoop:
         )
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
-        """Commits and pushes the work of an iteration that has ended, runs the check, and records the iteration."""
+        """Commits and pushes the work of an iteration that has ended, unless the gate is red. Runs the check, and records
+        the iteration.
+        """
         self._book.save_current(phase=Phase.SAVING)
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
@@ -148,19 +159,28 @@ class OuterLoop:
             self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
-        is_committed = self._commit(
-            self._book.current, result.outcome, result.summary or result.last_words, seen=after
+        gate = self._run_gate()
+        if gate is not None:
+            self._book.save_current(phase=Phase.SAVING)
+        is_committed = self._lets_through and self._commit(
+            self._book.current,
+            result.outcome,
+            result.summary or result.last_words,
+            seen=after if gate is None else None,  # the gate may have changed files
         )
         since = self._looked_until(before.head)
         head: str = after.head
         looked: tuple[LookedCommit, ...] = ()
         if is_committed or head != since:
             head, looked = self._world.checkout.look_through(since)
-        self._push(self._book.current)
-        check = self._run_check()
+        if self._is_green:
+            self._push(self._book.current)
+        check = self._run(self._world.check) if self._is_green else None
+        open_tasks = self._count_tasks()
         current = self._book.current
-        if check is not None:
-            self._world.record.keep_check(current.number, check.tail)
+        shown = check or gate
+        if shown is not None:
+            self._world.record.keep_check(current.number, shown.tail)
         record = IterationRecord(
             number=current.number,
             session_id=current.session_id,
@@ -183,12 +203,17 @@ class OuterLoop:
             head_before=before.head,
             head_after=head,
             looked=looked,
+            gate=None if gate is None else gate.words,
+            open_tasks=open_tasks,
         )
         self._book.save(
             current=None,
             iterations=(*self.state.iterations, record),
             idle=idle_after(self.state, result.outcome, made_progress=made_progress),
             last_check=check or self.state.last_check,
+            last_gate=gate,
+            open_tasks=open_tasks,
+            has_removed_stop_file=False,
         )
         self._emit(IterationEnded(record, self._most))
         self._write_page()
@@ -248,12 +273,17 @@ class OuterLoop:
         last = state.last
         if state.current is not None or last is None or not state.has_unsaved_work:
             return
-        if state.commit_problem is not None and self._commit(last, last.outcome, last.last_words):
+        if (
+            self._lets_through
+            and state.commit_problem is not None
+            and self._commit(last, last.outcome, last.last_words)
+        ):
             head, looked = self._world.checkout.look_through(last.head_after or "")
             counted = replace(last, commits=last.commits + 1, has_loop_commit=True, head_after=head)
             counted = replace(counted, looked=(*(last.looked or ()), *looked))
             self._book.save(iterations=(*self.state.iterations[:-1], counted))
-        self._push(last)
+        if self._is_green:
+            self._push(last)
 
     def _push(self, iteration: CurrentIteration | IterationRecord) -> None:
         if not self.state.plan.pushes:
@@ -269,36 +299,88 @@ class OuterLoop:
             if pushed:
                 self._emit(Pushed(pushed))
 
-    # --- the check
+    # --- the gate, the check and the plan
 
     def _look_first(self) -> LoopEnd | None:
-        """Runs the check before any money is spent, in a new loop and in a resumed loop. If a resumed loop has no
-        check, looks for the stop file instead.
+        """Looks at the plan, the gate, the check and the stop file before any money is spent, in a new loop and in a resumed
+        loop.
 
-        Does nothing if an iteration has ended but is not yet recorded, because the check runs after it is recorded.
-        Returns the loop's end if no work is left or the check cannot be run, otherwise None.
+        Does nothing if an iteration has ended but is not yet recorded, because the loop looks after it is recorded.
+        Returns the loop's end if no work is left or the loop could never find that out, otherwise None.
         """
-        plan, state = self.state.plan, self.state
+        state, world = self.state, self._world
+        was_begun = bool(state.iterations) or state.current is not None
         if state.current is not None and unseen_end(self._book, self._world) is not None:
-            return None  # the finished iteration is counted first, and then the check runs
-        if plan.until is None:
-            was_begun = bool(state.iterations) or state.current is not None
-            is_over = was_begun and self._world.stop_file.is_there()
-            return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there") if is_over else None
-        result = self._run_check()
-        if result is None:
-            return None
-        self._book.save(first_check=state.first_check or result, last_check=result)
-        self._emit(CheckedFirst(result))
-        return end_at_first_look(self.state, result)
+            return None  # the finished iteration is counted first, and then the loop looks
+        if not was_begun and (why := self._why_no_plan()) is not None:
+            return LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), why)
+        gate = self._run_gate()
+        # A new loop runs the check behind a red gate too: it may be one that cannot run.
+        check = self._run(world.check) if self._is_green or not was_begun else None
+        if gate is not None or check is not None or world.open_tasks is not None:
+            self._book.save(
+                first_check=state.first_check or check,
+                last_check=check or state.last_check,
+                last_gate=gate,
+                open_tasks=self._count_tasks(),
+            )
+        for name, result in (("gate", gate), ("check", check)):
+            if result is not None:
+                self._emit(CheckedFirst(result, name))
+        has_stop_file = was_begun and world.stop_file.is_there()
+        end = end_of_unusable(self.state) or end_if_done(self.state, has_stop_file=has_stop_file)
+        if end is None and has_stop_file:
+            self._remove_stop_file()
+        return end
 
-    def _run_check(self) -> CheckResult | None:
-        """Runs the `--until` check and returns its result. Returns None if the loop has no check."""
-        if self._world.check is None:
+    def _why_no_plan(self) -> str | None:
+        """The reason why a new loop cannot use its plan, or None."""
+        named = self.state.plan.plan
+        if self._world.open_tasks is None:
+            return None
+        try:
+            if self._book.patience.keep_trying(self._world.open_tasks) is not None:
+                return None
+        except OSError as error:
+            return f"the plan {named} cannot be read: {error.strerror}"
+        return f"the plan {named} has no task: a task is a line such as `- [ ] what to do`"
+
+    def _count_tasks(self) -> int | None:
+        """The number of open tasks in the plan. None if the loop has no plan, or if its plan says nothing any more."""
+        if self._world.open_tasks is None:
+            return None
+        try:
+            return self._book.patience.keep_trying(self._world.open_tasks)
+        except OSError as error:
+            self._warn(f"the plan {self.state.plan.plan} cannot be read: {error.strerror}")
+            return None
+
+    def _run_gate(self) -> CheckResult | None:
+        """Runs the gate and returns its result, or None if the loop has no gate."""
+        result = self._run(self._world.gate)
+        self._is_green = result is None or result.passed
+        return result
+
+    def _run(self, check: Check | None) -> CheckResult | None:
+        """Runs the gate or the check and returns its result, or None if the loop has none."""
+        if check is None:
             return None
         if self.state.current is not None:
             self._book.save_current(phase=Phase.CHECKING)
-        return self._world.check.run(check_limit_s(self.state, self._book.elapsed_s()))
+        return check.run(check_limit_s(self.state, self._book.elapsed_s()))
+
+    @property
+    def _lets_through(self) -> bool:
+        """Whether the work as it is may be committed to the branch."""
+        return self._is_green or self.state.plan.commits_red
+
+    def _remove_stop_file(self) -> None:
+        """Removes a stop file that may not end the loop yet, and has the next prompt say so."""
+        if self.state.plan.has_only_until:
+            return
+        self._book.save(has_removed_stop_file=True)
+        self._world.stop_file.remove()
+        self._warn(f"the stop file was removed: {what_is_missing(self.state)}")
 
     # --- its end
 
@@ -335,7 +417,7 @@ class OuterLoop:
         deleted after the loop, as CI machines are. Does not push if a person stopped the loop.
         """
         current, plan = self.state.current, self.state.plan
-        if current is None or not (plan.commits or plan.pushes):
+        if current is None or not (plan.commits or plan.pushes) or not self._lets_through:
             return
         seen = self._world.checkout.snapshot()
         if seen.digest == current.digest and self.state.commit_problem is None:
@@ -343,7 +425,9 @@ class OuterLoop:
         self._commit(current, end.outcome, seen=seen)
         changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
         self._book.save_current(commits=changes.commits)
-        if end.outcome is not Outcome.INTERRUPTED:  # a person who stops a loop does not wait for a remote
+        if (
+            self._is_green and end.outcome is not Outcome.INTERRUPTED
+        ):  # a person who stops a loop does not wait for a remote
             self._push(self._book.current)
 
 

@@ -178,7 +178,7 @@ class Iteration:
         """The user's prompt, after a text with facts that a fresh context needs. Also makes the directory of the stop
         file, if the stop file can end the loop. Raises OSError.
         """
-        if self._book.state.plan.until is None:
+        if not self._book.state.plan.has_condition:
             self._world.stop_file.make_room()
         own = self._world.read_prompt()
         self._task_chars = len(own)

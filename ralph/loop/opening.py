@@ -5,6 +5,7 @@ requirements are checked here, before any money is spent.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
+from ralph.loop.check import ShellCheck
 from ralph.loop.context import opening_state, search_of
 from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop.directory.plan_tasks import read_open_tasks
 from ralph.loop.directory.preflight import check_checkout, open_checkout
 from ralph.loop.ports import LoopWorld
 from ralph.loop.process.iterations import RalphIterations
@@ -24,7 +27,6 @@ from ralph.loop.process.report_page import LoopPage
 from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
-from ralph.loop.until_check import UntilCheck
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.values.outcome import CannotError, Outcome
@@ -32,7 +34,7 @@ from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.loop.context import LoopContext
     from ralph.loop.record import FileRecord
@@ -172,7 +174,7 @@ def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> Fil
     for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
         context.tell(notice)
     try:
-        if plan.until is None:
+        if not plan.has_only_until:
             StopFileBelow(context.directory).remove()
         _warn_of_unfinished(context)
         record = context.store.begin()
@@ -228,7 +230,9 @@ def loop_world(
     return LoopWorld(
         checkout=checkout,
         iterations=iterations,
-        check=_check(context, plan, record),
+        check=_check("check", plan.until, context, plan, record),
+        gate=_check("gate", plan.gate, context, plan, record),
+        open_tasks=_task_counter(plan),
         stop_file=StopFileBelow(context.directory),
         record=record,
         events=context.events,
@@ -262,11 +266,20 @@ def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage 
     )
 
 
-def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilCheck | None:
-    if plan.until is None:
+def _task_counter(plan: LoopPlan) -> Callable[[], int | None] | None:
+    if plan.plan is None:
         return None
-    return UntilCheck(
-        plan.until,
+    return partial(read_open_tasks, Path(plan.directory, plan.plan), (plan.launch_directory, plan.directory))
+
+
+def _check(
+    name: str, command: str | None, context: LoopContext, plan: LoopPlan, record: FileRecord
+) -> ShellCheck | None:
+    if command is None:
+        return None
+    return ShellCheck(
+        name,
+        command,
         directory=context.directory,
         folder=record.folder,
         environment=context.check_environment,

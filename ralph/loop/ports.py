@@ -82,7 +82,7 @@ class Iterations(Protocol):
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the `--until` command for at most `limit_s` seconds. Raises ShortageError if the command could not be
+        """Runs the command of `--until` or `--gate` for at most `limit_s` seconds. Raises ShortageError if the command could not be
         started. Raises Interrupted, but only after the command has ended.
         """
         ...
@@ -90,6 +90,10 @@ class Check(Protocol):
 
 class StopFile(Protocol):
     def is_there(self) -> bool: ...
+
+    def remove(self) -> None:
+        """Removes the stop file if it is there. Raises OSError."""
+        ...
 
     def make_room(self) -> None:
         """Makes the directory of the stop file, so that the model can create the file. Raises OSError."""
@@ -102,7 +106,7 @@ class LoopRecord(Protocol):
         ...
 
     def keep_check(self, iteration: int, tail: str) -> None:
-        """Keeps the end of the check's output after an iteration. If that fails, the output is not kept."""
+        """Keeps the end of the output of the check, or of a red gate, after an iteration. If that fails, the output is not kept."""
         ...
 
 
@@ -121,6 +125,11 @@ class LoopWorld(Struct, frozen=True):
     iterations: Iterations
     check: Check | None
     """The `--until` check, or None if the loop has none."""
+    gate: Check | None
+    """The `--gate` command, or None if the loop has none."""
+    open_tasks: Callable[[], int | None] | None
+    """Counts the open tasks of the `--plan` as it is now, or is None if the loop has no plan. Returns None if the plan has no
+    task. Raises OSError."""
     stop_file: StopFile
     record: LoopRecord
     events: Events
@@ -139,4 +148,4 @@ class LoopWorld(Struct, frozen=True):
     page: Page | None = None
     """The page that is rewritten after each iteration, or None if the user asked for none."""
     turn_lock: TurnLock = field(default_factory=NoTurnLock)
-    """Is held while the loop commits or runs its check."""
+    """Is held while the loop commits or runs its gate or its check."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.loop.rules import MOST_IDLE, STOPPED_AT_A_LIMIT
+from ralph.loop.rules import MOST_IDLE, STOPPED_AT_A_LIMIT, has_passed, tasks_text, what_is_missing
 from ralph.loop.values import STOP_FILE
 from ralph.values.outcome import Outcome
 
@@ -46,17 +46,38 @@ def _where_it_stands(state: LoopState) -> str:
 
 
 def _how_it_ends(state: LoopState) -> list[str]:
-    plan, check = state.plan, state.last_check
-    if plan.until is None:
-        how = f"create the file {STOP_FILE} with one line that says why"
-        return [
-            f"Only when nothing of the task is left to do: {how}. It ends the loop; create it for nothing else."
-        ]
-    ends = f"The work is done when this command exits 0, and ralph runs it after each iteration: {plan.until}"
-    if check is None or check.passed:
-        return [ends]
+    """How the work is checked, when it is done, and the output of what failed: of the gate, else of the check."""
+    plan, parts = state.plan, []
+    if plan.gate is not None:
+        good = f"An iteration is good if this command exits 0, and ralph runs it after each: {plan.gate}"
+        parts.append(good + _failure(state, state.last_gate))
+    if plan.until is not None:
+        each = "each iteration" if plan.gate is None else "each good iteration"
+        ends = f"The work is done when this command exits 0, and ralph runs it after {each}: {plan.until}"
+        is_red = plan.gate is not None and not has_passed(state.last_gate)
+        parts.append(ends if is_red else ends + _failure(state, state.last_check))
+    if plan.plan is not None:
+        both = "" if plan.until is None else " Both must hold."
+        parts.append(
+            f"The work is done when no task in {plan.plan} is open.{both} Tick a task (`- [x]`) only when all of it is "
+            f"done; write what is missing as a task of its own (`- [ ]`). It has {tasks_text(state.open_tasks)}."
+        )
+    if not plan.has_condition:
+        ends = "It ends the loop" + (" only if the command above exits 0" if plan.gate is not None else "")
+        parts.append(
+            f"Only when nothing of the task is left to do: create the file {STOP_FILE} with one line that says why. "
+            f"{ends}; create it for nothing else."
+        )
+    if state.has_removed_stop_file:
+        parts.append(f"The file {STOP_FILE} was removed, because {what_is_missing(state)}: the work goes on.")
+    return parts
+
+
+def _failure(state: LoopState, result: CheckResult | None) -> str:
+    if result is None or result.passed:
+        return ""
     when = "after the last iteration" if state.iterations else "before any work was done"
-    return [f"{ends}\n\nIt was run {when}: it {check.words}.{_shown(check)}"]
+    return f"\n\nIt was run {when}: it {result.words}.{_shown(result)}"
 
 
 def _shown(check: CheckResult) -> str:

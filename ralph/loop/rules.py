@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from ralph.loop.values import IterationResult, LoopEnd
 from ralph.retry.backoff import GiveUp, Wait
 from ralph.values.outcome import Outcome
-from ralph.values.screen_text import dollar_limit, duration, time_limit
+from ralph.values.screen_text import counted, dollar_limit, duration, time_limit
 from ralph.values.usage import plain
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def is_counted(outcome: Outcome) -> bool:
 
 
 def reserve_s(state: LoopState) -> float:
-    """The seconds of the loop's time to keep for the next check. This is the duration of the last check, or 0 if
-    there was none. `share` keeps at most half of the remaining time.
+    """The seconds of the loop's time to keep for the next gate and check. This is the duration of the last ones, or 0 if
+    there were none. `share` keeps at most half of the remaining time.
     """
-    return 0.0 if state.last_check is None else state.last_check.duration_s
+    return sum(last.duration_s for last in (state.last_gate, state.last_check) if last is not None)
 
 
 def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
@@ -195,7 +195,7 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """The seconds that the check may take now: the rest of the loop's time, and never more than the plan's
+    """The seconds that the gate or the check may take now: the rest of the loop's time, and never more than the plan's
     `check_timeout_s`. As soon as there is work to check, at least `reserve_s` + `CHECK_GRACE_S`.
     """
     plan = state.plan
@@ -209,26 +209,66 @@ def _was_begun(state: LoopState) -> bool:
     return bool(state.iterations) or state.current is not None
 
 
-def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """The loop's end if the check before the first iteration shows that no iteration is needed. None if there is work
-    to do. If the check cannot be run, a new loop ends, but a resumed loop continues.
+def end_of_unusable(state: LoopState) -> LoopEnd | None:
+    """The loop's end if a new loop's gate, check or plan can never say that the work is done. In a resumed loop, the agent's
+    work may be the cause, and None is returned.
     """
-    was_begun = _was_begun(state)
-    if result.why_not_run is not None and not was_begun:
-        # If the check can never run, the loop would pay for useless iterations. Later, the agent's work may be the cause.
-        last_line = next(reversed(result.tail.split("\n")), "").strip()
-        said = f": {last_line}" if last_line else ""
-        reason = f"the check cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
-        return LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), reason)
-    if not result.passed or (state.plan.at_least_once and not was_begun):
+    if _was_begun(state):
         return None
-    if was_begun:
-        return LoopEnd(Outcome.COMPLETED, 0, "the check passes")
-    return LoopEnd(
-        Outcome.COMPLETED,
-        0,
-        "the check passes already, so nothing was begun (--at-least-once begins all the same)",
-    )
+    reason = None
+    for name, result in (("gate", state.last_gate), ("check", state.last_check)):
+        if result is not None and result.why_not_run is not None:
+            last_line = next(reversed(result.tail.split("\n")), "").strip()
+            said = f": {last_line}" if last_line else ""
+            reason = f"the {name} cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
+    return None if reason is None else LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), reason)
+
+
+def what_is_missing(state: LoopState) -> str | None:
+    """Which of the gate and of the conditions that the user gave does not hold, as a clause. None if all hold."""
+    plan = state.plan
+    if plan.gate is not None and not has_passed(state.last_gate):
+        return f"the gate {_words(state.last_gate)}"
+    if plan.until is not None and not has_passed(state.last_check):
+        return f"the check {_words(state.last_check)}"
+    if plan.plan is not None and state.open_tasks != 0:
+        return f"{plan.plan} has {tasks_text(state.open_tasks)}"
+    return None
+
+
+def has_passed(result: CheckResult | None) -> bool:
+    return result is not None and result.passed
+
+
+def _words(result: CheckResult | None) -> str:
+    return "has not run" if result is None else result.words
+
+
+def tasks_text(count: int | None) -> str:
+    """A number of open tasks as text. None stands for a plan without any task."""
+    return "no task at all" if count is None else counted(count, "open task")
+
+
+def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
+    """The loop's end if the work is done. This is so if the gate is green and all conditions hold. Without a condition, a
+    stop file must be there too. At the first look of a new loop, `at_least_once` overrules this.
+    """
+    plan = state.plan
+    if what_is_missing(state) is not None or not (plan.has_condition or has_stop_file):
+        return None
+    was_begun = _was_begun(state)
+    if plan.at_least_once and not was_begun:
+        return None
+    reasons = [
+        *(["the gate passes"] if plan.gate is not None else []),
+        *(["the check passes"] if plan.until is not None else []),
+        *([f"no task in {plan.plan} is open"] if plan.plan is not None else []),
+        *([] if plan.has_condition else ["the stop file is there"]),
+    ]
+    reason = " and ".join(filter(None, (", ".join(reasons[:-1]), reasons[-1])))
+    if not was_begun:
+        reason += " already, so nothing was begun (--at-least-once begins all the same)"
+    return LoopEnd(Outcome.COMPLETED, 0, reason)
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
@@ -244,11 +284,9 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
     """
     last = state.last
     assert last is not None  # noqa: S101 - the caller has just recorded an iteration
-    if state.plan.until is not None:
-        if state.last_check is not None and last.check is not None and state.last_check.passed:
-            return LoopEnd(Outcome.COMPLETED, 0, "the check passes")
-    elif has_stop_file:
-        return LoopEnd(Outcome.COMPLETED, 0, "the stop file is there")
+    done = end_if_done(state, has_stop_file=has_stop_file)
+    if done is not None:
+        return done
     if granted.is_rest_of_budget and limit == "max_budget_usd":
         return _budget_is_spent(state.plan.limits)
     if granted.is_rest_of_time and last.outcome is Outcome.TIMED_OUT:
@@ -285,10 +323,11 @@ def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
 def _iteration_limit(state: LoopState) -> LoopEnd:
     count = state.plan.limits.max_iterations
     reason = "1 iteration is done" if count == 1 else f"{count} iterations are done"
-    if state.plan.until is None:
+    missing = what_is_missing(state)
+    if missing is None and not state.plan.has_condition:
         return LoopEnd(Outcome.COMPLETED, 0, reason)
-    check = f", the check {state.last_check.words}" if state.last_check is not None else ""
-    return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason + check)
+    why = f", {missing}" if missing is not None else ""
+    return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason + why)
 
 
 def _budget_is_spent(limits: LoopLimits) -> LoopEnd:

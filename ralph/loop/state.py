@@ -56,7 +56,7 @@ class IterationRecord(Struct, frozen=True):
     turns: int
     cost_usd: float | None
     duration_s: float
-    """The duration in seconds, including waits for the API and the `--until` check."""
+    """The duration in seconds, including waits for the API, the gate and the `--until` check."""
     commits: int
     """The number of new commits. The commit that `--commit` makes is included."""
     files: tuple[str, ...]
@@ -64,7 +64,8 @@ class IterationRecord(Struct, frozen=True):
     file_count: int
     made_progress: bool
     check: str | None
-    """The result of the `--until` check in a few words. None if the loop has no check."""
+    """The result of the `--until` check in a few words. None if the loop has no check, or if it did not run because the gate
+    was red."""
     has_loop_commit: bool = False
     """True if the iteration left uncommitted work, and the loop committed it because of `--commit`."""
     reason: str = ""
@@ -75,13 +76,17 @@ class IterationRecord(Struct, frozen=True):
     ended_at: str | None = None
     """The time at which the check after the iteration had ended."""
     check_s: float | None = None
-    """The duration of the check in seconds. None also if the loop has no check."""
+    """The duration of the check in seconds. None also if the check did not run."""
     head_before: str | None = None
     """The id of the current commit when the iteration began. Empty before the first commit and without git."""
     head_after: str | None = None
     """The id of the current commit when the iteration had ended. A commit that `--commit` makes is included."""
     looked: tuple[LookedCommit, ...] | None = None
     """Where secrets are in the commits since the iteration before. None in records of older versions of ralph."""
+    gate: str | None = None
+    """The result of the gate in a few words. None if the loop has no gate."""
+    open_tasks: int | None = None
+    """As in `LoopState`."""
 
 
 class LoopWait(Struct, frozen=True):
@@ -154,6 +159,12 @@ class LoopState(Struct, frozen=True):
     first_check: CheckResult | None = None
     """The result of the check that ran before the first iteration."""
     last_check: CheckResult | None = None
+    last_gate: CheckResult | None = None
+    open_tasks: int | None = None
+    """The number of open tasks in the plan of `--plan`. None if it has no task, if it cannot be read, or if the loop has no
+    plan."""
+    has_removed_stop_file: bool = False
+    """True if the loop removed a stop file after the last iteration, because the work was not done."""
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
@@ -306,6 +317,8 @@ def moved_state(state: LoopState, directory: str, old_root: str, root: str) -> L
         directory=directory,
         launch_directory=moved(plan.launch_directory),
         prompt_file=moved_or_none(plan.prompt_file),
+        plan=moved_or_none(plan.plan),
+        plan_file=moved(plan.plan_file),
         run_arguments=tuple(map(moved_word, plan.run_arguments)),
         session_directory=moved_or_none(plan.session_directory),
         config_file=moved_or_none(plan.config_file),

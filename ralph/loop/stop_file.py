@@ -46,7 +46,7 @@ class StopFileBelow:
             _let_git_ignore(held)
 
     def remove(self) -> None:
-        """Removes the stop file of an earlier loop. Otherwise, that file would end this loop. Follows no link. Raises
+        """Removes the stop file, because an earlier loop left it or because the work is not done. Follows no link. Raises
         OSError.
         """
         with suppress(FileNotFoundError), _held(self._place) as held:

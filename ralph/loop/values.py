@@ -77,11 +77,18 @@ class LoopPlan(Struct, frozen=True):
     """The sandbox settings that `run_arguments` contain as flags, by name. They also apply to the check."""
     is_quiet: bool = False
     """True if `run_arguments` contain `--quiet`."""
+    gate: str | None = None
+    """The shell command of `--gate`. It exits with 0 if an iteration was good. None if the option is not given."""
     until: str | None = None
     """The shell command of `--until`. It exits with 0 when the work is done. None if the option is not given."""
+    plan: str | None = None
+    """The path of `--plan`, relative to `directory`. The work is done when no task in this file is open. None if the option
+    is not given."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     at_least_once: bool = False
     commits: bool = False
+    commits_red: bool = False
+    """True if work that leaves the gate red is committed too."""
     pushes: bool = False
     waits_in_outages: bool = True
     """False if an outage ends the loop at once, because its caller tries again."""
@@ -92,9 +99,19 @@ class LoopPlan(Struct, frozen=True):
     """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to. Files that receive ralph's output are
     among them."""
 
+    @property
+    def has_condition(self) -> bool:
+        """Whether `--until` or `--plan` says when the work is done."""
+        return self.until is not None or self.plan is not None
+
+    @property
+    def has_only_until(self) -> bool:
+        """Whether `--until` alone decides. A stop file then has no meaning."""
+        return self.until is not None and self.plan is None and self.gate is None
+
 
 class CheckResult(Struct, frozen=True):
-    """The result of one run of the `--until` command."""
+    """The result of one run of the command of `--until` or `--gate`."""
 
     exit_code: int | None
     """The exit code of the check. None if it was stopped at its time limit or could not be started."""

@@ -23,6 +23,7 @@ from ralph.loop.events import (
     Pushed,
 )
 from ralph.loop.prompt import names_of
+from ralph.loop.rules import tasks_text
 from ralph.loop.state import Phase
 from ralph.loop.values import Setback
 from ralph.output.live import doing as doing_now
@@ -69,8 +70,8 @@ def line_of(event: Event) -> str | None:
             # An iteration reports its own progress.
             is_iteration = waiting_for.startswith(_ITERATION)
             return None if is_iteration else f"waiting for {waiting_for}, {duration(since_s)} so far"
-        case CheckedFirst(result=result):
-            return f"check before the first iteration: {result.words}"
+        case CheckedFirst(result=result, name=name):
+            return f"{name} before the first iteration: {result.words}"
         case LoopWaits():
             return _waiting_line(event)
         case Pushed(commits=commits):
@@ -127,18 +128,24 @@ def _waiting_line(event: LoopWaits) -> str:
 
 
 def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
-    """A line with an iteration's number, outcome, turns, cost, commits, changed files, check and duration."""
-    check = [f"check {record.check}"] if record.check is not None else []
+    """A line with an iteration's number, outcome, turns, cost, commits, changed files, gate, check, open tasks and duration."""
     parts = [
         counted(record.turns, "turn"),
         dollars(record.cost_usd),
         counted(record.commits, "commit") + (" (1 by --commit)" if record.has_loop_commit else ""),
         changed(record),
-        *check,
+        *judged(record),
         duration(record.duration_s),
     ]
     number = _number(record.number, max_iterations)
     return f"iteration {number}: {record.outcome.value}{_code(record.exit_code)}, {', '.join(parts)}"
+
+
+def judged(record: IterationRecord) -> list[str]:
+    """The verdicts of the gate, the check and the plan after an iteration, each in a few words."""
+    gate = [f"gate {record.gate}"] if record.gate is not None else []
+    check = [f"check {record.check}"] if record.check is not None else []
+    return [*gate, *check, *([] if record.open_tasks is None else [tasks_text(record.open_tasks)])]
 
 
 def _git_line(iteration: int, names: tuple[str, ...]) -> str:
@@ -214,8 +221,12 @@ def status_lines(
     if state.current is not None:
         yield _now_at(state, now, live, is_running=is_running)
         yield from [] if live is None else [_process_text(live, now)]
+    if plan.gate is not None and state.last_gate is not None:
+        yield f"gate `{plan.gate}`: {state.last_gate.words}"
     if plan.until is not None and state.last_check is not None:
         yield f"check `{plan.until}`: {state.last_check.words}"
+    if plan.plan is not None:
+        yield f"plan {plan.plan}: {tasks_text(state.open_tasks)}"
     most = plan.limits.max_iterations
     for record in state.iterations[-most_iterations:]:
         yield iteration_line(record, most)
@@ -378,7 +389,7 @@ def _row(record: IterationRecord) -> str:
         dollars(record.cost_usd),
         str(record.commits),
         changed(record),
-        record.check or "",
+        ", ".join(judged(record)).removeprefix("check "),
         duration(record.duration_s),
     )
     return _joined(cells)

@@ -160,6 +160,9 @@ class FakeIterations:
     def make_room(self) -> None:
         self.rooms_made += 1
 
+    def remove(self) -> None:
+        self.has_stop_file = False
+
 
 class FakeCheck:
     """A check that returns scripted exit codes. The last one is repeated for ever."""
@@ -170,9 +173,12 @@ class FakeCheck:
         self.limits_s: list[float] = []
         self.takes_s = 0.0
         self._clock = clock
+        self.before: Callable[[], None] = lambda: None
+        """Is called at the beginning of each run."""
 
     def run(self, limit_s: float) -> CheckResult:
         self._shortages.meet("check")
+        self.before()
         self.limits_s.append(limit_s)
         self._clock.seconds += self.takes_s
         code = self._verdicts.pop(0) if len(self._verdicts) > 1 else self._verdicts[0]
@@ -202,6 +208,12 @@ class LoopRig:
     """Exit codes of the check. The check before the first iteration gets the first one. None means that there is no
     `--until`.
     """
+    gates: list[int] | None = None
+    """Exit codes of the gate, as `verdicts`."""
+    open_tasks: list[int | OSError | None] | None = None
+    """The number of open tasks at each look at the plan. The last one is repeated for ever. None means that there is no
+    `--plan`.
+    """
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_limits: LimitSettings = field(default_factory=LimitSettings)
     schedule: LoopSettings = field(default_factory=LoopSettings)
@@ -218,13 +230,23 @@ class LoopRig:
         self.checkout = FakeCheckout(self.shortages)
         self.iterations = FakeIterations(self.script, self.checkout, self.clock)
         self.check = None if self.verdicts is None else FakeCheck(self.verdicts, self.clock, self.shortages)
+        self.gate = None if self.gates is None else FakeCheck(self.gates, self.clock, self.shortages)
         self.record = FakeRecord()
         self.events = RecordingEvents()
         self.waiter = FakeWaiter(self.clock, self.interrupt_at_s)
 
     def new_state(self) -> LoopState:
         until = None if self.verdicts is None else "make test"
-        plan = LoopPlan("/work", "/work", prompt="the task", until=until, limits=self.limits, **self.options)  # type: ignore[arg-type]  # by name
+        plan = LoopPlan(
+            "/work",
+            "/work",
+            prompt="the task",
+            gate=None if self.gates is None else "make lint",
+            until=until,
+            plan=None if self.open_tasks is None else "PLAN.md",
+            limits=self.limits,
+            **self.options,  # type: ignore[arg-type]  # by name
+        )
         return LoopState(plan, EPOCH.isoformat(), pid=1)
 
     def play(self, state: LoopState | None = None) -> LoopEnd:
@@ -234,6 +256,8 @@ class LoopRig:
                 self.checkout,
                 self.iterations,
                 self.check,
+                self.gate,
+                None if self.open_tasks is None else self._count_tasks,
                 self.iterations,
                 self.record,
                 self.events,
@@ -249,6 +273,13 @@ class LoopRig:
             ),
         )
         return self.loop.run()
+
+    def _count_tasks(self) -> int | None:
+        assert self.open_tasks is not None
+        found = self.open_tasks.pop(0) if len(self.open_tasks) > 1 else self.open_tasks[0]
+        if isinstance(found, OSError):
+            raise found
+        return found
 
     def stopped_in_its_first_iteration(self, *, waiting: bool = False) -> LoopState:
         """Runs the loop, then returns the state that was on disk when the first iteration's process had just

@@ -16,7 +16,7 @@ from tests.fakes import RecordingEvents
 
 DONE = LoopEnded(LoopEnd(Outcome.COMPLETED, 0, "the check passes"))
 DETAILS: list[Event] = [
-    CheckedFirst(CheckResult(1)),
+    CheckedFirst(CheckResult(1), "check"),
     IterationBegan(1, None, "0123456789", None, None),
     Heartbeat("the check", 60.0),
     Pushed(1),

@@ -56,6 +56,16 @@ def plan_of(asked: list[Any], *arguments: str) -> LoopPlan:
     return options.plan
 
 
+def test_the_plan_that_decides_is_the_plan_file_too(asked) -> None:
+    plan = plan_of(asked, "go", "--plan", "TODO.md")
+    assert (plan.plan, plan.plan_file) == ("TODO.md", "TODO.md")
+
+
+def test_a_plan_file_alone_decides_nothing(asked) -> None:
+    plan = plan_of(asked, "go", "--plan-file", "TODO.md")
+    assert (plan.plan, plan.plan_file) == (None, "TODO.md")
+
+
 def test_a_file_alone_is_a_plan_with_the_defaults(asked, tmp_path) -> None:
     here = str(tmp_path)
     plan = plan_of(asked, "-f", "PROMPT.md")
@@ -68,7 +78,8 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     (tmp_path / "link").symlink_to("work")
     plan = plan_of(
         asked,
-        *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
+        *("do it", "--gate", "make lint", "--commit-red", "--plan", "TODO.md"),
+        *("--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
         *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
         *("--pass-env", "A_TOKEN", "--settings", "rules.json", "--report", "night.html"),
@@ -96,7 +107,10 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         until="make test",
         check_timeout_s=90.0,
         at_least_once=True,
+        gate="make lint",
+        plan="TODO.md",
         commits=True,
+        commits_red=True,
         pushes=True,
         plan_file="TODO.md",
         limits=LoopLimits(7, 2.5, 5400.0),
@@ -177,8 +191,12 @@ REFUSED = {
     "page over a protected file": (["--report", "sub/ralph.toml"], "--report"),
     "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
     "no check": (["--until", " "], "--until: is empty"),
-    "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
-    "once without check": (["--at-least-once"], "--at-least-once: needs --until"),
+    "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until or --gate"),
+    "once without check": (["--at-least-once", "--gate", "true"], "--at-least-once: needs --until or --plan"),
+    "no gate": (["--gate", ""], "--gate: is empty"),
+    "red without gate": (["--commit", "--commit-red"], "--commit-red: needs --gate and --commit"),
+    "red without commit": (["--gate", "true", "--commit-red"], "--commit-red: needs --gate and --commit"),
+    "two plans": (["--plan", "a.md", "--plan-file", "b.md"], "--plan also names the file of --plan-file"),
     "no check time": (["--until", "true", "--until-timeout", "0"], "--until-timeout must be more than nothing"),
     "no iterations": (["--max-iterations", "0"], "--max-iterations must be a whole number of at least 1, not '0'"),
     "no number": (["--max-iterations", "x"], "'x'"),

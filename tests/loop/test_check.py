@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
+from ralph.loop.check import TAIL_BYTES, CheckLog, ShellCheck
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
@@ -36,9 +36,10 @@ def folder_of(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-folder")
 
 
-def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, **options: Any) -> UntilCheck:
+def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, **options: Any) -> ShellCheck:
     clock = SystemClock()
-    return UntilCheck(
+    return ShellCheck(
+        "check",
         command,
         directory=directory,
         folder=folder_of(directory),

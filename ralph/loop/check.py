@@ -1,5 +1,5 @@
-"""Runs the `--until` command in a shell with a time limit, and then stops all its processes. If a process cannot be
-stopped, the result says so. Only the exit code decides whether the check passed. The output is never interpreted.
+"""Runs the command of `--until` or `--gate` in a shell with a time limit, and then stops all its processes. If a process
+cannot be stopped, the result says so. Only the exit code decides whether the check passed. The output is never interpreted.
 """
 
 from __future__ import annotations
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 _GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
-_WAITING_FOR = "the check"
-
-
-LOG_FILE = "check.log"
 MOST_LOG_BYTES = 50_000_000
 TAIL_BYTES = 4096
 """The maximum number of bytes of the check's output that the next prompt contains."""
@@ -61,9 +57,10 @@ class CheckLog:
         redact: Callable[[str], str],
         longest_bytes: int,
         most_bytes: int = MOST_LOG_BYTES,
+        name: str = "check",
     ) -> None:
-        """`folder` is the loop's folder, where the log file is made. `longest_bytes` is the length of the longest
-        credential that `redact` can replace.
+        """`folder` is the loop's folder, where the log file `name`.log is made. `longest_bytes` is the length of the
+        longest credential that `redact` can replace.
         """
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)
@@ -72,7 +69,7 @@ class CheckLog:
         self._has_lost_its_beginning = False
         self._descriptor: int | None = None
         with suppress(OSError):
-            self._descriptor = new_file(folder, LOG_FILE)
+            self._descriptor = new_file(folder, f"{name}.log")
 
     def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
         """False, because all output goes to a file."""
@@ -134,9 +131,10 @@ class CheckLog:
             self._descriptor = None
 
 
-class UntilCheck:
+class ShellCheck:
     def __init__(
         self,
+        name: str,
         command: str,
         *,
         directory: Path,
@@ -153,11 +151,14 @@ class UntilCheck:
         tell: Callable[[str], None] = lambda _text: None,
         limits: SandboxSettings | None = None,
     ) -> None:
-        """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
+        """`name` is `check` or `gate`. `folder` is the loop's folder, where the log file `name`.log is made. `environment`
+        must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` can replace. `supervisor` runs the check
         in the sandbox `box`. `search` says where bash is looked for. `tell` gets notices for people. `limits` are the
         limits of `supervisor`, or None for the default.
         """
+        self._name = name
+        self._waiting_for = f"the {name}"
         self._command = command
         self._directory = directory
         self._folder = folder
@@ -179,13 +180,13 @@ class UntilCheck:
         the command has ended.
         """
         started_s = self._clock.now_s()
-        log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
+        log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes, name=self._name)
         undone = ""
         try:
-            environment = self._box.before(self._environment, _WAITING_FOR)
+            environment = self._box.before(self._environment, self._waiting_for)
             try:
                 ending = self._followed(log, limit_s, environment)
-                undone = self._box.after(_WAITING_FOR)
+                undone = self._box.after(self._waiting_for)
             except BaseException:
                 self._tell_all(self._box.after_stop())
                 raise
@@ -211,7 +212,7 @@ class UntilCheck:
 
     def _tell_all(self, *notes: str) -> None:
         for note in filter(None, notes):
-            self._tell(f"check: {note}")
+            self._tell(f"{self._name}: {note}")
 
     def _why(self, error: OSError) -> str:
         if not isinstance(error, SilentDiskError) and not self._directory.is_dir():
@@ -227,7 +228,7 @@ class UntilCheck:
             grace_s=self._grace_s,
         )
         running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
-        return running.run(limit_s, _WAITING_FOR)
+        return running.run(limit_s, self._waiting_for)
 
 
 def _problem(ending: CommandEnding, limit_s: float, limits: SandboxSettings) -> str | None:
