@@ -6,6 +6,7 @@ as ralph's output, and a change of these files is no progress.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import secrets
 from contextlib import suppress
@@ -35,6 +36,7 @@ from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory
+from ralph.machine.spill_directory import OwnDirectory
 from ralph.places.gather import changed_by_run
 from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
@@ -43,7 +45,7 @@ from ralph.places.table import TOLD, git_entries_with
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.git.look import GitStatus, Looked, StatusEntry
     from ralph.git.runner import GitSeams
@@ -60,6 +62,10 @@ _UNDER_WAY = {
     "REVERT_HEAD": "a revert",
 }
 _MOST_HOOKS = 200
+_RED = "ralph/red-"
+"""The beginning of the names of branches with work that the gate of a loop did not let through."""
+_WITH_OWN_INDEX = ("-c", "core.splitIndex=false")
+"""Options for calls with an index elsewhere: git would write its shared part into the git directory."""
 # Git's own message is a page long; these two commands are its summary.
 IDENTITY_ADVICE = "git config user.name NAME && git config user.email ADDRESS"
 
@@ -174,16 +180,7 @@ class GitCheckout:
         status = found.status
         self.refuse_unfinished(status)
         self.refuse_detached(status)
-        all_entries = [*counted(status.entries, self._own)]
-        protected = {entry.path for entry in all_entries if self._is_protected(entry)}
-        look = self._look_for_planted(found.links, protected)
-        entries, left_out = [], []
-        for entry in all_entries:
-            is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
-            if entry.path in protected or is_nested or (entry.is_gitlink and look.is_closed(entry.path)):
-                left_out.append(entry)
-            elif not entry.is_nested:
-                entries.append(entry)
+        entries, left_out = self._to_commit(found)
         if lines := [line for entry in left_out for line in entry.of_head()]:  # the working tree stays
             git.change("update-index", "-z", "--index-info", given=b"".join(lines))
         unstaged = [entry for entry in entries if entry.is_unstaged]
@@ -199,6 +196,83 @@ class GitCheckout:
             f"--message={message}",
         )
         return True
+
+    def commit_aside(
+        self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
+    ) -> str | None:
+        """Commits HEAD and, if `has_work` is True, all uncommitted work to a new branch `ralph/red-N`, where N is the lowest
+        free number. HEAD, index and files stay as they are. If the branch `earlier` holds the same already, makes no other.
+        `pushes` says whether the branch will be pushed: the remote's names are taken then, and commits that the remote lacks
+        are reason enough for a branch. Returns the name of the branch, or None if there is nothing to keep.
+
+        Raises Interrupted and OSError. Raises CheckoutError if that fails or takes longer than `limit_s`.
+        """
+        self.refuse_foreign()
+        ends_at_s = self._seams.clock.now_s() + limit_s
+        git = CheckoutGit(self.top, replace(self._seams, ends_at_s=ends_at_s), _WITH_OWN_INDEX)
+        found = looked(git)
+        head = found.status.head
+        tree = self._tree_of_work(git, found) if has_work else None
+        if tree is None and (not pushes or not head or self.unpushed() == 0):
+            return None
+        if earlier is not None and _holds(git, earlier, tree, head):
+            return earlier
+        commit = head
+        if tree is not None:
+            parents = ["-p", head] if head else []
+            commit = git.change("commit-tree", tree, *parents, given=f"{message}\n".encode()).decode().strip()
+        branch = self._free_branch(git, found.status, pushes=pushes)
+        if self._seams.clock.now_s() > ends_at_s:
+            raise CheckoutError(f"git took longer than {limit_s:g} s")
+        # An empty old value: the branch must not exist (git-update-ref(1)).
+        git.change("update-ref", f"refs/heads/{branch}", commit, "")
+        return branch
+
+    def _tree_of_work(self, git: CheckoutGit, found: Looked) -> str | None:
+        """The tree that a commit of all uncommitted work would have, or None if there is none. It is made in an index of its
+        own.
+        """
+        self.refuse_unfinished(found.status)
+        entries, _ = self._to_commit(found)
+        if not entries:
+            return None
+        _refuse_unfiltered(git, entries)
+        own = OwnDirectory("ralph-index-", [*map(str, self._given)])
+        try:
+            variables = {"GIT_INDEX_FILE": f"{own.path}/index"}
+            if found.status.head:
+                git.change("read-tree", found.status.head, variables=variables)
+            _stage(git, entries, variables)
+            tree = git.change("write-tree", variables=variables).decode().strip()
+        finally:
+            own.remove()
+        before = git.answer("rev-parse", "--verify", "--quiet", "HEAD^{tree}").output.decode().strip()
+        return None if tree == before else tree
+
+    def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
+        patterns = (f"refs/heads/{_RED}*", f"refs/remotes/*/{_RED}*")
+        names = (
+            git.read("for-each-ref", "--format=%(refname)", *patterns).decode("utf-8", "replace").split("\n")
+        )
+        if pushes:
+            with suppress(CheckoutError):  # the push will say why
+                names += self.push_of(git, status).remote_branches(f"{_RED}*")
+        taken = {name.rpartition(_RED)[2] for name in names}
+        return next(f"{_RED}{number}" for number in itertools.count(1) if str(number) not in taken)
+
+    def _to_commit(self, found: Looked) -> tuple[list[StatusEntry], list[StatusEntry]]:
+        """The entries of a look that a commit takes, and those that it leaves out, of which the user is told."""
+        all_entries = [*counted(found.status.entries, self._own)]
+        protected = {entry.path for entry in all_entries if self._is_protected(entry)}
+        look = self._look_for_planted(found.links, protected)
+        entries, left_out = [], []
+        for entry in all_entries:
+            is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
+            if entry.path in protected or is_nested or (entry.is_gitlink and look.is_closed(entry.path)):
+                left_out.append(entry)
+            elif not entry.is_nested:
+                entries.append(entry)
+        return entries, left_out
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         """The id of the current commit, and its ancestors that `since` does not have. Tells the user if git fails, and
@@ -254,11 +328,16 @@ class GitCheckout:
             self._warn(sentence)
         self._warned_of_programs = sentence
 
-    def push(self) -> int:
+    def push(self, branch: str | None = None) -> int:
+        """Pushes the current branch, or another one of this repository under its own name to the same remote. Returns the
+        number of commits that the remote did not have before.
+        """
         self.refuse_foreign()
         git = self.git()
         status = status_of(git)
-        return self.push_of(git, status).push() if status.head else 0
+        if branch is not None:
+            status = replace(status, head=git.resolved(f"refs/heads/{branch}") or "")
+        return self.push_of(git, status, branch).push() if status.head else 0
 
     def unpushed(self) -> int | None:
         git = self.git()
@@ -269,13 +348,14 @@ class GitCheckout:
             return None
         return push.unpushed() if status.head else 0
 
-    def push_of(self, git: CheckoutGit, status: GitStatus) -> Push:
-        """Prepares a push that uses the pinned settings (`pins.py`). If no settings are pinned yet, pins the current
+    def push_of(self, git: CheckoutGit, status: GitStatus, branch: str | None = None) -> Push:
+        """Prepares a push of a branch, as `Push` takes it, that uses the pinned settings (`pins.py`). If no settings are pinned yet, pins the current
         ones. Raises CheckoutError and Interrupted.
         """
         pins = self._pins = self._pins or self._pinned_now(git, status)
         settings = remote_settings(git.settings, pins)
-        return Push(git, settings, status, writable=(self.top, *self._given), known=pins.places)
+        writable = (self.top, *self._given)
+        return Push(git, settings, status, writable=writable, known=pins.places, branch=branch)
 
     def pins_text(self) -> str:
         """The pinned settings as text that `restore_pins` accepts. Raises CheckoutError and Interrupted."""
@@ -395,13 +475,25 @@ def shown(paths: Sequence[str], most: int = 3) -> str:
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
 
-def _stage(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
+def _stage(
+    git: CheckoutGit, entries: Sequence[StatusEntry], variables: Mapping[str, str] | None = None
+) -> None:
     """Stages the files with `git update-index`, because `git add` would look into submodules. Stages tracked files
     first. For example, if a directory has become a file, the tracked files of the directory must leave the index
     before the file can enter it.
     """
     in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
-    git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
+    command = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+    git.change(*command, given=_listed(in_order), variables=variables)
+
+
+def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:
+    """Whether a branch is the commit `head`, or one on top of it with this tree."""
+    name = f"refs/heads/{branch}"
+    if tree is None:
+        return git.resolved(name) == head
+    answer = git.answer("log", "-1", "--format=%T %P", name, "--")
+    return not answer.status and answer.output.decode().split() == [tree, *filter(None, [head])]
 
 
 def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old
@@ -36,6 +37,7 @@ REMOTE_LIMIT_S = 300.0
 _PUSHED = re.compile(
     rb"^(?P<flag>[ *=])\t\S+:\S+\t(?:(?P<old>[0-9a-f]+)\.\.(?P<new>[0-9a-f]+)$)?", re.MULTILINE
 )
+_LISTED_BRANCH = re.compile(rb"^[0-9a-f]+\trefs/heads/(.+)$", re.MULTILINE)
 _REMOTE_REFS = "refs/remotes/"
 _PASSED_BY_ENVIRONMENT = re.compile(
     r"GIT_CONFIG_(?:PARAMETERS|COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)"
@@ -94,12 +96,16 @@ class Push:
         *,
         writable: Sequence[Path] = (),
         known: Container[str] = (),
+        branch: str | None = None,
     ) -> None:
-        """Chooses the remote. `writable` are the directories that an agent may write to. `known` are the identities
+        """Chooses the remote. `branch` is a branch to push under its own name to the same remote, with `status.head` as its
+        commit. None stands for the current branch. `writable` are the directories that an agent may write to. `known` are the identities
         (`identity_of`) of remotes that are on this machine and existed before the agent started. Raises CheckoutError
         if there is no remote to push to, or if HEAD is detached.
         """
         self.target = target_of(settings, status.branch)
+        if branch is not None:
+            self.target = replace(self.target, branch=branch, remote_branch=branch)
         self._git = git
         self._head = status.head
         self._settings = settings
@@ -147,6 +153,18 @@ class Push:
         for ref in tracking_refs(fetched, self.target.remote_ref):
             self._git.change("update-ref", "--no-deref", ref, self._head)
         return count
+
+    def remote_branches(self, pattern: str) -> list[str]:
+        """The names of the remote's branches that match a pattern of git-ls-remote(1). Raises CheckoutError and
+        Interrupted.
+        """
+        found = []
+        for url in self.urls():
+            answer = self._reached(url, ("ls-remote",), f"refs/heads/{pattern}")
+            if answer.status:
+                raise self._git.failure("ls-remote", answer)
+            found += [ref.decode("utf-8", "replace") for ref in _LISTED_BRANCH.findall(answer.output)]
+        return found
 
     def try_out(self) -> None:
         """Tests whether a push would work. Does not change the remote. Raises Interrupted, and CheckoutError if a

@@ -5,6 +5,7 @@ sure of this.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -60,6 +61,8 @@ _HURRIED_LIMIT_S = 3.0
 """Seconds for a call after a signal or a time limit has stopped ralph, and for a local call in the minute after one that
 did not end in time. A file system that does not answer must not keep ralph from ending."""
 _HURRIED_FOR_S = 60.0
+_LEAST_LIMIT_S = 0.05
+"""Seconds for a call after `ends_at_s`. Hardly any call ends within them."""
 _GRACE_S = 1.0
 # Git answers sooner, unless the repository is large or something blocks it.
 _SEARCHES_AFTER_S = 2.0
@@ -105,12 +108,15 @@ class GitSeams(Struct, frozen=True):
     """When local calls did not end in time, by the clock."""
     writable: tuple[Path | str, ...] = ()
     """The places that commands may write, besides the checkout."""
+    ends_at_s: float = math.inf
+    """When no call may run any more, by the clock. Infinite without such a time."""
 
     def limit_s(self, wanted_s: float, *, is_remote: bool) -> float:
         """The time limit of the next call, in seconds: `wanted_s`, or less if ralph must end soon."""
         was_late = bool(self.late) and self.clock.now_s() - self.late[-1] < _HURRIED_FOR_S
         is_hurried = self.waiter.was_stopped or (was_late and not is_remote)
-        return min(wanted_s, _HURRIED_LIMIT_S) if is_hurried else wanted_s
+        limit_s = min(wanted_s, _HURRIED_LIMIT_S) if is_hurried else wanted_s
+        return min(limit_s, max(self.ends_at_s - self.clock.now_s(), _LEAST_LIMIT_S))
 
 
 class Git:

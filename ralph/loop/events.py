@@ -87,6 +87,8 @@ class GitChanged(LoopEvent, frozen=True):
 
 class Pushed(LoopEvent, frozen=True):
     commits: int
+    branch: str | None = None
+    """The branch, or None for the current one."""
 
 
 class IterationEnded(LoopEvent, frozen=True):

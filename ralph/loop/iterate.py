@@ -6,6 +6,7 @@ resumed.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from ralph.loop.events import (
 from ralph.loop.iteration import Iteration, unseen_end
 from ralph.loop.patience import OutageLastsError, PatientCheck, PatientCheckout, PatientIterations
 from ralph.loop.rules import (
+    STOPPED_LIMIT_S,
     check_limit_s,
     end_after,
     end_before,
@@ -212,6 +214,7 @@ class OuterLoop:
             idle=idle_after(self.state, result.outcome, made_progress=made_progress),
             last_check=check or self.state.last_check,
             last_gate=gate,
+            red_branch=None if self._is_green else self.state.red_branch,
             open_tasks=open_tasks,
             has_removed_stop_file=False,
         )
@@ -248,11 +251,7 @@ class OuterLoop:
         """
         if not self.state.plan.commits:
             return False
-        message = commit_message(
-            *(iteration.number, iteration.session_id, outcome, closing_words),
-            cost_usd=iteration.cost_usd,
-            redact=self._world.redact,
-        )
+        message = self._message(iteration, outcome, closing_words)
         problem, is_committed = None, False
         try:
             is_committed = self._world.checkout.commit(message, seen)
@@ -264,6 +263,15 @@ class OuterLoop:
         if problem != self.state.commit_problem:
             self._book.save(commit_problem=problem)
         return is_committed
+
+    def _message(
+        self, iteration: CurrentIteration | IterationRecord, outcome: Outcome, closing_words: str = ""
+    ) -> str:
+        return commit_message(
+            *(iteration.number, iteration.session_id, outcome, closing_words),
+            cost_usd=iteration.cost_usd,
+            redact=self._world.redact,
+        )
 
     def _save_late(self) -> None:
         """Commits and pushes the work of the last iteration if an earlier process of the loop could not do so. Does
@@ -285,11 +293,11 @@ class OuterLoop:
         if self._is_green:
             self._push(last)
 
-    def _push(self, iteration: CurrentIteration | IterationRecord) -> None:
+    def _push(self, iteration: CurrentIteration | IterationRecord, branch: str | None = None) -> None:
         if not self.state.plan.pushes:
             return
         try:
-            pushed = self._world.checkout.push()
+            pushed = self._world.checkout.push(branch)
         except CheckoutError as error:
             failed = f"iteration {iteration.number}: push failed"
             self._warn(f"{failed}, the next iteration tries again: {error}")
@@ -297,7 +305,7 @@ class OuterLoop:
         else:
             self._book.save(push_problem=None)
             if pushed:
-                self._emit(Pushed(pushed))
+                self._emit(Pushed(pushed, branch))
 
     # --- the gate, the check and the plan
 
@@ -390,7 +398,9 @@ class OuterLoop:
         """
         unpushed, is_cut_off_saved = 0, False
         try:
-            self._save_cut_off(end)
+            has_changed = self._save_cut_off(end)
+            if not self._is_green and (has_changed or not has_passed(self.state.last_gate)):
+                self._save_red(end)
             is_cut_off_saved = True
             if self.state.current is not None:
                 _, looked = self._world.checkout.look_through(self._looked_until(self.state.current.head))
@@ -412,23 +422,48 @@ class OuterLoop:
             self._warn(f"the end is not recorded: {_reason(error)}")
         return end
 
-    def _save_cut_off(self, end: LoopEnd) -> None:
+    def _save_cut_off(self, end: LoopEnd) -> bool:
         """Commits and pushes the work of an iteration that was cut off. This is needed because the machine may be
-        deleted after the loop, as CI machines are. Does not push if a person stopped the loop.
+        deleted after the loop, as CI machines are. Does not push if a person stopped the loop. With a gate, which has not
+        seen this work, does neither, but for `--commit-red`. Returns whether there is such work.
         """
         current, plan = self.state.current, self.state.plan
-        if current is None or not (plan.commits or plan.pushes) or not self._lets_through:
-            return
+        if current is None or not (plan.commits or plan.pushes):
+            return False
         seen = self._world.checkout.snapshot()
         if seen.digest == current.digest and self.state.commit_problem is None:
+            return False
+        if self._lets_through:
+            self._commit(current, end.outcome, seen=seen)
+            changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
+            self._book.save_current(commits=changes.commits)
+        if self._is_green and end.outcome is not Outcome.INTERRUPTED:
+            self._push(self._book.current)  # a person who stops a loop does not wait for a remote
+        return True
+
+    def _save_red(self, end: LoopEnd) -> None:
+        """Commits what the gate did not let through to a branch of its own, and pushes this branch. Does not push if a
+        person stopped the loop, and then does not take long.
+        """
+        plan, iteration = self.state.plan, self.state.current or self.state.last
+        if iteration is None or not (plan.commits or plan.pushes):
             return
-        self._commit(current, end.outcome, seen=seen)
-        changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
-        self._book.save_current(commits=changes.commits)
-        if (
-            self._is_green and end.outcome is not Outcome.INTERRUPTED
-        ):  # a person who stops a loop does not wait for a remote
-            self._push(self._book.current)
+        is_stopped = end.outcome is Outcome.INTERRUPTED
+        problem, branch = None, None
+        try:
+            branch = self._world.checkout.commit_aside(
+                self._message(iteration, end.outcome),
+                earlier=self.state.red_branch,
+                has_work=plan.commits,
+                pushes=plan.pushes and not is_stopped,
+                limit_s=STOPPED_LIMIT_S if is_stopped else math.inf,
+            )
+        except (CheckoutError, OSError) as error:
+            problem = f"what the gate did not let through could not be committed, and stays as it is: {_reason(error)}"
+            self._warn(problem)
+        self._book.save(red_branch=branch, commit_problem=problem)
+        if branch is not None and not is_stopped:
+            self._push(iteration, branch)
 
 
 def _reason(error: CheckoutError | OSError) -> str:

@@ -184,8 +184,17 @@ class PatientCheckout:
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         return self._patience.keep_trying(lambda: self._checkout.look_through(since))
 
-    def push(self) -> int:
-        return self._patience.keep_trying(self._checkout.push)
+    def commit_aside(
+        self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
+    ) -> str | None:
+        return self._patience.keep_trying_locked(
+            lambda: self._checkout.commit_aside(
+                message, earlier=earlier, has_work=has_work, pushes=pushes, limit_s=limit_s
+            )
+        )
+
+    def push(self, branch: str | None = None) -> int:
+        return self._patience.keep_trying(lambda: self._checkout.push(branch))
 
     def unpushed(self) -> int | None:
         return self._patience.keep_trying(self._checkout.unpushed)

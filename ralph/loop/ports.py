@@ -51,8 +51,18 @@ class Checkout(Protocol):
         """
         ...
 
-    def push(self) -> int:
-        """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError."""
+    def commit_aside(
+        self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
+    ) -> str | None:
+        """Commits HEAD and all uncommitted work to a branch of its own. The parameters and the result are those of
+        `GitCheckout.commit_aside`. Raises CheckoutError and OSError.
+        """
+        ...
+
+    def push(self, branch: str | None = None) -> int:
+        """Pushes the current branch, or the branch `branch`. Returns the number of commits that the remote did not have
+        before. Raises CheckoutError.
+        """
         ...
 
     def unpushed(self) -> int | None:

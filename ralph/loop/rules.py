@@ -38,6 +38,9 @@ CHECK_GRACE_S = 10.0
 """Seconds that a check may take in addition to `reserve_s` when the loop's time is over. Without this time, the loop
 might end although the work is done."""
 
+STOPPED_LIMIT_S = 3.0
+"""Seconds in which git has to commit red work after a signal. The loop must end soon."""
+
 ENDS_THE_LOOP = frozenset(
     {
         Outcome.USAGE,

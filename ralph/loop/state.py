@@ -174,6 +174,8 @@ class LoopState(Struct, frozen=True):
     """The reason why the last commit of `--commit` failed. None if it succeeded, or if there was nothing to commit."""
     push_problem: str | None = None
     """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
+    red_branch: str | None = None
+    """The branch that has what the gate did not let through when the loop ended. None if it let everything through since."""
     unpushed: int = 0
     """The number of commits that the remote lacked when the loop ended."""
     iterations_bytes: int | None = None
@@ -189,6 +191,8 @@ class LoopState(Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """Lines that are shown when the loop ends, and by `--status`."""
         problems = [problem for problem in (self.commit_problem, self.push_problem) if problem is not None]
+        if self.red_branch is not None:
+            problems.append(f"what the gate did not let through is on branch {self.red_branch}")
         problems += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
         return tuple(problems)
 

@@ -74,8 +74,8 @@ def line_of(event: Event) -> str | None:
             return f"{name} before the first iteration: {result.words}"
         case LoopWaits():
             return _waiting_line(event)
-        case Pushed(commits=commits):
-            return f"pushed {counted(commits, 'commit')}"
+        case Pushed(commits=commits, branch=branch):
+            return f"pushed {counted(commits, 'commit')}" + ("" if branch is None else f" as {branch}")
         case LoopEnded(end=end, state=state):
             return ending_line(state, end)
         case _:

@@ -86,6 +86,10 @@ class FakeCheckout:
         self.push_problems: list[str | None] = []
         self.commit_problem: str | None = None
         self.to_push = 0
+        self.aside: list[str] = []
+        """The messages of commits to branches of their own."""
+        self.pushed_aside: list[str] = []
+        self.aside_limits_s: list[float] = []
 
     def snapshot(self) -> Snapshot:
         self._shortages.meet("snapshot")
@@ -109,8 +113,23 @@ class FakeCheckout:
         self._shortages.meet("look_through")
         return "head", ()
 
-    def push(self) -> int:
+    def commit_aside(
+        self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
+    ) -> str | None:
+        self._shortages.meet("commit_aside")
+        self.aside_limits_s.append(limit_s)
+        if self.commit_problem is not None:
+            raise CheckoutError(self.commit_problem)
+        if not (has_work and self.uncommitted) and not (pushes and self.to_push):
+            return None
+        self.aside.append(message)
+        return earlier or f"ralph/red-{len(self.aside)}"
+
+    def push(self, branch: str | None = None) -> int:
         self._shortages.meet("push")
+        if branch is not None:
+            self.pushed_aside.append(branch)
+            return 1
         problem = self.push_problems.pop(0) if self.push_problems else None
         if problem is not None:
             raise CheckoutError(problem)

@@ -4,13 +4,14 @@ tests/program/loop/test_loop_gate.py.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec.structs import replace
 
 from ralph.loop.values import LoopLimits
 from ralph.values.outcome import Outcome
-from tests.fakes.loop import LoopRig, ScriptedIteration
+from tests.fakes.loop import DONE, LoopRig, ScriptedIteration, ended
 from tests.rows import every_row
 
 SAVES: dict[str, object] = {"commits": True, "pushes": True}
@@ -184,8 +185,66 @@ def test_a_continued_loop_looks_at_the_gate_before_it_pays_and_saves_nothing_red
     failed = replace(rig.state, ended=None, push_problem="iteration 1: push failed: away")
     again = LoopRig(gates=[1], limits=limited(1), options=SAVES)
     again.checkout.to_push = 1
-    assert again.play(failed).outcome is Outcome.IO_ERROR, "an earlier push failed, and was not made good"
+    assert again.play(failed).exit_code == 3
     assert (again.checkout.messages, again.checkout.to_push) == ([], 1)
+    assert again.checkout.pushed_aside == ["ralph/red-1"], "that the branch is not pushed is no failed push"
     green = LoopRig(gates=[0], limits=limited(1), options=SAVES)
     assert green.play(replace(rig.state, ended=None)).exit_code == 0
     assert green.iterations.orders == []
+
+
+# --- what is red at the end
+
+
+@every_row(
+    ("gates", "result", "options", "aside", "pushed", "code"),
+    [
+        ([0, 0], DONE, SAVES, 0, 0, 0),
+        ([0, 1], DONE, SAVES, 1, 1, 3),
+        ([0, 1], DONE, {"commits": True}, 1, 0, 3),
+        ([0, 1], DONE, {"pushes": True}, 0, 0, 3),
+        ([0, 1], DONE, {}, 0, 0, 3),
+        # It is committed to the branch, which is not pushed.
+        ([0, 1], DONE, {**SAVES, "commits_red": True}, 1, 1, 3),
+        ([0, 1], DONE, {"commits": True, "commits_red": True}, 0, 0, 3),
+        # Cut off: the gate has not seen it.
+        ([0], ended(Outcome.AUTH), SAVES, 1, 1, 77),
+        ([0], ended(Outcome.INTERRUPTED, stopped_by=15), SAVES, 1, 0, 143),
+    ],
+)
+def test_what_is_red_or_unseen_at_the_end_goes_to_a_branch_of_its_own(
+    gates: Any, result: Any, options: Any, aside: int, pushed: int, code: int
+) -> None:
+    rig = LoopRig([ScriptedIteration(result)], gates=[*gates], limits=limited(1), options=options)
+    end = rig.play()
+    assert end.exit_code == code
+    assert (len(rig.checkout.aside), len(rig.checkout.pushed_aside)) == (aside, pushed)
+    assert rig.state.red_branch == ("ralph/red-1" if aside else None)
+    warned = "what the gate did not let through is on branch ralph/red-1"
+    assert (warned in rig.state.warnings) == bool(aside)
+    limits_s = {3.0 if result.stopped_by else math.inf} if rig.checkout.aside_limits_s else set()
+    assert set(rig.checkout.aside_limits_s) == limits_s
+    is_on_the_branch = bool(options.get("commits")) and (gates == [0, 0] or "commits_red" in options)
+    assert len(rig.checkout.messages) == is_on_the_branch
+
+
+def test_red_work_that_cannot_be_committed_is_told_and_no_success() -> None:
+    rig = LoopRig(gates=[1], limits=limited(1), options={"commits": True})
+    rig.checkout.commit_problem = "the disk is full"
+    end = rig.play()
+    assert (end.exit_code, rig.state.red_branch) == (74, None)
+    assert end.reason.endswith("the gate failed (exit 1), but not all work is committed")
+    problem = "what the gate did not let through could not be committed, and stays as it is: the disk is full"
+    assert problem in rig.told
+    again = LoopRig(gates=[1], limits=limited(1), options={"commits": True})
+    again.checkout.uncommitted = 1
+    assert again.play(replace(rig.state, ended=None)).exit_code == 3
+    assert (again.checkout.messages, again.state.red_branch) == ([], "ralph/red-1")
+
+
+def test_a_branch_with_red_work_is_history_once_the_gate_is_green() -> None:
+    rig = LoopRig(gates=[1], limits=limited(1), options={"commits": True})
+    rig.play()
+    again = LoopRig(gates=[1, 0], limits=limited(2), options={"commits": True})
+    assert again.play(replace(rig.state, ended=None, plan=again.new_state().plan)).exit_code == 0
+    assert (again.state.warnings, len(again.checkout.messages)) == ((), 1)

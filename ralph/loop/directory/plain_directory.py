@@ -101,7 +101,10 @@ class PlainDirectory:
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:  # noqa: ARG002 - the port's
         return "", ()
 
-    def push(self) -> int:
+    def commit_aside(self, message: str, **_options: object) -> str | None:
+        raise CheckoutError(f"cannot commit {message!r}: {self.top} is in no git checkout")
+
+    def push(self, branch: str | None = None) -> int:  # noqa: ARG002 - the port has this parameter
         raise CheckoutError(f"cannot push: {self.top} is in no git checkout")
 
     def unpushed(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -177,3 +178,70 @@ def test_a_loop_that_is_killed_in_its_gate_or_check_loses_nothing_and_counts_onc
     assert (counted["open_tasks"], counted["commits"]) == (0, 1)
     assert subjects(checkout.top) == ["ralph loop: iteration 1"]
     assert subjects(checkout.top.with_name("remote.git")) == subjects(checkout.top)
+
+
+# --- what is red at the end
+
+
+def test_what_is_red_at_the_limit_goes_to_a_branch_of_its_own_which_is_pushed_exits_3(
+    ralph, ralph_here, checkout, iterations
+) -> None:
+    iterations([bash("echo 1 > good")], [bash("touch broken; echo 2 > half; git rev-parse HEAD > ../head")])
+    options = ("--gate", GREEN, "--commit", "--push", "--max-iterations", "2")
+    ran = ralph("loop", "go", *options)
+    assert ran.code == 3, "a branch that is not pushed while it is red is no failed push"
+    lines = loop_lines(ran)
+    assert [line for line in lines if line.startswith("pushed")] == [
+        "pushed 1 commit",
+        "pushed 1 commit as ralph/red-1",
+    ]
+    assert "what the gate did not let through is on branch ralph/red-1" in lines[-4:]
+    assert ": 2 iterations are done, the gate failed (exit 1); " in lines[-1]
+    remote = checkout.top.with_name("remote.git")
+    for top in (checkout.top, remote):
+        assert subjects(top) == ["ralph loop: iteration 1"]
+        assert subjects(top, "ralph/red-1") == ["ralph loop: iteration 1", "ralph loop: iteration 2"]
+    assert checkout.git("rev-parse", "HEAD") == (ralph.cwd.parent / "head").read_text().strip()
+    assert checkout.git("status", "--porcelain").split() == ["??", "broken", "??", "half"]
+    assert "is on branch ralph/red-1\n" in ralph_here("loop", "--status").stdout
+    (ralph.cwd / "broken").unlink()
+    again = ralph("loop", "--continue", "--max-iterations", "3")
+    assert again.code == 0
+    assert subjects(checkout.top) == ["ralph loop: iteration 1", "ralph loop: iteration 3"]
+    assert subjects(remote) == subjects(checkout.top)
+    assert "ralph/red" not in again.stderr
+
+
+@pytest.mark.parametrize("phase", ["an iteration", "the gate"])
+def test_after_a_signal_what_the_gate_has_not_seen_goes_to_a_branch_of_its_own_exits_143(
+    ralph, checkout, iterations, phase
+) -> None:
+    hangs = "touch ../hung; sleep 60"
+    iterations([bash(f"echo 1 > half; {hangs}" if phase == "an iteration" else "echo 1 > half")])
+    gate = "true" if phase == "an iteration" else f"test ! -e half || {{ {hangs}; }}"
+    process = ralph.start("loop", "go", "--gate", gate, "--commit", "--push")
+    wait_until((ralph.cwd.parent / "hung").exists)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
+    assert "what the gate did not let through is on branch ralph/red-1" in loop_lines(ran)
+    assert (subjects(checkout.top), len(subjects(checkout.top, "ralph/red-1"))) == ([], 1)
+    assert checkout.git("show", "ralph/red-1:half") == "1"
+    assert checkout.git("status", "--porcelain") == "?? half"
+    assert not any(line.startswith("pushed") for line in loop_lines(ran))
+
+
+def test_red_work_that_cannot_be_committed_to_a_branch_is_no_success_exits_74(
+    ralph, checkout, iterations
+) -> None:
+    checkout.git("branch", "ralph")
+    iterations([bash("touch broken")])
+    ran = ralph("loop", "go", "--gate", GREEN, "--commit", "--max-iterations", "1")
+    assert ran.code == 74
+    problem = "what the gate did not let through could not be committed, and stays as it is: git update-ref: "
+    assert any(line.startswith(problem) for line in loop_lines(ran))
+    assert loop_lines(ran)[-1].startswith(
+        "io_error (exit 74): 1 iteration is done, the gate failed (exit 1), but "
+    )
+    checkout.git("branch", "-D", "ralph")
+    ran = ralph("loop", "--continue")
+    assert (ran.code, subjects(checkout.top, "ralph/red-1")) == (3, ["ralph loop: iteration 1"])
