@@ -201,7 +201,9 @@ class OuterLoop:
             last_words=result.last_words,
             started_at=current.started_at,
             ended_at=self._book.now(),
-            check_s=None if check is None else check.duration_s,
+            check_s=None
+            if shown is None
+            else sum(one.duration_s for one in (gate, check) if one is not None),
             head_before=before.head,
             head_after=head,
             looked=looked,

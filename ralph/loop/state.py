@@ -76,7 +76,7 @@ class IterationRecord(Struct, frozen=True):
     ended_at: str | None = None
     """The time at which the check after the iteration had ended."""
     check_s: float | None = None
-    """The duration of the check in seconds. None also if the check did not run."""
+    """The duration of the gate and the check in seconds. None if neither ran."""
     head_before: str | None = None
     """The id of the current commit when the iteration began. Empty before the first commit and without git."""
     head_after: str | None = None

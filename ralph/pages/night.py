@@ -18,7 +18,7 @@ class StretchKind(enum.Enum):
     MODEL = "model"
     TOOL = "tool"
     CHECK = "check"
-    """The loop ran its `--until` check."""
+    """The loop ran its gate and its `--until` check."""
     WAITING = "waiting"
     """ralph waited before it sent a request again."""
     OUTAGE = "outage"
@@ -98,13 +98,15 @@ class TranscriptEntry(Struct, frozen=True):
 
 
 class CheckRun(Struct, frozen=True):
-    """A run of the `--until` check."""
+    """A verdict on the work of a loop."""
 
     words: str
     """The result in a few words, such as `passed` or `exit 1`."""
     has_passed: bool
     output: str
     """The end of the output. Empty if none was kept."""
+    name: str
+    """Who said it: `check`, `gate` or `plan`."""
 
 
 class WorkPart(Struct, frozen=True):

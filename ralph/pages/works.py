@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.loop.rules import tasks_text
+from ralph.loop.state import IterationRecord
 from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.night import (
     LOOP_WAITS,
@@ -48,7 +50,7 @@ from ralph.values.usage import total_usd
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
+    from ralph.loop.state import CurrentIteration, LoopState
     from ralph.loop.values import CheckResult
     from ralph.pages.journal import JournalRead
     from ralph.pages.page_room import PageRoom
@@ -403,20 +405,27 @@ def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list
 def _iteration_check(
     one: IterationRecord | CurrentIteration, facts: LoopFacts, room: PageRoom
 ) -> CheckRun | None:
-    words = getattr(one, "check", None)
-    if words is None:
+    """The verdict of the check after an iteration, or of the gate if the check did not run, with the open tasks of the plan."""
+    if not isinstance(one, IterationRecord):
         return None
+    state = facts.state
+    name, words, last = "check", one.check, state.last_check
+    if words is None:
+        name, words, last = "gate", one.gate, state.last_gate
+    tasks = [] if state.plan.plan is None else [tasks_text(one.open_tasks)]
+    if words is None:
+        return CheckRun(tasks[0], one.open_tasks == 0, "", "plan") if tasks else None
     output = facts.checks.get(one.number, "")
-    last, is_last = facts.state.last_check, one is facts.state.last
-    if not output and is_last and last is not None and last.words == words:
+    if not output and one is state.last and last is not None and last.words == words:
         output = last.tail
-    return CheckRun(room.excerpts.plain(words), words == "passed", room.check(output))
+    shown = room.excerpts.plain(", ".join([words, *tasks]))
+    return CheckRun(shown, words == "passed", room.check(output), name)
 
 
 def _check(result: CheckResult | None, room: PageRoom) -> CheckRun | None:
     if result is None:
         return None
-    return CheckRun(room.excerpts.plain(result.words), result.passed, room.check(result.tail))
+    return CheckRun(room.excerpts.plain(result.words), result.passed, room.check(result.tail), "check")
 
 
 def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]:

@@ -18,7 +18,7 @@ from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
 from ralph.pages.excerpts import _LONGEST_SHAPE_CHARS, Excerpts
 from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
-from ralph.pages.night import EntryKind, StretchKind
+from ralph.pages.night import CheckRun, EntryKind, StretchKind
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
@@ -166,6 +166,49 @@ def old_record(**more: Any) -> LoopState:
     return LoopState(
         plan, moment, 4711, updated_at=moment, iterations=(one,), last_check=last, ended=end, **more
     )
+
+
+@every_row(
+    ("given", "said", "shown"),
+    [
+        (
+            {"until": "x"},
+            {"check": "passed"},
+            CheckRun("passed", has_passed=True, output="kept", name="check"),
+        ),
+        (
+            {"until": "x", "gate": "y"},
+            {"check": None, "gate": "failed (exit 1)"},
+            CheckRun("failed (exit 1)", has_passed=False, output="kept", name="gate"),
+        ),
+        (
+            {"gate": "y", "plan": "P.md"},
+            {"gate": "passed", "open_tasks": 2},
+            CheckRun("passed, 2 open tasks", has_passed=True, output="kept", name="gate"),
+        ),
+        (
+            {"plan": "P.md"},
+            {"open_tasks": 1},
+            CheckRun("1 open task", has_passed=False, output="", name="plan"),
+        ),
+        ({"plan": "P.md"}, {}, CheckRun("no task at all", has_passed=False, output="", name="plan")),
+        ({}, {}, None),
+    ],
+)
+def test_an_iteration_shows_the_verdict_that_decided(
+    tmp_path_factory, given: dict[str, Any], said: dict[str, Any], shown: CheckRun | None
+) -> None:
+    place = tmp_path_factory.mktemp("page")
+    (place / "work").mkdir()
+    environment = {"RALPH_STATE_DIR": str(place / "state"), "PATH": os.environ["PATH"]}
+    state = old_record()
+    one = replace(state.iterations[0], **{"check": None, **said})
+    record = LoopStore.for_user(environment, place / "work").begin()
+    plan = replace(state.plan, directory=str(place / "work"), **{"until": None, **given})
+    record.save(replace(state, plan=plan, iterations=(one,), last_check=None))
+    record.keep_check(1, "kept")
+    (part,) = work_of(environment, place).parts
+    assert part.check == shown
 
 
 def test_a_record_of_an_older_ralph_whose_session_is_deleted_is_shown_with_what_it_has(

@@ -199,7 +199,7 @@ def test_a_long_night_makes_a_small_page() -> None:
                 Stretch(StretchKind.MODEL, at_s, at_s + 5, f"turn {number}", "e1")
                 for at_s in (BEGAN_S + number * 576 + step * 22.8 for step in range(25))
             ),
-            check=CheckRun("failed (exit 1)", has_passed=False, output="1 failed"),
+            check=CheckRun("failed (exit 1)", has_passed=False, output="1 failed", name="check"),
         )
         for number in range(50)
     )
