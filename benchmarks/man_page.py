@@ -74,7 +74,7 @@ _EXAMPLES = {
     'ralph "fix the failing test"': "Does one task.",
     "git diff | ralph -p 'review this change'": "Adds piped data below the prompt.",
     "ralph -c": "Resumes the last session of this directory.",
-    "ralph loop -f PROMPT.md --until 'make test' --commit --max-iterations 20": "Repeats a task until a check passes.",
+    "ralph loop -f PROMPT.md --gate 'make test' --plan PLAN.md --commit --max-iterations 20": "Repeats a task until a plan is done.",
     "ralph doctor": "Shows what is set and what works.",
 }
 

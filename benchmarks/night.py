@@ -2,7 +2,7 @@
 model's answers and the API's faults come from a script. The loop, its runs, HTTP, tools, sandbox, tests and commits are
 real. A second stands for minutes.
 
-`ralph loop` repairs a project of which three tests fail. The night has a denied call, an outage between two runs, a
+`ralph loop` does three open tasks of a project. The night has a denied call, an outage between two runs, a
 fallback to another target, a retry, and a second outage. It needs git, and takes half a minute.
 """
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.harness import ralph
-from ralph.demo.loop_script import LoopScript
+from ralph.demo.loop_script import PLAN, LoopScript
 from ralph.demo.workplace import RUN_TESTS, make_environment, make_project
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 
@@ -48,7 +48,8 @@ base_url = "{base_url}"
 """
 TESTS = "python3 -m unittest -q"
 COMMAND = (
-    *("loop", "-f", "PROMPT_build.md", "--until", TESTS, "--commit", "--max-iterations", "8"),
+    *("loop", "-f", "PROMPT_build.md", "--gate", TESTS, "--plan", PLAN, "--commit"),
+    *("--max-iterations", "8"),
     *("--max-budget-usd", "2", "--disallowed-tools", "Read(./.env)"),
 )
 _PEEK = Turn([Text("I look at what is here, settings first."), ToolUse("Read", {"file_path": ".env"})])
@@ -72,7 +73,7 @@ class NightScript:
     """The script of the model and of the API's faults. It is called for each request."""
 
     def __init__(self) -> None:
-        self._repairs = LoopScript(has_git=True)
+        self._tasks = LoopScript(has_git=True)
         self._refused: dict[_Place, int] = {}
 
     def __call__(self, request: RecordedRequest, _index: int) -> Turn | Step:
@@ -94,7 +95,7 @@ class NightScript:
     def _answer(self, request: RecordedRequest, place: _Place) -> Turn:
         if place == _Place(1, 0):
             return _PEEK
-        answer = self._repairs(request, 0) if place.iteration != 1 else self._repairs(_shifted(request), 0)
+        answer = self._tasks(request, 0) if place.iteration != 1 else self._tasks(_shifted(request), 0)
         assert isinstance(answer, Turn)
         return replace(answer, content=[_shown(block) for block in answer.blocks()])
 
@@ -109,7 +110,7 @@ def _shown(block: Block) -> Block:
 
 
 def _shifted(request: RecordedRequest) -> RecordedRequest:
-    """The request without its first answer, so that the script of the repairs does not count it."""
+    """The request without its first answer, so that the script of the tasks does not count it."""
     fields = json.loads(request.body or b"{}")
     del fields["messages"][1:3]
     return replace(request, body=json.dumps(fields).encode())

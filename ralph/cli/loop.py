@@ -46,12 +46,14 @@ _EPILOG = """\b
 Examples:
   ralph loop init
   ralph loop -f PROMPT_plan.md --max-iterations 3
-  ralph loop -f PROMPT_build.md --until 'make test' --commit --model opus
+  ralph loop -f PROMPT_build.md --gate 'make test' --plan PLAN.md --commit
+  ralph loop "make it fast" --until './benchmark.sh' --commit --model opus
   ralph loop --status --watch
   ralph loop ls
   ralph loop show
 
-Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
+Exit codes: 0 done (gate, check and plan hold, as far as given; without check and
+plan, the file .ralph/stop is there or all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
@@ -161,11 +163,11 @@ _OWN = frozenset(LoopLine.__struct_fields__)
 
 
 def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
-    """Do one task again and again, each time by a fresh `ralph run`, until a check says that it is done.
+    """Do one task again and again, each time by a fresh `ralph run`, until a plan or a check says that all is done.
 
-    Each iteration begins with what the last one left in the directory: code, commits, a plan file. The check given
-    with --until decides whether the task is done. Git shows whether there was progress. The model decides neither. If
-    the API is down, the loop waits.
+    Each iteration begins with what the last one left in the directory: code, commits, a plan file. The command of
+    --gate says whether an iteration was good; the file of --plan or the command of --until says whether all is done.
+    Git shows whether there was progress. The model decides none of it. If the API is down, the loop waits.
 
     Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
     """

@@ -13,8 +13,8 @@ from ralph.values.outcome import CannotError, Outcome
 _WHAT_NEXT = """
 Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
   ralph loop -f PROMPT_plan.md --max-iterations 3
-  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20
-./loop.sh plan 3 and ./loop.sh build 20 are the same in short, without a check."""
+  ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md --commit --max-iterations 20
+./loop.sh plan 3 and ./loop.sh build 20 are the same in short, without a gate and a plan that ends it."""
 
 
 def init(

@@ -1,4 +1,4 @@
-"""Plays `ralph demo --scenario loop`: `ralph loop` repairs a project with three faults, while the API is down for
+"""Plays `ralph demo --scenario loop`: `ralph loop` does the three tasks of a plan, while the API is down for
 some time. The loop runs in this process. It knows the server only from a settings file.
 """
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ralph.demo.loop_outage import BEGINS as OUTAGE_BEGINS
 from ralph.demo.loop_outage import LoopOutage
-from ralph.demo.loop_script import REPAIRS
+from ralph.demo.loop_script import PLAN, TASKS
 from ralph.demo.stages import MODEL, NIGHT_SPEED
 from ralph.demo.workplace import (
     RUN_TESTS,
@@ -27,6 +27,7 @@ from ralph.loop.options import LoopOptions
 from ralph.loop.record import RecordError
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits, LoopPlan
+from ralph.loop.words import judged
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ _LONGEST_S = 60.0
 _OUTAGE_WAITS_S = (1.0, 2.0)
 
 _ABOUT = """\
-ralph demo: `ralph loop` repairs a project of which {faults} tests fail, in {directory}
+ralph demo: `ralph loop` does the {tasks} open tasks of a project whose tests pass, in {directory}
 
   scripted   what the model says, its tokens (so the costs are made up), and an outage in iteration 2: the API is
              overloaded (529), then nobody listens at its port (127.0.0.1:{port}) for a while
-  real       the loop, its iterations (each a `ralph run` process that knows only its prompt), the check, the
-             waits, the session that is resumed after the outage, the HTTP connection, the tools, the files{git}
-  prompt     {prompt}, the same for each iteration, below what the check printed last: take one of the
-             failing tests, fix it, run it, commit
+  real       the loop, its iterations (each a `ralph run` process that knows only its prompt), the gate, the
+             plan, the waits, the session that is resumed after the outage, the HTTP connection, the tools, the files{git}
+  prompt     {prompt}, the same for each iteration: take the first open task of {plan}, do it
+             with a test, tick it, commit. The loop is done when no task is open and the tests (--gate) pass
   sped up    a second of the outage stands for {factor}. The lines show the seconds that pass here, and
              name the schedule they come from (loop.outage_waits_s)
   settings   {file}, passed by --config:
@@ -82,7 +83,7 @@ max_time_s = {longest_s:g}
 
 _NEXT = """
 Now your own loop: `ralph loop init` writes prompts to begin with. Set ANTHROPIC_API_KEY, then
-  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
+  ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md --commit --max-iterations 20"""
 
 
 class _Play(Struct, frozen=True):
@@ -148,7 +149,9 @@ def _plan(play: _Play, config_file: Path) -> LoopPlan:
         prompt_file=str(play.project / _PROMPT),
         run_arguments=("--config", str(config_file)),
         config_file=str(config_file),
-        until=RUN_TESTS,
+        gate=RUN_TESTS,
+        plan=PLAN,
+        plan_file=PLAN,
         check_timeout_s=_LONGEST_S,
         commits=play.has_git,
         limits=LoopLimits(max_iterations=_MOST_ITERATIONS),
@@ -160,7 +163,7 @@ def _command(plan: LoopPlan) -> str:
     commit = " --commit" if plan.commits else ""
     return (
         f"ralph loop -f {_PROMPT}{commit} --max-iterations {plan.limits.max_iterations} \\\n"
-        f"  --until {quote(RUN_TESTS)} {' '.join(map(quote, plan.run_arguments))}"
+        f"  --gate {quote(RUN_TESTS)} --plan {PLAN} {' '.join(map(quote, plan.run_arguments))}"
     )
 
 
@@ -184,7 +187,8 @@ def _listed(waits_s: Iterable[float]) -> str:
 
 def _about(play: _Play, plan: LoopPlan, port: int, settings: str) -> str:
     return _ABOUT.format(
-        faults=len(REPAIRS),
+        tasks=len(TASKS),
+        plan=PLAN,
         directory=play.project,
         port=port,
         git=", git" if play.has_git else "",
@@ -199,10 +203,8 @@ def _about(play: _Play, plan: LoopPlan, port: int, settings: str) -> str:
 
 def _facts(play: _Play, state: LoopState, outage: LoopOutage, commits: list[str]) -> Iterator[str]:
     yield _fact("iterations", str(len(state.iterations)))
-    if state.first_check is not None:
-        yield _fact("check", f"{state.first_check.words} before them")
     for record in state.iterations:
-        yield _fact("", f"{record.check or 'not run'} after iteration {record.number}{_exit(record)}")
+        yield _fact("", f"{', '.join(judged(record))} after iteration {record.number}{_exit(record)}")
     yield from _facts_of_outage(play, outage)
     yield _fact("requests", f"{outage.request_count} answered")
     if play.has_git:

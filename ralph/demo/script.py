@@ -104,14 +104,17 @@ class DemoScript(Struct, frozen=True):
         return Turn(content=words, usage=usage(2300, 70))
 
 
-def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    results = [
+def results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
         block
         for message in messages
         for block in message["content"]
         if isinstance(block, dict) and block.get("type") == "tool_result"
     ]
-    return results[-1] if results else {}
+
+
+def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return next(reversed(results(messages)), {})
 
 
 def reports_that_tests_pass(result: dict[str, Any]) -> bool:

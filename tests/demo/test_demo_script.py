@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import ralph.demo
-from ralph.demo.loop_script import REPAIRS, LoopScript
+from ralph.demo.loop_script import PLAN, TASKS, LoopScript, edits
 from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
+from ralph.loop.directory.plan_tasks import read_open_tasks
 from ralph.mock_api import Fault, Step, Turn
 from tests.rows import every_row
 
@@ -61,29 +62,32 @@ def test_failing_tests_are_not(result: dict[str, Any]) -> None:
 
 OUTAGE = (2, 1)
 PROJECT = Path(ralph.demo.__file__).parent / "loop_project"
-HOURS, PADDING, REFUSAL = REPAIRS
+HOURS, PADDING, REFUSAL = TASKS
 
 
-def check_said(*failing: str) -> str:
-    return "\n\n".join(f"FAIL: {name} (test_duration.DurationTest.{name})\nTraceback" for name in failing)
+def plan_read(*names: str) -> str:
+    """A plan with these open tasks, as Read shows it."""
+    return "\n".join(f"{at}\t- [ ] {name}" for at, name in enumerate(names, 1))
 
 
 def asked_in_loop(
     answers: int,
     *,
-    check: str = check_said(PADDING),
+    plan: str = plan_read(PADDING),
     iteration: int = 1,
     result: dict[str, Any] | None = None,
+    has_git: bool = True,
 ) -> Any:
     prompt = {
         "role": "user",
-        "content": [{"type": "text", "text": f"[ralph loop {iteration} of 5]\n\n{check}"}],
+        "content": [{"type": "text", "text": f"[ralph loop {iteration} of 5]\n\n- [ ] {REFUSAL}"}],
     }
     answered = [{"role": "assistant", "content": []}] * answers
-    results = [{"type": "tool_result", "tool_use_id": "a", **(result or {"content": "OK"})}]
-    messages = [prompt, *answered] + ([{"role": "user", "content": results}] if answers else [])
+    blocks = [{"type": "tool_result", "tool_use_id": "a", "content": plan}]
+    blocks += [{"type": "tool_result", "tool_use_id": "b", **(result or {"content": "OK"})}]
+    messages = [prompt, *answered] + ([{"role": "user", "content": blocks}] if answers else [])
     request: Any = SimpleNamespace(body=json.dumps({"messages": messages}).encode())
-    return LoopScript(has_git=True, outage=OUTAGE)(request, 7)
+    return LoopScript(has_git=has_git, outage=OUTAGE)(request, 7)
 
 
 def words_of(turn: Any) -> str:
@@ -92,21 +96,21 @@ def words_of(turn: Any) -> str:
 
 
 @every_row(
-    ("check", "taken"),
+    ("plan", "taken"),
     [
-        (check_said(HOURS, PADDING, REFUSAL), HOURS),
-        (check_said(PADDING, REFUSAL), PADDING),
-        (check_said("test_of_somebody_else", REFUSAL), REFUSAL),
-        (check_said(PADDING).replace("FAIL", "ERROR"), PADDING),
+        (plan_read(HOURS, PADDING, REFUSAL), HOURS),
+        (plan_read(HOURS, PADDING).replace("[ ]", "[x]", 1), PADDING),
+        (plan_read("Of somebody else", REFUSAL), REFUSAL),
     ],
 )
-def test_an_iteration_takes_the_first_test_it_knows_of_those_that_the_check_names(check, taken) -> None:
-    assert f"I take {taken}," in words_of(asked_in_loop(0, check=check))
+def test_an_iteration_takes_the_first_open_task_it_knows_of_the_plan_that_it_read(plan, taken) -> None:
+    assert f"I take the first open task: {taken}." in words_of(asked_in_loop(1, plan=plan))
 
 
-@every_row("check", ["", "no tests on this machine", check_said("test_of_somebody_else")])
-def test_where_the_check_names_no_test_it_knows_nothing_is_claimed(check) -> None:
-    assert "I change nothing" in words_of(asked_in_loop(0, check=check))
+@every_row("plan", ["", "no such file", plan_read("Of somebody else"), f"- [x] {HOURS}"])
+def test_where_no_task_it_knows_is_open_nothing_is_claimed(plan) -> None:
+    for answers in (1, 2, 3):
+        assert "I change nothing" in words_of(asked_in_loop(answers, plan=plan))
 
 
 @every_row("answers", [1, 2])
@@ -118,17 +122,17 @@ def test_a_tool_that_failed_ends_the_iteration(answers) -> None:
 
 
 @every_row(
-    ("test", "result", "has_git", "said"),
+    ("name", "result", "has_git", "said"),
     [
         (HOURS, {"content": "OK"}, True, "is committed."),
         (PADDING, {"content": "OK"}, True, "is not committed."),
-        (HOURS, {"content": "OK"}, False, f"{HOURS} passes."),
-        (HOURS, {"content": "FAILED (failures=1)"}, True, "does not pass"),
-        (HOURS, {"content": "OK", "is_error": True}, True, "or its commit failed"),
+        (HOURS, {"content": "OK"}, False, "The tests pass."),
+        (HOURS, {"content": "FAILED (failures=1)"}, True, "do not pass, or the commit failed"),
+        (HOURS, {"content": "OK", "is_error": True}, True, "or the commit failed"),
     ],
 )
-def test_an_iterations_last_word_is_what_its_command_said(test, result, has_git, said) -> None:
-    last = LoopScript(has_git)._last_word(test, REPAIRS[test], result)
+def test_an_iterations_last_word_is_what_its_command_said(name, result, has_git, said) -> None:
+    last = words_of(asked_in_loop(3, plan=plan_read(name), result=result, has_git=has_git))
     assert said in last
     assert ("committed" in last) == said.endswith("committed.")
 
@@ -141,21 +145,25 @@ def test_the_api_is_away_in_one_turn_of_one_iteration(iteration, answers, is_awa
     assert (asked_in_loop(answers, iteration=iteration) == Step(None, OVERLOADED)) == is_away
 
 
-def test_each_repair_mends_its_test_and_no_other(tmp_path) -> None:
-    shutil.copytree(PROJECT, tmp_path / "project")
-    code = tmp_path / "project" / "duration.py"
-    left = set(REPAIRS)
-    assert failing_tests(code.parent) == left
-    for test, repair in REPAIRS.items():
-        text = code.read_text()
-        assert text.count(repair.old) == 1
-        code.write_text(text.replace(repair.old, repair.new))
-        left.remove(test)
-        assert failing_tests(code.parent) == left
+def test_the_project_begins_green_and_each_task_adds_a_test_that_only_its_change_lets_pass(tmp_path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(PROJECT, project)
+    assert failing_tests(project) == set()
+    for left, (name, task) in zip((2, 1, 0), TASKS.items(), strict=True):
+        for edit in edits(name):
+            file = project / edit["file_path"]
+            text = file.read_text()
+            assert text.count(edit["old_string"]) == 1
+            file.write_text(text.replace(edit["old_string"], edit["new_string"]))
+            if edit["file_path"] == "test_duration.py":
+                assert failing_tests(project) == {task.test.split("(")[0].removeprefix("def ")}
+        assert failing_tests(project) == set()
+        assert read_open_tasks(project / PLAN, (project,)) == left
 
 
 def failing_tests(project: Path) -> set[str]:
     ran = subprocess.run(
         [sys.executable, "-B", "-m", "unittest"], cwd=project, check=False, capture_output=True, text=True
     )
+    assert "Ran " in ran.stderr
     return {line.split()[1] for line in ran.stderr.splitlines() if line.startswith(("FAIL:", "ERROR:"))}

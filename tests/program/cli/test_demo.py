@@ -138,7 +138,7 @@ def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it_and_leaves
 # --- `ralph loop`
 
 LOOP_LINES = [
-    "[loop] check before the first iteration: failed (exit 1)",
+    "[loop] gate before the first iteration: passed",
     "[loop] iteration 1 of 5: completed, 4 turns, ",
     "[error] HTTP 529",
     "[ralph] api_unavailable (exit 75)",
@@ -148,14 +148,13 @@ LOOP_LINES = [
     "[notice] going on with",
     "[loop] iteration 2 of 5: completed, 4 turns, ",
     "[loop] iteration 3 of 5: completed, 4 turns, ",
-    "[loop] completed: the check passes; 3 iterations, 12 turns, ",
+    "[loop] completed: the gate passes and no task in IMPLEMENTATION_PLAN.md is open; 3 iterations, 12 turns, ",
 ]
 LOOP_FACTS = [
     "  iterations         3",
-    "  check              failed (exit 1) before them",
-    "                     failed (exit 1) after iteration 1",
-    "                     failed (exit 1) after iteration 2",
-    "                     passed after iteration 3",
+    "                     gate passed, 2 open tasks after iteration 1",
+    "                     gate passed, 1 open task after iteration 2",
+    "                     gate passed, 0 open tasks after iteration 3",
     "  outage             in iteration 2: 2 processes of it ended with exit 75, its session went on",
     "  seconds waited     0.3, standing for 3 min",
     "  commits            3 (2 by the model, 1 by --commit)",
@@ -203,7 +202,7 @@ def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_u
     (tmp_path / "settings" / "ralph").mkdir(parents=True)
     (tmp_path / "settings" / "ralph" / "config.toml").write_text("what = no TOML\n")
     process = ralph.start("demo", "--scenario", "loop", "--speed", "100", stderr=subprocess.STDOUT)
-    told = read_until(process, "[loop] check")
+    told = read_until(process, "[loop] gate")
     process.stdout.close()
     assert process.wait(timeout=PATIENCE_S) == 0
     assert "left out   there is no git on this machine" in told

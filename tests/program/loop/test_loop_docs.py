@@ -37,6 +37,7 @@ outage_waits_s = [0.01]
 """
 OUTAGES = 6
 AWAY = Fault(status=529)
+TICK = "sed -i 's/- \\[ ]/- [x]/' IMPLEMENTATION_PLAN.md"
 MAKEFILE = "test:\n\t@grep -q fast app.py || { echo 'app.py: too slow'; exit 1; }\n"
 
 
@@ -73,6 +74,7 @@ def project(ralph: Ralph) -> Ralph:
     work = ralph.cwd
     (work / "Makefile").write_text(MAKEFILE)
     (work / "PROMPT_build.md").write_text("Make it fast.")
+    (work / "IMPLEMENTATION_PLAN.md").write_text("- [ ] Make it fast\n")
     git("init", "-q", "-b", "main", cwd=work)
     git("add", "--all", cwd=work)
     git("commit", "-qm", "Begin", cwd=work)
@@ -182,7 +184,7 @@ def steps_of_the_job() -> dict[str, str]:
 def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path) -> None:
     install, identity, loop, leftovers = steps_of_the_job().values()
     assert install.startswith("pip install ")
-    serve(bash("echo 'print(2) # fast' > app.py"), Turn("A table instead of a search."))
+    serve(bash(f"echo 'print(2) # fast' > app.py; {TICK}"), Turn("A table instead of a search."))
     home = machine.environment["HOME"]
     environment = {
         **machine.environment,
@@ -250,7 +252,7 @@ def test_the_job_ends_later_than_its_loop() -> None:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the script asks jq")
 def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -> None:
-    server = serve(bash("echo 'print(2) # fast' > app.py"), Turn("A table instead of a search."))
+    server = serve(bash(f"echo 'print(2) # fast' > app.py; {TICK}"), Turn("A table instead of a search."))
     home = Path(machine.environment["HOME"])
     key_file = home / ".config" / "ralph" / "night.env"
     key = machine.environment["ANTHROPIC_API_KEY"]
@@ -276,7 +278,9 @@ def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -
         log = (home / "night.log").read_text()
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), log
         assert len(server.requests) == requests, log
-    assert "[loop] completed: the check passes; 1 iteration" in log
+    assert (
+        "[loop] completed: the gate passes and no task in IMPLEMENTATION_PLAN.md is open; 1 iteration" in log
+    )
 
 
 ENDS = {

@@ -322,7 +322,7 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
         "by a fresh `ralph run`",
         "Options of `ralph run` are passed to each iteration",
         "`ralph loop init` writes files to begin with",
-        "ralph loop -f PROMPT_build.md --until 'make test'",
+        "ralph loop -f PROMPT_build.md --gate 'make test' --plan PLAN.md --commit",
         "3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n",
         "Default: 30m.",
         "Default: IMPLEMENTATION_PLAN.md.",
@@ -352,7 +352,7 @@ def test_init_writes_once_and_says_what_next(ralph) -> None:
     assert ran.code == 0
     names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh"]
     assert ran.stdout.splitlines()[:5] == [f"wrote {name}" for name in names]
-    assert "ralph loop -f PROMPT_build.md --until" in ran.stdout
+    assert "ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md" in ran.stdout
     (ralph.cwd / "AGENTS.md").unlink()
     again = ralph("loop", "init", "-C", str(ralph.cwd))
     assert again.stdout.splitlines()[:5] == [
