@@ -248,3 +248,21 @@ def test_a_branch_with_red_work_is_history_once_the_gate_is_green() -> None:
     again = LoopRig(gates=[1, 0], limits=limited(2), options={"commits": True})
     assert again.play(replace(rig.state, ended=None, plan=again.new_state().plan)).exit_code == 0
     assert (again.state.warnings, len(again.checkout.messages)) == ((), 1)
+
+
+def test_after_a_signal_commits_of_the_agent_need_no_branch_because_nothing_is_pushed() -> None:
+    stopped = ScriptedIteration(ended(Outcome.INTERRUPTED, stopped_by=15))
+    rig = LoopRig([stopped], gates=[0], options={"pushes": True})
+    rig.checkout.to_push = 1
+    assert rig.play().exit_code == 143
+    assert (rig.checkout.aside, rig.state.red_branch, rig.state.unpushed) == ([], None, 1)
+
+
+def test_an_iteration_leaves_time_for_the_gate_and_the_check() -> None:
+    rig = LoopRig(gates=[0], verdicts=[1, 0], limits=LoopLimits(max_time_s=1000))
+    assert rig.gate is not None
+    assert rig.check is not None
+    rig.gate.takes_s, rig.check.takes_s = 30, 40
+    rig.play()
+    assert rig.iterations.orders[0].time_s == 1000 - 2 * (30 + 40)
+    assert rig.state.iterations[0].check_s == 70

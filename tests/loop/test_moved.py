@@ -21,6 +21,8 @@ PLAN = LoopPlan(
     claude_files=(ClaudeFile(f"{OLD}/.claude/settings.json", "project", OLD, "{}"),),
     metrics_file=f"{OLD}/m",
     report_file=f"{OLD}/page.html",
+    plan=f"{OLD}/PLAN.md",
+    plan_file=f"{OLD}/PLAN.md",
     added_directories=(f"{OLD}/more",),
     own_paths=(f"{OLD}/sub/log", OLD),
 )

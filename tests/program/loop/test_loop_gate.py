@@ -37,6 +37,7 @@ def test_three_open_tasks_in_a_green_repository_are_three_iterations_exits_0(
     ralph, ralph_here, checkout, iterations
 ) -> None:
     checkout.write("PLAN.md", PLAN)
+    checkout.write(".ralph/stop", "of yesterday")
     server = iterations([bash(tick("one"))], [bash(tick("two"))], [bash(tick("three"))])
     options = ("--gate", GREEN, "--plan", "PLAN.md", "--commit", "--push", "--max-iterations", "9")
     ran = ralph("loop", "go", *options)
@@ -50,6 +51,7 @@ def test_three_open_tasks_in_a_green_repository_are_three_iterations_exits_0(
         "passed, 0 open tasks",
     ]
     assert lines[-1].startswith("completed: the gate passes and no task in PLAN.md is open; 3 iterations, ")
+    assert not any("stop file" in line for line in lines)
     assert len(subjects(checkout.top)) == 3
     assert subjects(checkout.top.with_name("remote.git")) == subjects(checkout.top)
     assert "It has 2 open tasks." in first_prompt(server.requests[2])
@@ -92,6 +94,18 @@ def test_commit_red_commits_what_is_red_and_the_branch_is_pushed_when_it_is_gree
     assert subjects(checkout.top) == ["ralph loop: iteration 1", "ralph loop: iteration 2"]
 
 
+def test_what_the_gate_itself_changes_is_committed_with_the_work_and_is_no_progress(
+    ralph, checkout, iterations
+) -> None:
+    iterations([bash("echo 1 > new")], [bash("true")])
+    ran = ralph("loop", "go", "--gate", "date +%N > a.txt; git add dir", "--commit", "--max-iterations", "2")
+    assert ran.code == 0
+    assert checkout.git("show", "--name-only", "--format=", "HEAD~1").split() == ["a.txt", "new"]
+    assert checkout.git("show", "--name-only", "--format=", "HEAD").split() == ["a.txt"]
+    assert [one["made_progress"] for one in loop_record(ralph)["iterations"]] == [True, False]
+    assert checkout.git("status", "--porcelain") == ""
+
+
 UNUSABLE = {
     "a gate that is mistyped": (
         ("--gate", "mkae test"),
@@ -119,13 +133,18 @@ def test_what_can_never_be_done_is_told_before_anything_is_paid_exits_78(
     assert says in loop_lines(ran)[-1]
 
 
-def test_a_plan_that_an_iteration_removes_is_not_done_exits_3(ralph, checkout, iterations) -> None:
+def test_a_plan_that_an_iteration_removes_is_not_done_exits_3(
+    ralph, ralph_here, checkout, iterations
+) -> None:
     checkout.write("PLAN.md", PLAN)
     iterations([bash("rm PLAN.md")], [bash("echo done > PLAN.md")])
     ran = ralph("loop", "go", "--plan", "PLAN.md", "--max-iterations", "2")
     assert ran.code == 3
     assert "the plan PLAN.md cannot be read: No such file or directory" in loop_lines(ran)
     assert ": 2 iterations are done, PLAN.md has no task at all; " in loop_lines(ran)[-1]
+    checkout.write("PLAN.md", "- [x] one\n")
+    again = ralph_here("loop", "--continue")
+    assert (again.code, "completed: no task in PLAN.md is open; 2 iter" in again.last_line) == (0, True)
 
 
 def test_a_stop_file_before_all_is_done_is_removed_and_the_next_prompt_says_so(

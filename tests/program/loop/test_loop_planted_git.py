@@ -247,10 +247,11 @@ def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iteration
 
 
 @pytest.mark.sandboxed
-def test_a_repository_that_the_last_check_made_is_named(ralph, checkout, iterations) -> None:
+@pytest.mark.parametrize("option", ["--until", "--gate"])
+def test_a_repository_that_the_last_check_or_gate_made_is_named(ralph, checkout, iterations, option) -> None:
     made = "git init -q d; git -C d config core.fsmonitor ./x; git config core.fsmonitor ./x; exit 0"
     checkout.write("check.sh", "exit 1\n")
     iterations([bash(f"echo '{made}' > check.sh")])
-    ran = ralph("loop", "go", "--until", "sh check.sh", "--max-iterations", "1")
+    ran = ralph("loop", "go", option, "sh check.sh", "--max-iterations", "1")
     assert ran.code == 0, ran.stderr
     assert "git runs programs that these repositories below the work name: d (core.fsmonitor)" in ran.stderr
