@@ -85,6 +85,8 @@ class CallRules:
         self._malformed_answers: list[bool] = []
         """The malformed answers since the last answer with a valid call. True if all calls of the answer named tools
         that do not exist."""
+        self.may_have_changed = False
+        """True if a call has changed a file, or may have. The caller sets it back to False."""
         self.denied: list[ToolCall] = []
         """The calls of the task that the gate refused, and the calls in which the sandbox denied an operation."""
 
@@ -173,6 +175,10 @@ class CallRules:
             self._events.emit(Notice(notice))
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
+        if change is None:  # a command that fails may have changed files before
+            self.may_have_changed |= not self._tools[call.name].is_read_only
+        else:
+            self.may_have_changed |= not output.is_error and change.before != change.after
         self._guards.after(call, output, change=change)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:

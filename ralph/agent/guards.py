@@ -1,6 +1,7 @@
 """Decides whether a tool call continues a loop, in which the model repeats calls without progress.
 
-It does not run calls and does not end a run. `call_rules.py` counts malformed calls.
+It does not run calls and does not end a run. `call_rules.py` counts malformed calls. `StopBlocks` counts the ends that
+hooks refuse.
 
 The guards remember the last twelve calls that were allowed. They forget these calls when Write or Edit changes a
 file. A loop is a single call, or a cycle of up to four calls, that was made three times in a row and had the same
@@ -31,6 +32,7 @@ from ralph.values.tool_calls import FILE_TOOLS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ralph.values.ports import EndRefused
     from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput
 
 GUARDS = ("repetition", "cycle", "no_change")
@@ -41,6 +43,10 @@ MOST_EQUAL = 3
 refused."""
 LONGEST_CYCLE = 4
 """The maximum number of calls in a round."""
+MOST_EQUAL_BLOCKS = 8
+"""The number of refused ends in a row with the same reason, and no changed file in between, that end the task."""
+MOST_BLOCKS = 20
+"""The number of refused ends that end a task."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
 """For each tool, the arguments that have no effect. Calls that differ only in these arguments are treated as equal."""
@@ -150,6 +156,33 @@ class Guards:
             ):
                 return window[-length:]
         return []
+
+
+class StopBlocks(Struct, frozen=True):
+    """The times that hooks have refused the end of one task. A hook whose condition the model cannot fulfil would refuse for
+    ever.
+    """
+
+    total: int = 0
+    in_a_row: int = 0
+    """How many of the last ones had the same reason, without a call in between that may have changed a file."""
+    last: EndRefused | None = None
+
+    def with_next(self, refused: EndRefused, *, has_changed: bool) -> StopBlocks:
+        """`has_changed` is True if a call since the last refusal may have changed a file."""
+        is_new = has_changed or self.last is None or refused.reason != self.last.reason
+        return StopBlocks(self.total + 1, 1 if is_new else self.in_a_row + 1, refused)
+
+    @property
+    def why_stuck(self) -> str | None:
+        """The reason for people why the task ends without progress, or None if the model may work on."""
+        if self.last is None or not (self.in_a_row >= MOST_EQUAL_BLOCKS or self.total >= MOST_BLOCKS):
+            return None
+        if self.in_a_row >= MOST_EQUAL_BLOCKS:
+            how = f"{self.in_a_row} times in a row for the same reason, and no file changed in between"
+        else:
+            how = f"{self.total} times"
+        return f"the Stop hook {self.last.hook} refused the end of the task {how}: {self.last.reason}"
 
 
 class _Step:

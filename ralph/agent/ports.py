@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
+    from ralph.values.ports import EndRefused
     from ralph.values.tool_calls import (
         Block,
         FileChange,
@@ -82,10 +83,9 @@ class Gate(Protocol):
         """Examines the output of a call that ran for `took_s` seconds. Returns the output that the model gets."""
         ...
 
-    def before_end(self, text: str, *, was_held: bool) -> str | None:
+    def before_end(self, text: str, *, was_held: bool) -> EndRefused | None:
         """Decides whether a task may end after the model has completed it with `text`. Returns None if it may end.
-        Otherwise returns the reason why the model must continue. `was_held` is True if the gate refused to end this
-        task before.
+        `was_held` is True if the gate refused to end this task before.
         """
         ...
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ralph.agent.asking import Asking
 from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
+from ralph.agent.guards import StopBlocks
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn
 from ralph.agent.transcript import SessionLog, Transcript
@@ -134,8 +135,8 @@ class Run:
         self._rules = self._fresh_rules()
         self._asking = Asking(self._site, self._transcript)
         self._requests = TurnRequests(1)
-        self._was_held = False
-        """True if the gate has refused to end this task."""
+        self._blocks = StopBlocks()
+        """The times that the gate has refused to end this task."""
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
@@ -458,21 +459,25 @@ class Run:
 
     def _unless_held(self, ending: Ending) -> Ending | None:
         """Asks the gate whether the task may end. Returns `ending` if it may. If the gate refuses, returns None, and
-        tells the model the reason in a new turn. The gate is asked only if the model itself ended the task.
+        tells the model the reason in a new turn, unless that has led nowhere. The gate is asked only if the model itself
+        ended the task.
         """
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending
         said = ending.result or (ending.report.summary if ending.report is not None else "")
         self._take_lock_for_hooks()
-        reason = self._gate.before_end(said, was_held=self._was_held)
-        if reason is None:
+        refused = self._gate.before_end(said, was_held=self._blocks.total > 0)
+        if refused is None:
             return ending
-        self._was_held = True
+        self._blocks = self._blocks.with_next(refused, has_changed=self._rules.may_have_changed)
+        self._rules.may_have_changed = False
+        if (why := self._blocks.why_stuck) is not None:
+            return Ending(Outcome.NO_PROGRESS, ending.result, ending.stop_reason, why)
         if self._closing.needs_report:
             self._closing.forget_reports()
             denied, self._rules = self._rules.denied, self._fresh_rules()
             self._rules.denied += denied
-        self._transcript.say(f"Stop hook feedback:\n{reason}")
+        self._transcript.say(f"Stop hook feedback:\n{refused.reason}")
         self._turn_lock.release()
         return None
 

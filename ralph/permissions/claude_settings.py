@@ -4,6 +4,7 @@ GuardError if the file asks for a protection that ralph cannot provide. Nothing 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
+_LONGEST_NAME = 80
+_SCRIPT = re.compile(r"[\"']?[~/$.][\w~$./{}\"'-]*|[\w./-]+\.(?:sh|bash|py|js|mjs|ts|rb|pl)")
 _TIGHT_MODES = ("plan", "dontAsk")
 # Keys of Claude Code's own sandbox that restrict commands.
 _SANDBOX_GUARDS = refused_keys("sandbox.")
@@ -46,6 +49,15 @@ class HookCommand(Struct, frozen=True):
     def calls(self) -> Matcher:
         """The tool calls for which the command is started. Only for an event about a tool call."""
         return parse_matcher(self.matcher if self.event in OF_TOOLS else "")
+
+    @property
+    def name(self) -> str:
+        """The program of the command for messages, with the script that it runs. The rest may hold secrets, such as the address
+        of a webhook.
+        """
+        words = [word for word in re.split(r"[\s;|&<>()]+", self.command) if word and "=" not in word]
+        script = [word for word in words[1:2] if _SCRIPT.fullmatch(word)]
+        return " ".join((*words[:1], *script))[:_LONGEST_NAME]
 
 
 class ClaudeSettings(Struct, frozen=True, kw_only=True):

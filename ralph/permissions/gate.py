@@ -19,7 +19,7 @@ from ralph.permissions.in_force import RulesInForce, RuleVerdict
 from ralph.values.controls import ModeFixedError
 from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.permission_mode import PermissionMode
-from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.tool_calls import FILE_TOOLS, ToolOutput
 from ralph.values.tool_choice import READ_ONLY
 
@@ -185,15 +185,15 @@ class CallGate:
             hk.stop_if_asked(answers)
         return output if output.is_error else output.followed_by(self._about_place(call))
 
-    def before_end(self, text: str, *, was_held: bool) -> str | None:
+    def before_end(self, text: str, *, was_held: bool) -> EndRefused | None:
         about = {
             "stop_hook_active": was_held,
             "last_assistant_message": text,
             "background_tasks": [],
             "session_crons": [],
         }
-        blocks = (hk.first_block(self._guarding(hooks, hk.STOP, about)) for hooks in self._hooks)
-        return next(filter(None, blocks), None)
+        answers = (answer for hooks in self._hooks for answer in self._guarding(hooks, hk.STOP, about))
+        return next((EndRefused(one.hook, one.why) for one in answers if one.blocks), None)
 
     # --- Hooks
 

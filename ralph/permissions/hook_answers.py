@@ -1,5 +1,5 @@
 """Reads the answers of hooks. The rules are those of Claude Code, except that a hook that fails refuses the call
-(`specs/control.md`). No I/O happens here.
+(`specs/permissions.md`). No I/O happens here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ EVENTS = (PRE, POST, POST_FAILURE, PROMPT, STOP)
 OF_TOOLS = frozenset({PRE, POST, POST_FAILURE})
 """The events about a tool call, for which a matcher has an effect."""
 GUARDED = (PRE, PROMPT, STOP)
-"""The events at which a hook can refuse something, so that an unclear answer refuses it."""
+"""The events at which a hook can refuse something, so that its answer is looked for behind lines of text."""
+AFTERWARDS = (POST, POST_FAILURE, STOP)
+"""The events at which the work is done, so that a command that fails is told to people and refuses nothing."""
 
 _DECIDING = (
     "continue",
@@ -57,6 +59,8 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
     is_async: bool = field(default=False, name="async")
     """True if the hook continues in the background, so that its answer has no effect."""
     specific: _Specific = field(default_factory=_Specific, name="hookSpecificOutput")
+    hook: str = field(default="", name="ralphHook")
+    """The name of the hook. ralph sets it, whatever the answer says."""
 
     @property
     def blocks(self) -> bool:

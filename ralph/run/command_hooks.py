@@ -7,8 +7,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ralph.permissions.gate import HookFailedError
 from ralph.permissions.hook_answers import (
+    AFTERWARDS,
     GUARDED,
     PROMPT,
     HookAnswer,
@@ -60,7 +63,7 @@ class CommandHooks:
         self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
     ) -> Sequence[HookAnswer]:
         """Runs the commands of all hooks for an event, one after another, and returns the answers. Raises
-        HookFailedError and Interrupted.
+        HookFailedError for one that fails before what it is asked about, and Interrupted.
         """
         given = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
         # Claude Code starts equal commands once per event. A shorter time limit would refuse what the longest allows.
@@ -76,14 +79,19 @@ class CommandHooks:
         return [self._answer(hook, ending, event) for hook, ending in endings]
 
     def _answer(self, hook: HookCommand, ending: HookEnding, event: str) -> HookAnswer:
-        answer = answer_of(ending, event)
+        try:
+            answer = answer_of(ending, event)
+        except HookFailedError as error:
+            if event not in AFTERWARDS:
+                raise HookFailedError(f"{hook.name}: {error}") from error
+            self._events.emit(Notice(f"the {event} hook failed: {hook.name}: {error}", is_vital=True))
+            return HookAnswer()
         if answer is None and event in GUARDED and hook.command not in self._named:
             self._named.add(hook.command)
-            program = next(iter(hook.command.split()), "")
             self._events.emit(
-                Notice(f"the {event} hook ({program}) printed text, and no answer: that is no opinion")
+                Notice(f"the {event} hook ({hook.name}) printed text, and no answer: that is no opinion")
             )
-        return answer or HookAnswer()
+        return replace(answer or HookAnswer(), hook=f"({hook.name})")
 
     def _ending(self, hook: HookCommand, name: str, given: bytes, waiting_for: str) -> HookEnding:
         self._called += 1
@@ -118,7 +126,7 @@ def answer_of(ending: HookEnding, event: str) -> HookAnswer | None:
     if ending.status == _BLOCKED:
         return HookAnswer(decision="block", reason=ending.errors or "no reason was given")
     if ending.status != 0:
-        said = f": {ending.errors.splitlines()[-1]}" if ending.errors else ""
+        said = f": {ending.last_line}" if ending.last_line else ""
         raise HookFailedError(f"it ended with exit {ending.status}{said}")
     text = ending.output.strip(_BLANK)
     if not text:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MOST_OUTPUT_BYTES = 1_000_000
 """The maximum number of bytes that a hook may print. Real answers are much shorter."""
 _MOST_ERROR_BYTES = 16_384
+_LONGEST_LINE = 300
 _GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
 # The variable by which hooks that were written for Claude Code find the project.
 _DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
@@ -39,12 +40,14 @@ class HookEnding(Struct, frozen=True):
     """The exit code, or None if the command could not be started or did not end by itself."""
     output: str = ""
     errors: str = ""
-    """The beginning of the command's standard error."""
+    """The command's standard error, or its beginning and its end."""
     problem: str = ""
     """The reason why there is no exit code. Empty if there is one."""
     undone: str = ""
     """A note about changes to protected files that ralph has undone. The hook made these changes, or they were made
     before the hook started. Empty if there were none."""
+    last_line: str = ""
+    """The last line of the standard error, or else of the output. Empty if there is none."""
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
@@ -67,8 +70,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                 raise
             finally:
                 undone = "\n".join(filter(None, (undone, box.between())))
-            errors.seek(0)
-            said = room.redact(errors.read(_MOST_ERROR_BYTES).decode("utf-8", "replace").strip())
+            said = room.redact(_beginning_and_end(errors).decode("utf-8", "replace").strip())
     except Interrupted as stop:
         stop.undone = undone
         raise
@@ -78,7 +80,18 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = problem_of(ending, limit_s)
     output = capture.data.decode("utf-8", "replace")
-    return HookEnding(None if problem else ending.status, output, said, problem, undone)
+    last_line = (said or room.redact(output.strip())).rpartition("\n")[2].strip()[:_LONGEST_LINE]
+    return HookEnding(None if problem else ending.status, output, said, problem, undone, last_line)
+
+
+def _beginning_and_end(file: IO[bytes]) -> bytes:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= _MOST_ERROR_BYTES:
+        return file.read()
+    beginning = file.read(_MOST_ERROR_BYTES // 2)
+    file.seek(-_MOST_ERROR_BYTES // 2, os.SEEK_END)
+    return beginning + b"\n[...]\n" + file.read()
 
 
 def _started(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from ralph.values.outcome import Outcome
 from ralph.values.usage import TokenUsage
 
@@ -90,6 +92,15 @@ class HookStopped(Interrupted):
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
+
+
+class EndRefused(Struct, frozen=True):
+    """A hook does not let a task end that the model has completed."""
+
+    hook: str
+    """The name of the hook."""
+    reason: str
+    """The reason for the model, in the words of the hook."""
 
 
 class GuardRefused(Interrupted):

@@ -15,7 +15,7 @@ from ralph.permissions.rule import Effect, parse_rule
 from ralph.values.controls import RunControls
 from ralph.values.events import Notice
 from ralph.values.permission_mode import PermissionMode
-from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from tests.fakes import RecordingEvents
 from tests.permissions.worlds import FakeDisk, permissions
@@ -311,7 +311,9 @@ def test_a_hook_that_fails_at_the_beginning_or_the_end_of_a_task_ends_it() -> No
     with pytest.raises(GuardRefused, match="the Stop hook failed: it broke"):
         broken.before_end("done", was_held=False)
     blocking = gate([steps.hooks("files", decision="block", reason="no"), steps.hooks("driver", fails=True)])
-    assert blocking.before_end("done", was_held=False) == "no", "the first that blocks is enough"
+    assert blocking.before_end("done", was_held=False) == EndRefused("", "no"), (
+        "the first that blocks is enough"
+    )
     with pytest.raises(HookStopped, match="refused the task: no"):
         blocking.before_task([])
 

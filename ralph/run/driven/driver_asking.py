@@ -7,6 +7,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ralph.permissions.gate import Decision, HookFailedError
 from ralph.permissions.hook_answers import PROMPT, hook_answer
 from ralph.run.driven.control_lines import Response
@@ -100,6 +102,6 @@ def _hook_answer(reply: Reply) -> HookAnswer:
         case Response(error=str(error)):
             raise HookFailedError(error)
     try:
-        return hook_answer(reply.fields)
+        return replace(hook_answer(reply.fields), hook="of the driver")
     except ValueError as error:
         raise HookFailedError(f"its answer is not valid: {error}") from error

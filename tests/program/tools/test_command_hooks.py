@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.program.model_answers import DONE, bash, calls, results
+
+if TYPE_CHECKING:
+    from ralph.mock_api import Turn
 
 KEEP = "cat >> $CLAUDE_PROJECT_DIR/told"
 """A hook that appends its input to a file, and leaves the decision to others."""
@@ -237,11 +240,11 @@ def test_a_prompt_hook_is_told_the_task_and_what_it_prints_is_for_the_model(ralp
             130,
             "a UserPromptSubmit hook refused the task: not on Mondays",
         ),
-        ("exit 1", 78, "the UserPromptSubmit hook failed: it ended with exit 1"),
+        ("exit 1", 78, "the UserPromptSubmit hook failed: exit: it ended with exit 1"),
         (
             """echo 'No: {"decision":"block"}'""",
             78,
-            "the UserPromptSubmit hook failed: its answer is not valid",
+            "the UserPromptSubmit hook failed: echo: its answer is not valid",
         ),
         ("""echo seen; echo '{"decision":"block","reason":"late"}'""", 130, "hook refused the task: late"),
     ],
@@ -254,14 +257,72 @@ def test_a_prompt_hook_that_refuses_or_fails_lets_nothing_be_sent(ralph, serve, 
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
-    [("exit 1", "it ended with exit 1"), ("""echo 'No: {"decision":"block"}'""", "its answer is not valid")],
+    ("command", "says", "more"),
+    [
+        ("exit 1", "exit: it ended with exit 1", {}),
+        ("echo; echo lost >&2; exit 7", "echo: it ended with exit 7: lost", {}),
+        ("echo said; exit 7", "echo: it ended with exit 7: said", {}),
+        ("no-such-program-here --now", "no-such-program-here: it ended with exit 127", {}),
+        ("seq 20000 >&2; exit 1", "seq: it ended with exit 1: 20000", {}),
+        ("sleep 600", "sleep: it did not end before its timeout of 0.3 s", {"timeout": 0.3}),
+        ("""echo 'built {12} files'""", "echo: its answer is not valid", {}),
+        ("""echo 'No: {"decision":"block"}'""", "echo: its answer is not valid", {}),
+    ],
 )
-def test_a_stop_hook_that_fails_is_no_success(ralph, serve, command, says) -> None:
-    serve(DONE)
+def test_a_stop_hook_that_breaks_after_finished_work_is_a_notice(ralph, serve, command, says, more) -> None:
+    server = serve(DONE)
+    ran = start(ralph, hooks("Stop", command, **more))
+    assert (ran.code, ran.result["subtype"], server.request_count) == (0, "success", 1)
+    assert f"[notice] the Stop hook failed: {says}" in ran.stderr
+
+
+@pytest.mark.parametrize("event", ["Stop", "PostToolUse"])
+def test_a_hook_that_breaks_after_the_work_hides_no_other_hook(ralph, serve, event) -> None:
+    server = serve(bash("echo hi"), DONE, DONE)
+    settings = hooks(event, "exit 1")
+    once = "test -e held || { touch held; echo 'write the tests' >&2; exit 2; }"
+    settings["hooks"][event] += hooks(event, once)["hooks"][event]
+    ran = start(ralph, settings)
+    assert ran.code == 0
+    assert f"[notice] the {event} hook failed: exit: it ended with exit 1" in ran.stderr
+    assert f"{event} hook feedback:\\nwrite the tests" in json.dumps(server.requests[-1].json()["messages"])
+
+
+def write(number: int) -> Turn:
+    return calls(("Write", {"file_path": "x", "content": str(number)}))
+
+
+REFUSES = "echo 'never good' >&2; exit 2"
+COUNTS = """echo x >> count; echo "failing: $(wc -l < count)" >&2; exit 2"""
+
+
+@pytest.mark.parametrize(
+    ("command", "between", "requests", "says"),
+    [
+        (
+            REFUSES,
+            None,
+            8,
+            "8 times in a row for the same reason, and no file changed in between: never good",
+        ),
+        (REFUSES, write(1), 16, "8 times in a row for the same reason, and no file changed in between"),
+        (REFUSES, write, 40, "20 times: never good"),
+        (REFUSES, lambda number: bash(f"echo {number} > y; exit 1"), 40, "20 times: never good"),
+        (COUNTS, None, 20, "20 times: failing: 20"),
+    ],
+)
+def test_a_stop_hook_that_never_agrees_ends_the_run_without_progress(
+    ralph, serve, command, between, requests, says
+) -> None:
+    turns = []
+    for number in range(25):
+        made = between(number) if callable(between) else between
+        turns += [DONE] if made is None else [made, DONE]
+    server = serve(*turns)
     ran = start(ralph, hooks("Stop", command))
-    assert ran.code == 78
-    assert f"the Stop hook failed: {says}" in ran.result["errors"][-1]
+    assert (ran.code, server.request_count) == (4, requests)
+    assert f"the Stop hook (echo) refused the end of the task {says}" in ran.result["errors"][-1]
+    assert ran.result["subtype"] == "error_during_execution"
 
 
 def test_a_hook_ends_the_run_and_the_call_does_not_run(ralph, serve) -> None:
