@@ -141,6 +141,7 @@ TOUCHES_THE_WORLD = (
     "prompt",
     "run.command",
     "run.context",
+    "run.hook_rights",
     "run.key_helper",
     "run.permission_rules",
     "run.driven.control_channel",

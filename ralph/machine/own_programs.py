@@ -238,6 +238,19 @@ def why_not_used(name: str, search: ProgramSearch) -> str:
     return f"{path} does not count: {why}" if why else ""
 
 
+def why_replaceable(words: Iterable[str], cwd: Path, search: ProgramSearch) -> str | None:
+    """Why commands could change a file that a program's command line names, also in a directory of another word (`uv --directory
+    DIR run FILE`). None if they cannot. Directories alone are data.
+    """
+    plain = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
+    paths = [cwd / word for word in plain]
+    inside = [one / word for one in paths if one.is_dir() for word in plain]
+    for path in (one for one in (*paths, *inside) if one.is_file()):
+        if root := search.root_around(str(path)):
+            return f"{path} is found through {root}, where commands may write"
+    return None
+
+
 def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
     """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
     safe.

@@ -55,7 +55,8 @@ class HookCommand(Struct, frozen=True):
         """The program of the command for messages, with the script that it runs. The rest may hold secrets, such as the address
         of a webhook.
         """
-        words = [word for word in re.split(r"[\s;|&<>()]+", self.command) if word and "=" not in word]
+        first = re.split(r"[;|&<>()]+", self.command.lstrip(" \t(!"))[0]
+        words = [word for word in first.split() if "=" not in word]
         script = [word for word in words[1:2] if _SCRIPT.fullmatch(word)]
         return " ".join((*words[:1], *script))[:_LONGEST_NAME]
 

@@ -56,8 +56,8 @@ class CommandHooks:
         self._is_told = is_told
         self._called = 0
         """The number of hook commands that were started. The id of a command in events contains this number."""
-        self._named: set[str] = set()
-        """The commands whose text without an answer was told to people."""
+        self._told: set[tuple[str, str]] = set()
+        """The notices that people got once, each with the command that it is about."""
 
     def answers(
         self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
@@ -86,12 +86,16 @@ class CommandHooks:
                 raise HookFailedError(f"{hook.name}: {error}") from error
             self._events.emit(Notice(f"the {event} hook failed: {hook.name}: {error}", is_vital=True))
             return HookAnswer()
-        if answer is None and event in GUARDED and hook.command not in self._named:
-            self._named.add(hook.command)
-            self._events.emit(
-                Notice(f"the {event} hook ({hook.name}) printed text, and no answer: that is no opinion")
-            )
+        if answer is None and event in GUARDED:
+            self._tell_once(hook, "printed text, and no answer: that is no opinion")
+        if ending.status == 0 and ending.denied:
+            self._tell_once(hook, f"says no failure, but {ending.denied}")
         return replace(answer or HookAnswer(), hook=f"({hook.name})")
+
+    def _tell_once(self, hook: HookCommand, told: str) -> None:
+        if (hook.command, told) not in self._told:
+            self._told.add((hook.command, told))
+            self._events.emit(Notice(f"the {hook.event} hook ({hook.name}) {told}"))
 
     def _ending(self, hook: HookCommand, name: str, given: bytes, waiting_for: str) -> HookEnding:
         self._called += 1
@@ -127,7 +131,8 @@ def answer_of(ending: HookEnding, event: str) -> HookAnswer | None:
         return HookAnswer(decision="block", reason=ending.errors or "no reason was given")
     if ending.status != 0:
         said = f": {ending.last_line}" if ending.last_line else ""
-        raise HookFailedError(f"it ended with exit {ending.status}{said}")
+        denied = f"; {ending.denied}" if ending.denied else ""
+        raise HookFailedError(f"it ended with exit {ending.status}{said}{denied}")
     text = ending.output.strip(_BLANK)
     if not text:
         return HookAnswer()

@@ -20,6 +20,7 @@ from ralph.run.wiring import (
     no_limit_notice,
     redacted_prompt,
     run_policy,
+    search_for_programs,
     text_of_prompt,
     tools_notice,
     withheld_notice,
@@ -29,7 +30,7 @@ from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.agent.task import Prompt
     from ralph.agent.tool_turn import PromptMaker
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.run.run_parts import RunParts
     from ralph.run.telemetry import SessionNotes
     from ralph.run.wiring import Surroundings
+    from ralph.tools.hook_command import HookEnding
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.events import Event, RunEnded
     from ralph.values.redaction import LookedCommit
@@ -108,7 +110,13 @@ class PreparedRun:
         if parts.rules.guards.hooks:
             from ralph.run.command_hooks import CommandHooks  # noqa: PLC0415 - few runs have hooks
 
-            of_files, run_hook = parts.rules.guards.hooks, parts.tools.toolbox.run_hook
+            of_files = parts.rules.guards.hooks
+            run_hook: Callable[[str, bytes, float, str], HookEnding] = parts.tools.toolbox.run_hook
+            if parts.around.settings.hooks.outside and parts.tools.plan.is_confined:
+                from ralph.run.hook_rights import only_unchanged  # noqa: PLC0415 - few runs have hooks
+
+                search = search_for_programs(parts.around, parts.tools.writable)
+                run_hook = only_unchanged(run_hook, parts.around.cwd, parts.around.environment, search)
             is_told = parts.options.includes_hook_events
             hooks.insert(0, CommandHooks(of_files, run_hook, parts.around.events, is_told=is_told))
         session, asks = parts.session, parts.options.permissions
@@ -200,6 +208,7 @@ class PreparedRun:
         tools = [tool.name for tool in parts.tools.toolbox.definitions]
         yield from tools_notice(parts.around, tools, mode, parts.rules.kept_patterns)
         yield from parts.rules.guards.notices
+        yield from parts.tools.about_hooks
 
     def _tool_names(self) -> tuple[str, ...]:
         parts = self.parts
@@ -404,7 +413,6 @@ class PreparedRun:
         if not may_have_moved(around.cwd, self._began_s):
             return ()
         from ralph.run.commit_look import commits_of_run  # noqa: PLC0415 - most runs end without a commit
-        from ralph.run.wiring import search_for_programs  # noqa: PLC0415 - it belongs to the line above
 
         return commits_of_run(
             around.cwd,

@@ -27,6 +27,7 @@ from ralph.run.wiring import (
     open_turn_lock,
     plan_sandbox,
     refuse_uncountable_budget,
+    search_for_programs,
     with_sandbox_limits,
 )
 from ralph.sandbox.box_plan import with_denied_reads
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.claude_settings import HookCommand
     from ralph.prompt.commands import Library
     from ralph.prompt.memory import MemoryFile
     from ralph.prompt.skills import SkillList
@@ -75,6 +77,8 @@ class ToolParts(Struct, frozen=True):
     writable: tuple[str, ...]
     """The directories outside of the working directory in which tools may write."""
     report_form: ReportForm | None
+    about_hooks: tuple[str, ...] = ()
+    """Notices about hooks that will not find what they name."""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -221,11 +225,13 @@ def _open_tools(
         roots = (around.cwd, *map(Path, writable))
         denied = rules.guards.judge.unreadable_places(tuple(map(str, roots)))
         plan = with_denied_reads(plan, denied.paths, roots, denied.unsearched)
+    hook_plan, doubts = _plan_hooks(around, rules.guards.hooks, plan, writable)
     toolbox = build_toolbox(
         around,
         options,
         writable=writable,
         plan=plan,
+        hook_plan=None if hook_plan is plan else hook_plan,
         offered=old.offered_tools if old is not None and not options.names_tools else None,
         mode=controls.permission_mode,
         keeps_list=old is not None and not options.shapes_requests,
@@ -238,9 +244,25 @@ def _open_tools(
             from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
 
             connect_servers(toolbox)
-        tools = ToolParts(toolbox, mcp, plan, writable, build_report_form(around, options, old, writable))
+        tools = ToolParts(
+            toolbox, mcp, plan, writable, build_report_form(around, options, old, writable), doubts
+        )
         opened.pop_all()
     return tools
+
+
+def _plan_hooks(
+    around: Surroundings, hooks: Sequence[HookCommand], plan: BoxPlan, writable: Sequence[str]
+) -> tuple[BoxPlan, tuple[str, ...]]:
+    """The sandbox of hooks, and notices about them. Raises SettingsError."""
+    if not (hooks and plan.is_confined):
+        return plan, ()
+    from ralph.run.hook_rights import doubts, plan_hooks  # noqa: PLC0415 - few runs have hooks
+
+    search = search_for_programs(around, writable)
+    roots = (around.cwd, *map(Path, writable))
+    made = plan_hooks(around.settings, around.environment, hooks, plan, search=search, roots=roots)
+    return made, tuple(f"{fact}: {advice}" for fact, advice in doubts(hooks, made, search.roots))
 
 
 def _close_tools(toolbox: LocalToolbox, events: Events) -> None:

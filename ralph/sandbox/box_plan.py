@@ -19,7 +19,7 @@ from ralph.machine.repository import is_within, is_within_any, repositories_abov
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
+from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.shortage import ADVICE, ShortageError
 
@@ -351,6 +351,38 @@ def _about_denied_reads(plan: BoxPlan, left: int, unsearched: Sequence[str]) -> 
             "that a pattern matches",
             "deny whole directories by name",
         )
+
+
+def with_hook_places(
+    plan: BoxPlan,
+    hooks: HookSettings,
+    wanted: SandboxSettings,
+    environment: Mapping[str, str],
+    roots: Sequence[Path],
+) -> BoxPlan:
+    """The plan for hooks, made from `plan`, which is that of commands. It is `plan` itself if hooks may do the same. Raises
+    CannotConfineError.
+    """
+    if not plan.is_confined or hooks == HookSettings():
+        return plan
+    if hooks.outside:
+        return BoxPlan(no_means("hooks.outside"), read=plan.read)
+    asked = SandboxSettings(write=hooks.write, sockets=hooks.sockets)
+    try:
+        write, _, sockets = opened_by_settings(
+            asked, environment, (*map(os.path.realpath, roots), *plan.write)
+        )
+    except ValueError as error:
+        raise CannotConfineError(str(error)) from None
+    _raise_first(
+        f"hooks.write: there is no directory for {place}: make it, or name another place"
+        for place in write
+        if not Path(place).parent.is_dir()
+    )
+    _raise_first(_open_places(plan.read_deny, write))
+    made = replace(plan, write=(*plan.write, *write), sockets=(*plan.sockets, *sockets))
+    _raise_first(_lacks(wanted, plan.means, made.level, plan.net))
+    return made
 
 
 def _raise_first(complaints: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.setting import Flag, Key, Kind, Takes, at_least, one_of, printable
+from ralph.values.setting import SWITCH, Flag, Key, Kind, Takes, at_least, one_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,6 +153,34 @@ class SandboxSettings(Struct, frozen=True):
                 "(sandbox.max_memory_mb)"
             )
         return None
+
+
+class HookSettings(Struct, frozen=True):
+    """The rights that hooks of settings files have and commands do not. Only the user's own settings file may set it."""
+
+    write: Annotated[
+        tuple[str, ...],
+        Key(
+            PLACES,
+            "files and directories that hooks may write; a file that is missing is made",
+            is_users_alone=True,
+        ),
+    ] = ()
+    """Paths that hooks may write in addition to what commands may write, in the form of `sandbox.write`."""
+    sockets: Annotated[
+        tuple[str, ...],
+        Key(PLACES, "sockets that hooks may connect to, such as that of the desktop", is_users_alone=True),
+    ] = ()
+    """Paths of sockets that hooks may connect to."""
+    outside: Annotated[
+        bool,
+        Key(
+            SWITCH,
+            "`true`: hooks run outside of the sandbox ([hooks](permissions.md#what-hooks-may-do))",
+            is_users_alone=True,
+        ),
+    ] = False
+    """True if hooks run outside of the sandbox."""
 
 
 def absolute_place(place: str, home: str) -> str:

@@ -380,7 +380,10 @@ def _file_layers(
             if not file.is_trusted and file.data is not None and _is_foreign(parsed(file.path, file.data)):
                 layers.foreign.append(Remark(f"{file.path} {_FOREIGN}", "it can stay"))
                 continue
-            layer = _file_layer(file, user_place, search)
+            is_users = file.is_trusted and (
+                not file.is_named or (user_file is not None and is_same_file(file.path, user_file))
+            )
+            layer = _file_layer(file, user_place, search, is_users=is_users)
             if not file.is_trusted:
                 layers.untrusted.append(layer)
             elif file.is_named:
@@ -397,9 +400,9 @@ def _is_foreign(document: Mapping[str, Any]) -> bool:
     return is_of_another_program(document, frozenset((*ALLOWED, TARGETS, *refused)))
 
 
-def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch) -> _Layer:
-    """The values from one file. Some keys are not allowed in an untrusted file. If such a key is in the file, the
-    error tells the user to set it in `user_place`.
+def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch, *, is_users: bool) -> _Layer:
+    """The values from one file. Some keys are not allowed in an untrusted file, and some only in the user's own. If such a key
+    is in the file, the error tells the user to set it in `user_place`.
     """
     path = file.path
     if file.data is None:
@@ -408,6 +411,10 @@ def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch) -> _
     if not file.is_trusted:
         _refuse_untrusted(document, path, user_place, search)
     flat = flattened(document, path, ALLOWED, lists=(TARGETS,))
+    if not is_users and (
+        lone := next((name for name in flat if name in BY_NAME and BY_NAME[name].is_users_alone), "")
+    ):
+        raise SettingsError(f"{path}: {lone!r} counts only in your own settings file: put it in {user_place}")
     layer = {
         name: _decoded(BY_NAME[name], raw, str(path), path.parent)
         for name, raw in flat.items()
@@ -429,8 +436,9 @@ def _refuse_untrusted(
     # The name of a key in a target (`targets.base_url`) says more than the name of the list (`targets`).
     name = max(names, key=lambda one: one.count("."))
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
+    more = "" if name in BY_NAME and BY_NAME[name].is_users_alone else ", or pass this file by --config"
     raise SettingsError(
-        f"{path}: {name!r} does not count here, as {search.why_open(str(path))}: {listed}, or pass this file by --config"
+        f"{path}: {name!r} does not count here, as {search.why_open(str(path))}: {listed}{more}"
     )
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
-from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
 from ralph.settings import kinds as must_be
 from ralph.values.credentials import NO_HEADERS, Secret, known_secrets, secret_header_values
 from ralph.values.endpoint import DEFAULT_BASE_URL
@@ -441,6 +441,7 @@ TABLES: dict[str, type[Struct]] = {
     "sessions": SessionSettings,
     "tools": ToolsSettings,
     "sandbox": SandboxSettings,
+    "hooks": HookSettings,
     "mcp": McpSettings,
     "loop": LoopSettings,
 }
@@ -460,6 +461,7 @@ class Settings(Struct, frozen=True):
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    hooks: HookSettings = HookSettings()
     mcp: McpSettings = McpSettings()
     loop: LoopSettings = LoopSettings()
     targets: "tuple[Target, ...]" = ()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.machine.command_supervisor import SupervisedCommand
+    from ralph.sandbox.command_box import CommandBox
     from ralph.tools.tool_room import Arguments, ToolRoom
 
 # Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
@@ -71,19 +72,19 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
     undone = ""
     try:
         undone = room.box.after("Bash: protected files")
-        denial = _denial_note(output, room) if has_failed else ""
+        told = denial_note(output, room.box, room, "Bash") if has_failed else ""
+        denial = f"[{told}]" if told else ""
     except Interrupted as stop:
         stop.undone = room.redact(undone or room.box.after_stop())
         raise
     return [note for note in (denial, undone) if note]
 
 
-def _denial_note(output: str, room: ToolRoom) -> str:
+def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str) -> str:
     """A note about an action that the sandbox denied to a failed command, or an empty string. A thread makes the note,
     because the command's output can name any path, also one on a file system that never answers. The note is left out
     if it takes long or fails: a note never costs the output. Raises Interrupted.
     """
-    box = room.box
     if not box.is_confined:
         return ""
     mailbox = room.waiter.mailbox()
@@ -97,12 +98,12 @@ def _denial_note(output: str, room: ToolRoom) -> str:
     try:
         start_thread(look, name="sandbox notes")
         until_s = room.clock.now_s() + _EXPLAIN_WITHIN_S
-        found = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: what the sandbox denied")
+        found = room.waiter.wait(mailbox, until_s=until_s, waiting_for=f"{what}: what the sandbox denied")
     except ShortageError:
         return ""
     finally:
         mailbox.close()
-    return "" if found is None or found is TIMED_OUT else f"[{found}]"
+    return "" if found is None or found is TIMED_OUT else str(found)
 
 
 def _ran(

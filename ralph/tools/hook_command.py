@@ -6,6 +6,7 @@ processes that it has started.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from typing import IO, TYPE_CHECKING
 
@@ -28,6 +29,12 @@ _MOST_OUTPUT_BYTES = 1_000_000
 """The maximum number of bytes that a hook may print. Real answers are much shorter."""
 _MOST_ERROR_BYTES = 16_384
 _LONGEST_LINE = 300
+_SOCKETS = re.compile(
+    r"d-?bus|/run/user/|\bdisplay\b|wayland|docker daemon|authentication agent|\.sock\b", re.IGNORECASE
+)
+_NETWORK = re.compile(
+    r"resolve host|name resolution|could ?n[o']t connect|network|unreachable", re.IGNORECASE
+)
 _GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
 # The variable by which hooks that were written for Claude Code find the project.
 _DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
@@ -48,17 +55,20 @@ class HookEnding(Struct, frozen=True):
     before the hook started. Empty if there were none."""
     last_line: str = ""
     """The last line of the standard error, or else of the output. Empty if there is none."""
+    denied: str = ""
+    """A sentence about an action that the sandbox denied to the hook, with the way out. Empty if its output shows none."""
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
     """Runs a hook. `given` is the hook's standard input. Must be called on the main thread. Raises Interrupted."""
-    box, undone = room.box, ""
+    undone = ""
     try:
+        box = room.hook_box
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            environment = box.before(room.settings.environment, waiting_for)
+            environment = box.before(room.hook_environment, waiting_for)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, room, environment, stdin.fileno(), errors.fileno())
@@ -71,6 +81,8 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
             finally:
                 undone = "\n".join(filter(None, (undone, box.between())))
             said = room.redact(_beginning_and_end(errors).decode("utf-8", "replace").strip())
+            output = capture.data.decode("utf-8", "replace")
+            denied = _denied(ending, said if ending.status == 0 else f"{said}\n{output}", room, waiting_for)
     except Interrupted as stop:
         stop.undone = undone
         raise
@@ -79,9 +91,30 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = problem_of(ending, limit_s)
-    output = capture.data.decode("utf-8", "replace")
     last_line = (said or room.redact(output.strip())).rpartition("\n")[2].strip()[:_LONGEST_LINE]
-    return HookEnding(None if problem else ending.status, output, said, problem, undone, last_line)
+    return HookEnding(None if problem else ending.status, output, said, problem, undone, last_line, denied)
+
+
+def _denied(ending: CommandEnding, text: str, room: ToolRoom, waiting_for: str) -> str:
+    """A sentence about an action that the sandbox denied to a hook, as its output shows, with the way out. Empty if there is none.
+    Raises Interrupted.
+    """
+    plan = room.settings.hook_plan or room.settings.box_plan
+    if not plan.is_confined or ending.how is not Ended.BY_ITSELF or not text.strip():
+        return ""
+    from ralph.tools.bash import denial_note  # noqa: PLC0415 - few hooks fail
+
+    note = denial_note(text, room.hook_box, room, waiting_for)
+    if note:
+        return f"{note}; give hooks more by [hooks] write in your config.toml, or run them outside (hooks.outside)"
+    if ending.status != 0 and not plan.sockets and _SOCKETS.search(text):
+        return (
+            "the sandbox gives hooks no sockets of other programs, such as the desktop: name them by [hooks] sockets in your "
+            "config.toml, or run hooks outside (hooks.outside)"
+        )
+    if ending.status != 0 and plan.net != "full" and _NETWORK.search(text):
+        return f"hooks have the network of commands ({plan.net}): allow the host, or run hooks outside (hooks.outside)"
+    return ""
 
 
 def _beginning_and_end(file: IO[bytes]) -> bytes:
@@ -98,7 +131,7 @@ def _started(
     command: str, room: ToolRoom, environment: Mapping[str, str], stdin: int, errors: int
 ) -> SupervisedCommand:
     settings = room.settings
-    return room.supervisor.start(
+    return room.hook_supervisor.start(
         [room.program("bash") or "/bin/sh", "-c", command],
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | {_DIRECTORY_VARIABLE: os.fspath(settings.cwd)},

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.own_programs import unsafe_loads, without_unsafe_loads
+from ralph.machine.own_programs import unsafe_loads, why_replaceable, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
@@ -74,16 +74,13 @@ def _has_credential(server: McpServer, room: ToolRoom) -> bool:
 
 
 def _why_not_trusted(server: McpServer, room: ToolRoom) -> str | None:
-    """Why commands could change what a server runs: its program, a file that an argument names, also in a directory of another
-    argument (`uv --directory DIR run FILE`), or what a variable loads. None if they cannot. Directories alone are data.
+    """Why commands could change what a server runs: its program, a file that an argument names, or what a variable loads. None if
+    they cannot.
     """
     words = [server.command] if "/" in server.command else []
-    words += [word.rpartition("=")[2] if word.startswith("-") else word for word in server.arguments]
-    search, paths = room.search, [room.settings.cwd / word for word in words]
-    inside = [one / word for one in paths if one.is_dir() for word in words]
-    for path in (one for one in (*paths, *inside) if one.is_file()):
-        if root := search.root_around(str(path)):
-            return f"{path} is found through {root}, where commands may write"
+    search = room.search
+    if why := why_replaceable((*words, *server.arguments), room.settings.cwd, search):
+        return why
     for name, unsafe in unsafe_loads(server.environment.plain, search).items():
         if unsafe:
             return f"{name} names {unsafe[0] or 'the working directory'}, where commands may write"

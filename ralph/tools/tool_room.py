@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import cached_property
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.detection import no_means
@@ -66,6 +67,8 @@ class ToolSettings(Struct, frozen=True):
     """Whether the parent of this process is `ralph loop`."""
     box_plan: BoxPlan = BoxPlan(no_means("no sandbox was planned"))
     """The sandbox of commands and searches."""
+    hook_plan: BoxPlan | None = None
+    """The sandbox of hooks. None if it is that of commands."""
     sandbox: SandboxSettings = SandboxSettings()
     """The limits on processes and memory of commands."""
     rules: PathRules | None = None
@@ -165,12 +168,36 @@ class ToolRoom(Struct, frozen=True, dict=True):
     @cached_property
     def box(self) -> CommandBox:
         """The sandbox of commands and searches."""
+        return self._new_box(self.settings.box_plan)
+
+    @cached_property
+    def hook_box(self) -> CommandBox:
+        """The sandbox of hooks. Makes the files that hooks may write."""
+        plan = self.settings.hook_plan
+        if plan is None:
+            return self.box
+        for path in plan.write:
+            if not (is_within_any(path, self.roots.paths) or self.search.root_around(path)):
+                with suppress(OSError):  # it is there, or its directory is missing
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        return self._new_box(plan)
+
+    @property
+    def hook_environment(self) -> Mapping[str, str]:
+        """The variables for hooks. Outside of the sandbox, they load nothing that commands can replace."""
+        if self.settings.hook_plan is None or self.settings.hook_plan.is_confined:
+            return self.settings.environment
+        from ralph.machine.own_programs import trusted_directories  # noqa: PLC0415 - for few hooks
+
+        return self.safe_environment | {"PATH": os.pathsep.join(trusted_directories(self.search))}
+
+    def _new_box(self, plan: BoxPlan) -> CommandBox:
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
         from ralph.sandbox.disk_work import DiskWork  # noqa: PLC0415 - for the first command
 
         settings = self.settings
         return CommandBox(
-            settings.box_plan,
+            plan,
             self.roots.paths,
             settings.places_environment,
             lambda: self.guard.places,
@@ -181,6 +208,11 @@ class ToolRoom(Struct, frozen=True, dict=True):
     @cached_property
     def supervisor(self) -> CommandSupervisor:
         return self.new_supervisor(self.box.confine())
+
+    @cached_property
+    def hook_supervisor(self) -> CommandSupervisor:
+        is_own = self.settings.hook_plan is not None
+        return self.new_supervisor(self.hook_box.confine()) if is_own else self.supervisor
 
     def new_supervisor(self, confine: Callable[[str], Confinement] | None) -> CommandSupervisor:
         """A new supervisor that runs commands in the sandbox that `confine` makes, or without a sandbox if that is None,
@@ -198,10 +230,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     def close(self) -> None:
         """Releases the resources of the tools. Must be called after the last tool call has ended."""
-        if "supervisor" in vars(self):
-            self.supervisor.close()
-        if "box" in vars(self):
-            self.box.close()
+        for name in ("hook_supervisor", "supervisor", "hook_box", "box"):
+            if name in vars(self):
+                vars(self)[name].close()
         self.spill.remove()
         self.roots.close()
 

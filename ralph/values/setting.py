@@ -284,6 +284,8 @@ class Key(Struct, frozen=True):
     in_repository: Tightening | None = None
     """The rule for a settings file in the working directory. None means that such a file must not contain the setting
     (exit 78)."""
+    is_users_alone: bool = False
+    """True if only the user's own settings file can contain the setting, and not one that `--config` names."""
     is_in_files: bool = True
     """False if no settings file can contain the setting, because it concerns a single run. In that case, only the
     flag can change it."""

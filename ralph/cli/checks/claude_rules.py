@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
+from ralph.machine.own_programs import search_around
 from ralph.permissions.claude_settings import GuardError, read_all
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, RuleError, parse_rule
+from ralph.run.hook_rights import doubts, missing_program, plan_hooks
 from ralph.run.permission_rules import LocalDisk, not_kept
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
+from ralph.settings.merge import SettingsError
 from ralph.settings.tables import Settings
 from ralph.values.tool_choice import is_pattern
 
@@ -18,9 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ralph.permissions.claude_settings import ClaudeSettings
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
 
 _NAME = "permission rules"
+_HOOKS = "hooks"
 
 
 def look_at_claude_rules(
@@ -43,7 +47,35 @@ def look_at_claude_rules(
             yield ok(_NAME, f"{found.file.name}: commands are restricted by {', '.join(found.sandbox.keys)}")
         for fact, advice in not_kept(found):
             yield warn(_NAME, fact, advice)
-    yield from _about_denied_reads(cwd, environment, settings or Settings(), read)
+    settings = settings or Settings()
+    yield from _about_hooks(cwd, environment, settings, [hook for found in read for hook in found.hooks])
+    yield from _about_denied_reads(cwd, environment, settings, read)
+
+
+def _about_hooks(
+    cwd: Path, environment: Mapping[str, str], settings: Settings, hooks: Sequence[HookCommand]
+) -> Iterator[Finding]:
+    """Findings about what hooks may do and what they will not find. No hook runs: it may have effects."""
+    if not hooks:
+        return
+    search = search_around(environment, (cwd,), settings.sandbox.written(environment))
+    try:
+        plan = plan_box(settings.sandbox, environment, (cwd,))
+        made = plan_hooks(settings, environment, hooks, plan, search=search, roots=(cwd,))
+    except CannotConfineError:  # the finding about the sandbox says so
+        return
+    except SettingsError as error:
+        yield fail(_HOOKS, str(error), "no run begins with it")
+        return
+    more = ", ".join((*made.write[len(plan.write) :], *made.sockets[len(plan.sockets) :]))
+    where = f"in the sandbox of commands{f', with {more}' if more else ''}"
+    yield ok(_HOOKS, f"{len(hooks)} run {where if made.is_confined else 'without a sandbox'}")
+    for fact, advice in doubts(hooks, made, search.roots):
+        yield warn(_HOOKS, fact, advice)
+    for hook in hooks:
+        missing = missing_program(hook.command, cwd, environment)
+        if missing is not None:
+            yield warn(_HOOKS, f"the {hook.event} hook ({hook.name}) names {missing}", "it does not exist")
 
 
 def _about_denied_reads(

@@ -1,0 +1,133 @@
+"""Decides what the hooks of settings files may do beside commands: `[hooks]` in the user's own settings file lets them write
+and connect elsewhere, or run outside of the sandbox. Finds hooks that cannot work so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.machine.own_programs import own_program, why_not_used, why_replaceable
+from ralph.machine.repository import is_within_any
+from ralph.permissions.shell import parse_line
+from ralph.run.permission_rules import has_parser
+from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
+from ralph.sandbox.bubblewrap import TEMPORARY
+from ralph.settings.merge import SettingsError
+from ralph.tools.hook_command import HookEnding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.machine.own_programs import ProgramSearch
+    from ralph.permissions.claude_settings import HookCommand
+    from ralph.permissions.shell import ParsedLine
+    from ralph.sandbox.box_plan import BoxPlan
+    from ralph.settings.tables import Settings
+
+_VARIABLES = re.compile(r"\$(?:\{(\w+)\}|(\w+))|(?<![^\s\"'=])(~)(?=/)")
+_IN_TEMPORARY = re.compile(rf"(?<![\w./~}}-]){TEMPORARY}/[^\s\"'`;|&()<>]+")
+OUTSIDE = "hooks.outside"
+WRITE = "[hooks] write in your config.toml"
+
+
+def plan_hooks(
+    settings: Settings,
+    environment: Mapping[str, str],
+    hooks: Sequence[HookCommand],
+    plan: BoxPlan,
+    *,
+    search: ProgramSearch,
+    roots: Sequence[Path],
+) -> BoxPlan:
+    """The sandbox of the hooks, made from that of commands. `roots` are the directories that commands may write, and begin with
+    the working directory. Raises SettingsError for a place that cannot be opened, and for a hook that may not run outside.
+    """
+    try:
+        found = with_hook_places(plan, settings.hooks, settings.sandbox, environment, roots)
+    except CannotConfineError as error:
+        raise SettingsError(str(error)) from error
+    if settings.hooks.outside and plan.is_confined:
+        for hook in hooks:
+            why = why_not_outside(hook.command, roots[0], environment, search)
+            if why is not None:
+                raise SettingsError(f"the {hook.event} hook ({hook.name}) {why}")
+    return found
+
+
+def why_not_outside(
+    command: str, cwd: Path, environment: Mapping[str, str], search: ProgramSearch
+) -> str | None:
+    """The reason why a hook must not run outside of the sandbox: commands could change what it runs. None if they cannot, as far
+    as the words of the hook tell.
+    """
+    if not has_parser():
+        return f"cannot be looked through for {OUTSIDE}: tree-sitter and tree-sitter-bash are missing; install them"
+    line = _parsed(command, cwd, environment)
+    names = [one.words[0].text for one in line.commands if one.words]
+    if None in names or line.runs_unknown:
+        return f"does not run outside of the sandbox ({OUTSIDE}): its program is known only when it runs; name it"
+    plain = [name for name in names if name is not None and "/" not in name]
+    missing = (why_not_used(name, search) for name in plain if own_program(name, search) is None)
+    words = [word.text for one in line.commands for word in one.words if word.text and word.text not in plain]
+    why = next(filter(None, missing), None) or why_replaceable(words, cwd, search)
+    return why and f"does not run outside of the sandbox ({OUTSIDE}): {why}; keep it elsewhere"
+
+
+def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
+    """The path of a program that a hook names and that does not exist, or None."""
+    if not has_parser():
+        return None
+    names = (one.words[0].text for one in _parsed(command, cwd, environment).commands if one.words)
+    return next((name for name in names if name and "/" in name and not (cwd / name).exists()), None)
+
+
+def _parsed(command: str, cwd: Path, environment: Mapping[str, str]) -> ParsedLine:
+    """The parsed command of a hook, with the values of the variables that every hook has."""
+    known = {"HOME": environment.get("HOME", ""), "CLAUDE_PROJECT_DIR": str(cwd)}
+
+    def value(found: re.Match[str]) -> str:
+        return known.get("HOME" if found[3] else found[1] or found[2], found[0])
+
+    return parse_line(_VARIABLES.sub(value, command))
+
+
+def only_unchanged(
+    run: Callable[[str, bytes, float, str], HookEnding],
+    cwd: Path,
+    environment: Mapping[str, str],
+    search: ProgramSearch,
+) -> Callable[[str, bytes, float, str], HookEnding]:
+    """The function `run`, but for a hook that may not run outside of the sandbox any more: a command has made a file that it
+    names.
+    """
+
+    def run_unchanged(command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
+        why = why_not_outside(command, cwd, environment, search)
+        return HookEnding(None, problem=f"it {why}") if why else run(command, given, limit_s, waiting_for)
+
+    return run_unchanged
+
+
+def doubts(
+    hooks: Sequence[HookCommand],
+    plan: BoxPlan,
+    roots: Sequence[str],
+) -> Iterator[tuple[str, str]]:
+    """Files that hooks name and will not find as they expect, each with advice. `plan` is the sandbox of the hooks."""
+    opened = (*roots, *plan.write, *plan.read, *plan.sockets)
+    if not plan.has_namespaces or is_within_any(TEMPORARY, opened):
+        return
+    for hook in dict.fromkeys(hooks):
+        named = [
+            one
+            for one in _IN_TEMPORARY.findall(hook.command)
+            if not is_within_any(os.path.realpath(one), opened)
+        ]
+        if named:
+            yield (
+                f"the {hook.event} hook ({hook.name}) names {named[0]}, and hooks have a {TEMPORARY} that goes with the run",
+                f"name it in {WRITE}",
+            )

@@ -1,0 +1,212 @@
+"""The rights that hooks have and commands do not, in whole runs: by `[hooks]` in the user's own settings file alone."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.permissions.claude_settings import HookCommand
+from ralph.run.hook_rights import doubts
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.detection import no_means
+from tests.program.model_answers import DONE, bash, calls, results
+from tests.program.tools.test_command_hooks import hooks, start
+
+pytestmark = pytest.mark.sandboxed
+
+DENIES = "the sandbox denies writing"
+REMEDY = "give hooks more by [hooks] write in your config.toml, or run them outside (hooks.outside)"
+
+
+def home(ralph) -> Path:
+    return Path(ralph.environment["HOME"])
+
+
+def test_a_hook_that_the_sandbox_breaks_says_so_with_the_way_out(ralph, serve) -> None:
+    server = serve(bash("touch ran"), DONE)
+    settings = hooks("PreToolUse", "cat >> ~/calls.log")
+    settings["hooks"] |= hooks("Stop", "echo done >> ~/done.log")["hooks"]
+    ran = start(ralph, settings)
+    assert ran.code == 0
+    [(denied, is_error)] = results(server, 1)
+    assert is_error
+    assert denied.startswith("PreToolUse:Bash hook error: cat: it ended with exit 1: ")
+    for log, said in (("calls.log", denied), ("done.log", ran.stderr)):
+        assert f"{DENIES} {home(ralph)}/{log}; " in said
+        assert REMEDY in said
+    assert "[notice] the Stop hook failed: echo: it ended with exit 1: " in ran.stderr
+
+
+def test_a_hook_that_hides_what_the_sandbox_denied_is_named_once(ralph, serve) -> None:
+    serve(bash("true"), bash("echo 2"), DONE)
+    ran = start(ralph, hooks("PreToolUse", "cat >> ~/calls.log; exit 0"))
+    assert ran.code == 0
+    assert ran.stderr.count("the PreToolUse hook (cat) says no failure, but the sandbox denies writing") == 1
+
+
+def test_hooks_write_where_the_users_file_says_and_commands_do_not(ralph, serve) -> None:
+    log, folder = home(ralph) / "done.log", home(ralph) / "logs"
+    folder.mkdir()
+    ralph.user_file.write_text(f'[hooks]\nwrite = ["~/done.log", "{folder}"]\n')
+    server = serve(bash(f"echo x >> {log}; echo x > {folder}/y"), DONE)
+    ran = start(ralph, hooks("Stop", 'echo done >> ~/done.log; echo "$ANTHROPIC_API_KEY" > ~/logs/key'))
+    assert ran.code == 0
+    assert "hook failed" not in ran.stderr
+    assert (log.read_text(), (folder / "key").read_text(), (folder / "y").exists()) == ("done\n", "\n", False)
+    assert DENIES in results(server, 1)[0][0]
+
+
+def test_hooks_connect_to_the_sockets_of_the_users_file_alone(ralph, serve, tmp_path) -> None:
+    path = str(home(ralph) / "bell.sock")
+    with socket.socket(socket.AF_UNIX) as bell:
+        bell.bind(path)
+        bell.listen()
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"
+        ring = hooks(
+            "Stop", f"python3 -c {shlex.quote(code)} || {{ echo no answer from bell.sock >&2; exit 1; }}"
+        )
+        serve(DONE, DONE)
+        alone = start(ralph, ring)
+        assert (
+            "no answer from bell.sock; the sandbox gives hooks no sockets of other programs" in alone.stderr
+        )
+        ralph.user_file.write_text(f'[hooks]\nsockets = ["{path}"]\n')
+        given = start(ralph, ring)
+    assert (alone.code, given.code) == (0, 0)
+    assert "hook failed" not in given.stderr
+
+
+def test_hooks_outside_have_no_sandbox_and_no_credentials(ralph, serve) -> None:
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    server = serve(bash("touch ~/mine"), DONE)
+    ran = start(ralph, hooks("Stop", 'echo "$ANTHROPIC_API_KEY" > ~/done; printf "%s" "$PATH" > ~/path'))
+    assert ran.code == 0
+    assert (home(ralph) / "done").read_text() == "\n"
+    assert str(ralph.cwd) not in (home(ralph) / "path").read_text()
+    assert not (home(ralph) / "mine").exists()
+    assert DENIES in results(server, 1)[0][0]
+
+
+OUTSIDE = [
+    '"$CLAUDE_PROJECT_DIR"/check.sh',
+    "${CLAUDE_PROJECT_DIR}/check.sh",
+    "./check.sh --now",
+    "bash check.sh",
+    "timeout 5 python3 ./check.sh",
+    "true && sh -c './check.sh'",
+    "~/link",
+    "cd $CLAUDE_PROJECT_DIR; source check.sh",
+    "only-there",
+]
+
+
+@pytest.mark.parametrize("command", OUTSIDE)
+def test_a_hook_outside_whose_program_commands_may_change_is_refused_before_anything_runs(
+    ralph, serve, command
+) -> None:
+    script, link = ralph.cwd / "check.sh", home(ralph) / "link"
+    script.write_text("#!/bin/sh\ntouch ~/ran\n")
+    script.chmod(0o755)
+    (ralph.cwd / "bin").mkdir()
+    (ralph.cwd / "bin" / "only-there").symlink_to(script)
+    link.symlink_to(script)
+    ralph.environment["PATH"] = f"{ralph.cwd}/bin:{ralph.environment['PATH']}"
+    server = serve(DONE)
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    ran = start(ralph, hooks("Stop", command))
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "does not run outside of the sandbox (hooks.outside): " in ran.stderr
+    assert not (home(ralph) / "ran").exists()
+    ralph.user_file.write_text("")
+    assert start(ralph, hooks("Stop", command)).code == 0, "in the sandbox it may"
+
+
+def test_a_hook_outside_whose_program_is_known_only_when_it_runs_is_refused(ralph, serve) -> None:
+    server = serve(DONE)
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    ran = start(ralph, hooks("Stop", "$NOTIFIER done"))
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "its program is known only when it runs" in ran.stderr
+
+
+def test_a_hook_outside_does_not_run_what_a_command_has_made_since(ralph, serve) -> None:
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    planted = calls(("Write", {"file_path": "check.sh", "content": "touch ~/ran\n"}))
+    server = serve(planted, bash("true"), DONE)
+    settings = hooks("PreToolUse", "sh check.sh || true", "Bash")
+    settings["hooks"] |= hooks("Stop", "sh check.sh || true")["hooks"]
+    ran = start(ralph, settings)
+    assert ran.code == 0
+    assert "check.sh is found through" in results(server, 2)[0][0]
+    assert "[notice] the Stop hook failed: sh check.sh: it does not run outside of the sandbox" in ran.stderr
+    assert not (home(ralph) / "ran").exists()
+
+
+@pytest.mark.parametrize("key", ["write = ['/x']", "sockets = ['/x']", "outside = true"])
+def test_only_the_users_own_file_gives_hooks_more(ralph, serve, key) -> None:
+    server = serve(DONE)
+    text = f"[hooks]\n{key}\n"
+    (ralph.cwd / "ralph.toml").write_text(text)
+    here = ralph("go")
+    (ralph.cwd / "ralph.toml").rename(ralph.cwd.parent / "named.toml")
+    named = ralph("go", "--config", "../named.toml")
+    assert (here.code, named.code, server.request_count) == (78, 78, 0)
+    assert "'hooks." in here.stderr
+    assert "--config" not in here.stderr
+    assert "counts only in your own settings file: put it in" in named.stderr
+
+
+def test_a_place_for_hooks_that_cannot_be_made_is_refused(ralph, serve) -> None:
+    server = serve(DONE)
+    ralph.user_file.write_text('[hooks]\nwrite = ["~/missing/done.log"]\n')
+    ran = start(ralph, hooks("Stop", "true"))
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"hooks.write: there is no directory for {home(ralph)}/missing/done.log" in ran.stderr
+
+
+def test_a_hook_that_names_a_file_in_the_machines_tmp_is_told() -> None:
+    private = BoxPlan(replace(no_means("test"), bwrap="/usr/bin/bwrap"))
+    asked = [
+        HookCommand("Stop", "", command, 60)
+        for command in ("date >> /tmp/a.log", "date >> ~/tmp/b.log", "echo $X/tmp/c")
+    ]
+
+    def told(plan: BoxPlan, *roots: str) -> list[str]:
+        return [fact for fact, _ in doubts(asked, plan, roots)]
+
+    assert told(private) == [
+        "the Stop hook (date) names /tmp/a.log, and hooks have a /tmp that goes with the run"
+    ]
+    assert told(replace(private, write=("/tmp/a.log",))) == []
+    assert told(private, "/tmp") == []
+    assert told(replace(private, means=no_means("test"))) == [], "without namespaces, /tmp is the machine's"
+
+
+def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
+    mine = home(ralph) / ".claude" / "settings.json"
+    mine.parent.mkdir()
+    settings = hooks("Stop", "touch ~/ran; ~/bin/missing --now")
+    mine.write_text(json.dumps(settings))
+    plain = ralph("doctor", "--offline").stdout
+    assert "1 run in the sandbox of commands" in plain
+    assert f"the Stop hook (touch ~/ran) names {home(ralph)}/bin/missing" in plain
+    ralph.user_file.write_text('[hooks]\nwrite = ["~/done.log"]\n')
+    assert (
+        f"1 run in the sandbox of commands, with {home(ralph)}/done.log"
+        in ralph("doctor", "--offline").stdout
+    )
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    assert "1 run without a sandbox" in ralph("doctor", "--offline").stdout
+    (ralph.cwd / "check.sh").write_text("")
+    mine.write_text(json.dumps(hooks("Stop", "sh ./check.sh")))
+    assert (
+        "the Stop hook (sh ./check.sh) does not run outside of the sandbox"
+        in ralph("doctor", "--offline").stdout
+    )
+    assert not (home(ralph) / "ran").exists()
+    assert not (home(ralph) / "done.log").exists()
