@@ -83,6 +83,8 @@ def test_hooks_connect_to_the_sockets_of_the_users_file_alone(ralph, serve, tmp_
 
 def test_hooks_outside_have_no_sandbox_and_no_credentials(ralph, serve) -> None:
     ralph.user_file.write_text("[hooks]\noutside = true\n")
+    ralph.environment["PATH"] = f"{ralph.cwd}/bin:{ralph.environment['PATH']}"
+    (ralph.cwd / "bin").mkdir()
     server = serve(bash("touch ~/mine"), DONE)
     ran = start(ralph, hooks("Stop", 'echo "$ANTHROPIC_API_KEY" > ~/done; printf "%s" "$PATH" > ~/path'))
     assert ran.code == 0
