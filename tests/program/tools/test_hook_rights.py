@@ -61,6 +61,17 @@ def test_hooks_write_where_the_users_file_says_and_commands_do_not(ralph, serve)
     assert DENIES in results(server, 1)[0][0]
 
 
+def test_the_hooks_of_a_loops_iterations_write_there_too(ralph, serve) -> None:
+    mine = home(ralph) / ".claude" / "settings.json"
+    mine.parent.mkdir()
+    mine.write_text(json.dumps(hooks("Stop", "echo done >> ~/done.log")))
+    ralph.user_file.write_text('[hooks]\nwrite = ["~/done.log"]\n')
+    serve(bash("echo x > new"), DONE)
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert ran.code == 0
+    assert (home(ralph) / "done.log").read_text() == "done\n"
+
+
 def test_hooks_connect_to_the_sockets_of_the_users_file_alone(ralph, serve, tmp_path) -> None:
     path = str(home(ralph) / "bell.sock")
     with socket.socket(socket.AF_UNIX) as bell:
