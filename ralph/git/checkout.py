@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import os
 import secrets
+import shlex
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -66,6 +67,12 @@ _RED = "ralph/red-"
 """The beginning of the names of branches with work that the gate of a loop did not let through."""
 _WITH_OWN_INDEX = ("-c", "core.splitIndex=false")
 """Options for calls with an index elsewhere: git would write its shared part into the git directory."""
+_LOCKS = ("index.lock", "HEAD.lock")
+_COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
+# A commit of a large repository holds its locks for a second or two. One that is older than this was left behind.
+_LOCK_ENDS_WITHIN_S = 5.0
+_LOCK_IS_LEFT_AFTER_S = 60.0
+_LOCK_LOOKS_S = 0.1
 # Git's own message is a page long; these two commands are its summary.
 IDENTITY_ADVICE = "git config user.name NAME && git config user.email ADDRESS"
 
@@ -432,6 +439,30 @@ class GitCheckout:
         for name, what in _UNDER_WAY.items():
             if os.path.lexists(self.git_directory / name):
                 raise CheckoutError(f"{what} is in progress; finish or abort it first")
+
+    def refuse_locked(self) -> None:
+        """Waits a few seconds for another git command to end. Raises CheckoutError if git's index or HEAD stays locked, so that
+        no commit could be made. Raises Interrupted.
+        """
+        clock, waiter = self._seams.clock, self._seams.waiter
+        until_s = clock.now_s() + _LOCK_ENDS_WITHIN_S
+        for lock in (self.git_directory / name for name in _LOCKS):
+            while os.path.lexists(lock):
+                with suppress(FileNotFoundError):
+                    age_s = clock.utc_now().timestamp() - lock.lstat().st_mtime
+                    if age_s > _LOCK_IS_LEFT_AFTER_S or clock.now_s() >= until_s:
+                        raise CheckoutError(
+                            f"{lock} is there: another git command runs, or one was killed and left it; wait for the one, "
+                            f"or remove the file: rm {shlex.quote(str(lock))}"
+                        )
+                    waiter.sleep(_LOCK_LOOKS_S, waiting_for="another git command")
+
+    def commit_hooks(self, git: CheckoutGit) -> list[str]:
+        """The names of the hooks that git would run for a commit of the user, and that a commit of ralph's does not run."""
+        own = Path(common_directory(str(self.git_directory)) or self.git_directory, "hooks")
+        named = git.settings.configured("core.hookspath")
+        place = own if named is None else self.top / Path(named).expanduser()
+        return [name for name in _COMMIT_HOOKS if os.access(place / name, os.X_OK)]
 
     def refuse_detached(self, status: GitStatus) -> None:
         """Raises CheckoutError if HEAD is detached."""

@@ -55,6 +55,7 @@ _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OBJECT_FORMAT = "extensions.objectformat"
 _LOCAL = "local"
+_COMMAND = "command"
 _OF_AGENTS = "agents"
 _OF_THE_REPOSITORY = frozenset({_LOCAL, "worktree", _OF_AGENTS})
 LIST = ("config", "--list", "--show-scope", "--show-origin", "-z")
@@ -97,6 +98,11 @@ class GitSettings(Struct, frozen=True):
         if not files:
             return "set it by git config --global"
         return f"set it in a file elsewhere, as GIT_CONFIG_GLOBAL can name it: {files} leads through a place that commands may write"
+
+    def configured(self, name: str) -> str | None:
+        """The value of a setting in git's files, also if ralph's own calls replace it. None if it is not set."""
+        found = [one.value for one in self.entries if one.name == name and one.scope != _COMMAND]
+        return found[-1] if found else None
 
     @property
     def object_format(self) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ralph.machine.own_programs import ProgramSearch
     from ralph.values.redaction import Redactor
 
+_TRUE = frozenset({"true", "yes", "on", "1"})
+
 
 def open_checkout(
     directory: Path,
@@ -90,7 +92,10 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
     status = status_of(git)
     checkout.refuse_unfinished(status)
     checkout.refuse_detached(status)
+    if commits:
+        checkout.refuse_locked()
     notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
+    notices += _about_commits(checkout, git) if commits else []
     if pushes:
         _refuse_useless_remote(checkout.push_of(git, status), _about_settings(git))
     uncommitted = [entry.path for entry in checkout.uncommitted(status)]
@@ -111,6 +116,21 @@ def _about_identity(git: CheckoutGit, *, commits: bool) -> list[str]:
     if commits:
         raise CheckoutError(f"git does not know who commits here: {IDENTITY_ADVICE}, or leave out --commit")
     return [f"git does not know who commits here, so commits of the agent would fail: {IDENTITY_ADVICE}"]
+
+
+def _about_commits(checkout: GitCheckout, git: CheckoutGit) -> list[str]:
+    """Notices about what the user's own commits have and the loop's lack."""
+    notices = []
+    if (git.settings.configured("commit.gpgsign") or "").lower() in _TRUE:
+        notices.append(
+            "the loop's commits are not signed, although commit.gpgsign is set: sign them afterwards"
+        )
+    if hooks := checkout.commit_hooks(git):
+        notices.append(
+            f"--commit runs no hooks of git, so {', '.join(hooks)} {'does' if len(hooks) == 1 else 'do'} not run: have the "
+            "checks of the loop do what they do"
+        )
+    return notices
 
 
 def _about_settings(git: CheckoutGit) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import tempfile
+from threading import Timer
 
 import pytest
 
@@ -101,6 +103,50 @@ def test_uncommitted_work_stays_as_it_was_where_nobody_asked_for_commits(ralph, 
     assert ", 0 commits, nothing changed, " in loop_lines(ran)[1]
     assert (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")) == before
     assert (checkout.top / "a.txt").read_text() == "mine, changed\n"
+
+
+@pytest.mark.parametrize("name", ["index.lock", "HEAD.lock"])
+def test_a_lock_that_was_left_is_found_before_an_iteration_is_paid_exits_78(
+    ralph, ralph_here, checkout, iterations, name
+) -> None:
+    server = iterations([bash("touch new")])
+    lock = checkout.top / ".git" / name
+    lock.touch()
+    os.utime(lock, (1, 1))
+    ran = ralph_here("loop", "go", "--commit", "--max-iterations", "1")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{lock} is there: another git command runs, or one was killed and left it; " in ran.stderr
+    assert f"rm {lock}" in ran.stderr
+    assert lock.exists()
+    assert ralph("loop", "go", "--max-iterations", "1").code == 0, (
+        "without --commit, nothing of the loop's needs it"
+    )
+
+
+def test_the_lock_of_a_git_command_that_ends_soon_is_waited_for(ralph, checkout, iterations) -> None:
+    iterations([bash("touch new")])
+    lock = checkout.top / ".git/index.lock"
+    lock.touch()
+    loop = ralph.start("loop", "go", "--commit", "--max-iterations", "1")
+    Timer(1, lock.unlink).start()
+    ran = ralph.finish(loop)
+    assert (ran.code, checkout.git("status", "--porcelain")) == (0, "")
+
+
+def test_what_the_users_own_commits_have_and_the_loops_lack_is_said_once(ralph, checkout, iterations) -> None:
+    iterations([bash("touch one")], [bash("touch two")])
+    ran = ralph("loop", "go", "--commit", "--max-iterations", "1")
+    assert ran.code == 0
+    assert "signed" not in ran.stderr
+    assert "hooks of git" not in ran.stderr
+    checkout.git("config", "commit.gpgsign", "true")
+    for name in ("pre-commit", "commit-msg"):
+        hook = checkout.write(f".git/hooks/{name}", "#!/bin/sh\nexit 1\n")
+        hook.chmod(0o755)
+    ran = ralph("loop", "go", "--commit", "--max-iterations", "1")
+    assert ran.code == 0
+    assert ran.stderr.count("the loop's commits are not signed, although commit.gpgsign is set") == 1
+    assert ran.stderr.count("--commit runs no hooks of git, so pre-commit, commit-msg do not run") == 1
 
 
 def test_work_that_could_not_be_committed_is_no_success_and_is_committed_by_continue_exits_74_then_0(
