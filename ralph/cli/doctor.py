@@ -320,6 +320,11 @@ def _about_checkout(
 
         yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
     from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
+    from ralph.loop.starter import placeholders_left  # noqa: PLC0415 - few directories have a loop's files
+
+    if left := placeholders_left(cwd):
+        fact, _, advice = left.partition("; ")
+        yield warn("loop", fact, advice)
 
     yield from look_at_claude_rules(cwd, environment, settings)
 

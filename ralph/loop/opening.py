@@ -26,6 +26,7 @@ from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.process.report_page import LoopPage
 from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
+from ralph.loop.starter import placeholders_left
 from ralph.loop.stop_file import StopFileBelow
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
@@ -171,6 +172,8 @@ def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> Fil
     previous loop in this directory is unfinished. Raises CannotError, CheckoutError and Interrupted.
     """
     # A resumed loop does not repeat these notices, because they apply to the whole loop.
+    if left := placeholders_left(context.directory):
+        context.warn(left)
     for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
         context.tell(notice)
     try:

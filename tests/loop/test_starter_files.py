@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.loop.starter import NAMES, write_starters
+from ralph.loop.starter import NAMES, placeholders_left, write_starters
 
 TREE = Path(__file__).parents[2]
 
@@ -119,3 +119,25 @@ def test_planning_changes_no_code_and_building_does_one_task(tmp_path) -> None:
     build = (tmp_path / "PROMPT_build.md").read_text()
     assert "one task" in build
     assert "Run the checks" in build
+
+
+def test_lines_of_the_starter_that_nobody_has_filled_in_are_found(tmp_path: Path) -> None:
+    assert placeholders_left(tmp_path) is None
+    list(write_starters(tmp_path))
+    file = tmp_path / "AGENTS.md"
+    names = (
+        "Build, All tests, One test, Lint and types, Where things are, Style that no tool checks, Never touch"
+    )
+    assert (
+        placeholders_left(tmp_path)
+        == f"AGENTS.md has placeholders: {names}; say it there, or remove the lines"
+    )
+    file.write_text(file.read_text().replace("...", "make"))
+    assert placeholders_left(tmp_path) is None
+    file.write_text("- Note: wait for it...\r\n* Build: `...`\r\n")
+    assert (
+        placeholders_left(tmp_path) == "AGENTS.md has placeholders: Build; say it there, or remove the lines"
+    )
+    file.unlink()
+    os.mkfifo(file)
+    assert placeholders_left(tmp_path) is None, "a pipe is not waited for"

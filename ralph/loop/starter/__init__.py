@@ -1,15 +1,18 @@
-"""Writes the files of a typical loop, such as prompts, if they do not exist. It never changes or replaces an existing
+"""Writes the files of a typical loop, such as prompts, if they do not exist, and finds what nobody has filled in. It never changes or replaces an existing
 file, and never follows an existing link, even a dangling one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+from ralph.machine.opened_file import read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +21,10 @@ NAMES = ("PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "l
 
 _TEXTS = Path(__file__).parent
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_INSTRUCTIONS = "AGENTS.md"
+_MOST_BYTES = 1_000_000
+_PLACEHOLDER = re.compile(rb"^[-*] ([^:\n]+): (?:\.\.\.|`\.\.\.`)[ \t\r]*$", re.MULTILINE)
 
 
 class Starter(Struct, frozen=True):
@@ -36,6 +43,20 @@ def write_starters(directory: Path) -> Iterator[Starter]:
         except OSError as error:
             raise OSError(error.errno, error.strerror, name) from error
         yield Starter(name, kept_because)
+
+
+def placeholders_left(directory: Path) -> str | None:
+    """A warning about lines of AGENTS.md that nobody has filled in, or None. Each iteration would read them."""
+    try:
+        text = read_regular_file(directory / _INSTRUCTIONS, _MOST_BYTES, os.O_RDONLY)
+    except OSError:  # most directories have none, and the run says what it cannot read
+        return None
+    names = [name.decode("utf-8", "replace") for name in _PLACEHOLDER.findall(text)]
+    return (
+        f"{_INSTRUCTIONS} has placeholders: {', '.join(names)}; say it there, or remove the lines"
+        if names
+        else None
+    )
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:

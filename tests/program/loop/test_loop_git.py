@@ -133,6 +133,18 @@ def test_the_lock_of_a_git_command_that_ends_soon_is_waited_for(ralph, checkout,
     assert (ran.code, checkout.git("status", "--porcelain")) == (0, "")
 
 
+def test_placeholders_in_agents_md_are_told_before_the_first_iteration_and_by_doctor(
+    ralph, ralph_here, checkout, iterations
+) -> None:
+    iterations([bash("touch new")])
+    (checkout.top / "AGENTS.md").write_text("- Build: `...`\n- All tests: `make test`\n")
+    told = "AGENTS.md has placeholders: Build"
+    assert f"{told} -> say it there, or remove the lines" in ralph_here("doctor", "--offline").stdout
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert ran.code == 0
+    assert ran.stderr.index(f"{told}; say it there") < ran.stderr.index("[loop] iteration 1")
+
+
 def test_what_the_users_own_commits_have_and_the_loops_lack_is_said_once(ralph, checkout, iterations) -> None:
     iterations([bash("touch one")], [bash("touch two")])
     ran = ralph("loop", "go", "--commit", "--max-iterations", "1")
