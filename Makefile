@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis seeds machines
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis seeds machines agents
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -73,3 +73,7 @@ bench-comparison:
 pictures:
 	$(PYTHON) quickstart.py test tests/test_architecture.py
 	.venv-dev/bin/python -m benchmarks.pictures
+
+agents:
+	$(PYTHON) quickstart.py test tests/program/loop/test_loop_agents.py
+	.venv-dev/bin/python -m tests.services.real_agents $(AGENTS)

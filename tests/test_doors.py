@@ -35,6 +35,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.fleet.job_file:_WrittenJob",
         "ralph.fleet.job_file:_WrittenLimits",
     ),
+    "ralph.loop.agents.session_file": ("ralph.loop.agents.session_file:_OwnLine",),
     "ralph.loop.directory.lock": ("ralph.loop.directory.lock",),
     "ralph.git.pins": ("ralph.git.pins:_KeptPins",),
     "ralph.loop.process.results": ("ralph.loop.process.results",),

@@ -83,6 +83,14 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     prompt_file: Annotated[
         str | None, option("Read the task from a file, again for each iteration.", "PATH", "-f")
     ] = None
+    agent: Annotated[
+        str | None,
+        option(
+            "Another agent does each iteration: 'claude -p', 'codex exec', 'opencode run', 'pi -p', or any command that "
+            "reads its task from standard input.",
+            "CMD",
+        ),
+    ] = None
     until: Annotated[
         str | None,
         option(
@@ -227,7 +235,9 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     mcp = flags["mcp.config"]
     return replace(
         bare,
-        run_arguments=words_for_run(typed),
+        run_arguments=() if line.agent is not None else words_for_run(typed),
+        agent=line.agent,
+        agent_options=() if line.agent is None else _agent_options(line.agent, typed),
         config_file=absolute(to_run.config),
         mcp_files=tuple(word for word in mcp if word.startswith("/")) if isinstance(mcp, tuple) else (),
         claude_settings=json_or_path(to_run.claude_settings),
@@ -269,6 +279,22 @@ def _report_file(line: LoopLine) -> str | None:
     if problem is not None:
         raise wrong_value("--report", problem)
     return path
+
+
+def _agent_options(agent: str, typed: Typed) -> tuple[str, ...]:
+    """The agent's options for the options of `ralph run` that the user gave."""
+    from ralph.loop.agents.table import KEPT_BY_THE_LOOP, agent_line, option_for_agent  # noqa: PLC0415 - few loops have one
+
+    row = agent_line(agent).row
+    words: list[str] = []
+    for one in typed.given:
+        is_kept = one.name in KEPT_BY_THE_LOOP and one.name not in row.options
+        if one.name in _OWN or one.name in NO_EFFECT or is_kept:
+            continue
+        for word in one.words:
+            _, has_value, value = word.partition("=")
+            words += option_for_agent(row, one.name, one.spelling, value if has_value else None)
+    return tuple(words)
 
 
 def words_for_run(typed: Typed) -> tuple[str, ...]:

@@ -123,7 +123,8 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
     hint = resume_hint(loop.state, end)
     about_input = silent_input.in_the_end if silent_input is not None else ()
     planted = ""
-    if (state.plan.until or state.plan.gate) and end.outcome is not Outcome.INTERRUPTED:
+    plan = state.plan
+    if (plan.until or plan.gate or plan.agent) and end.outcome is not Outcome.INTERRUPTED:
         # The last iteration looked before the last check, which runs what an agent may have written.
         directories = (state.plan.directory, *state.plan.added_directories)
         planted = last_look(tuple(map(os.path.realpath, directories)), began_s, context.environment)

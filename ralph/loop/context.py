@@ -12,6 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.git.own_paths import own_output_files
+from ralph.loop.agents.start import (
+    OpenAgent,
+    agent_of,
+    environment_of,
+    make_folders,
+    places_of,
+    sandbox_for,
+)
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
 from ralph.loop.state import LoopState, moved_state
@@ -47,6 +55,7 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.loop.agents.table import AgentRow
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
@@ -75,6 +84,8 @@ class LoopContext(Struct, frozen=True):
     """Starts the check and git."""
     box: CommandBox
     """The sandbox in which the supervisor runs the check and ripgrep. Git runs outside of the sandbox."""
+    agent: OpenAgent | None
+    """The agent that does the iterations, or None if ralph does."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -97,6 +108,8 @@ class LoopContext(Struct, frozen=True):
     def close(self) -> None:
         """Ends the supervisor and removes the sandbox's temporary files. Must be called when the loop has ended."""
         self.supervisor.close()
+        if self.agent is not None:
+            self.agent.close()
         if self.turn_lock is not None:
             self.turn_lock.close()
         self.box.close()
@@ -184,6 +197,14 @@ def open_context(
     waiter = _make_waiter(inbox, clock, events, settings)
     turn_lock = _open_turn_lock(environment, waiter)
     box = _box(state.plan, settings, environment, DiskWork(waiter, clock))
+    search = search_of(state.plan, settings, command_environment)
+    agent = None
+    if state.plan.agent is not None:
+        line = agent_of(state.plan.agent, state.plan, settings, search)
+        make_folders(line.row, environment)
+        own = _box(state.plan, settings, environment, DiskWork(waiter, clock), line.row)
+        variables = environment_of(line.row, environment, command_environment, is_confined=own.is_confined)
+        agent = OpenAgent(line, _make_supervisor(settings, command_environment, own, search), own, variables)
     context = LoopContext(
         options,
         environment,
@@ -191,10 +212,9 @@ def open_context(
         files,
         redactor,
         command_environment,
-        _make_supervisor(
-            settings, command_environment, box, search_of(state.plan, settings, command_environment)
-        ),
+        _make_supervisor(settings, command_environment, box, search),
         box,
+        agent,
         store,
         events,
         waiter,
@@ -223,20 +243,28 @@ def _make_supervisor(
     )
 
 
-def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str], disk: DiskWork) -> CommandBox:
-    """The sandbox of the check and of ripgrep. Raises CannotError if a protection that the user requires is
-    impossible.
+def _box(
+    plan: LoopPlan,
+    settings: Settings,
+    environment: Mapping[str, str],
+    disk: DiskWork,
+    row: AgentRow | None = None,
+) -> CommandBox:
+    """The sandbox of the check and of ripgrep, or of the agent with this row. Raises CannotError if a protection that the user
+    requires is impossible.
     """
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
     try:
         wanted = _restricted_sandbox(plan, settings)
+        wanted = wanted if row is None else sandbox_for(wanted, row, environment)
         box_plan = plan_box(wanted, environment, (Path(plan.directory), *_reach(plan)))
     except CannotConfineError as error:
         raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     of_agents = (*plan.mcp_files, plan.claude_settings or "")
-    agents = tuple(Path(one) for one in of_agents if one.startswith("/"))
+    of_row = () if row is None else places_of(row.read_only, environment)
+    agents = tuple(Path(one) for one in (*of_agents, *of_row) if one.startswith("/"))
     return CommandBox(
         box_plan,
         roots,

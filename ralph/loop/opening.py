@@ -15,6 +15,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
+from ralph.loop.agents.iterations import AgentIterations
 from ralph.loop.check import ShellCheck
 from ralph.loop.context import opening_state, search_of
 from ralph.loop.directory.lock import CheckoutLock
@@ -37,7 +38,9 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ralph.loop.agents.start import OpenAgent
     from ralph.loop.context import LoopContext
+    from ralph.loop.ports import Iterations
     from ralph.loop.record import FileRecord
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopPlan
@@ -217,15 +220,19 @@ def loop_world(
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
     search = search_of(plan, context.settings, context.command_environment)
-    iterations = RalphIterations(
-        plan,
-        folder=record.folder,
-        environment=with_set_aside(context.environment, search),
-        waiter=context.waiter,
-        clock=context.clock,
-        lock=lock.descriptor,
-        settings=context.settings_files,
-    )
+    iterations: Iterations
+    if context.agent is None:
+        iterations = RalphIterations(
+            plan,
+            folder=record.folder,
+            environment=with_set_aside(context.environment, search),
+            waiter=context.waiter,
+            clock=context.clock,
+            lock=lock.descriptor,
+            settings=context.settings_files,
+        )
+    else:
+        iterations = _agent_iterations(context, context.agent, record)
 
     def late_input() -> str | None:
         return silent_input.refusal if silent_input is not None and silent_input.unread_bytes() else None
@@ -251,6 +258,22 @@ def loop_world(
         turn_lock=context.turn_lock or NoTurnLock(),
         page=_page(context, plan, record),
     )
+
+
+def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord) -> Iterations:
+    iterations = AgentIterations(
+        agent,
+        directory=context.directory,
+        folder=record.folder,
+        waiter=context.waiter,
+        clock=context.clock,
+        redactor=context.redactor,
+        tell=context.tell,
+        limits=context.settings.sandbox,
+    )
+    program = agent.line.words[0]
+    context.tell(f"agent: {program} ({iterations.version() or 'it does not tell its version'})")
+    return iterations
 
 
 def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage | None:

@@ -79,6 +79,10 @@ class LoopPlan(Struct, frozen=True):
     """True if `run_arguments` contain `--quiet`."""
     gate: str | None = None
     """The shell command of `--gate`. It exits with 0 if an iteration was good. None if the option is not given."""
+    agent: str | None = None
+    """The command line of another agent that does the iterations (`--agent`). None means ralph itself."""
+    agent_options: tuple[str, ...] = ()
+    """The options of this agent for what the command line asks of ralph."""
     until: str | None = None
     """The shell command of `--until`. It exits with 0 when the work is done. None if the option is not given."""
     plan: str | None = None

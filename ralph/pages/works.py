@@ -212,7 +212,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         title=room.excerpts.line(title_from(facts.task), _TITLE_CHARS),
         task=room.task(facts.task),
         directory=room.excerpts.plain(plan.directory),
-        model=room.excerpts.line(", ".join(models), _TITLE_CHARS),
+        model=room.excerpts.line(plan.agent or ", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
         is_problem=is_problem,
@@ -324,8 +324,8 @@ def _with_words(
 
 
 def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> str | None:
-    """Why there is no journal of an iteration, or None if an iteration needs none yet."""
-    if one is facts.state.current and not one.turns:
+    """Why there is no journal of an iteration, or None if an iteration needs none, or needs none yet."""
+    if facts.state.plan.agent is not None or (one is facts.state.current and not one.turns):
         return None
     named = facts.state.plan.session_directory
     where = f"in {named} " if named is not None else ""

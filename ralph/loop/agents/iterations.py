@@ -1,0 +1,226 @@
+"""Runs each iteration as a process of another agent, in ralph's sandbox and process control. When the process has ended, every
+process that it started is ended too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import tempfile
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.loop.agents.events import outcome_of_run
+from ralph.loop.agents.session_file import AgentSession, EventLog, open_session, read_session
+from ralph.loop.rules import is_counted
+from ralph.loop.values import IterationResult, SessionSeen, Setback
+from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
+from ralph.machine.output_capture import readable_text
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.running_command import STILL_RUNS, Ended, MemoryCapture, RunningCommand
+from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted
+from ralph.values.shortage import ShortageError, shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ralph.loop.agents.events import AgentRun
+    from ralph.loop.agents.start import OpenAgent
+    from ralph.loop.values import IterationOrder
+    from ralph.machine.running_command import Capture, CommandEnding
+    from ralph.sandbox.sandbox_settings import SandboxSettings
+    from ralph.values.ports import Clock, Waiter
+    from ralph.values.redaction import Redactor
+
+_GRACE_S = 3.0  # a stop takes six seconds at most
+_GO_ON = "The last run of this session was cut off before its end. See what is done already, and go on with the task."
+_MOST_ERROR_BYTES = 16_384
+_MOST_REASON_CHARS = 300
+_VERSION_S = 10.0
+
+
+class AgentIterations:
+    """Implements the `Iterations` port with processes of another agent. Works on the main thread only."""
+
+    def __init__(
+        self,
+        agent: OpenAgent,
+        *,
+        directory: Path,
+        folder: Path,
+        waiter: Waiter,
+        clock: Clock,
+        redactor: Redactor,
+        tell: Callable[[str], None],
+        limits: SandboxSettings,
+    ) -> None:
+        """`folder` is the loop's folder, where the files of the agent's sessions are. `tell` gets notices for people. `limits` are
+        the limits of the agent's supervisor.
+        """
+        self._agent = agent
+        self._row = agent.line.row
+        self._directory = directory
+        self._folder = folder
+        self._waiter = waiter
+        self._clock = clock
+        self._redactor = redactor
+        self._tell = tell
+        self._limits = limits
+
+    def version(self) -> str:
+        """The first line that the agent prints about its version. Empty if it prints none in time. Raises Interrupted."""
+        log = MemoryCapture(_MOST_ERROR_BYTES)
+        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing:
+            command = [self._agent.line.words[0], "--version"]
+            self._run(command, log, (nothing.fileno(), nothing.fileno()), _VERSION_S, "the agent's version")
+        return readable_text(bytes(log.data))[0].strip().partition("\n")[0]
+
+    def run(self, order: IterationOrder) -> IterationResult:
+        """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
+        if the process cannot be started for another reason. Never raises Interrupted.
+        """
+        began_s = self._clock.now_s()
+        name, row = _name_of(order.session_id), self._row
+        is_new = order.prompt is not None
+        before = AgentSession() if is_new else read_session(self._folder / name, row)
+        log = EventLog(
+            open_session(self._folder, name, is_new=is_new),
+            row,
+            redact=self._redactor.redact,
+            is_over_budget=lambda run: _is_over(order.budget_usd, run),
+        )
+        result = self._ran(order, before.id, log)
+        after = before.with_run(log.run, tells_cost=row.tells_cost)
+        result = replace(
+            result,
+            turns=after.turns,
+            cost_usd=after.cost_usd,
+            last_words=log.run.answer or log.words,
+            reason=result.reason[:_MOST_REASON_CHARS].rstrip("."),
+            duration_s=round(self._clock.now_s() - began_s, 3),
+        )
+        with suppress(OSError):
+            log.end(result)
+        if result.reason and result.setback is None and result.stopped_by is None:
+            self._tell(result.reason)
+        return result
+
+    def seen(self, session_id: str) -> SessionSeen | None:
+        """The state of a session, from its file. None if the agent has named no session that it can resume. Raises OSError."""
+        row = self._row
+        try:
+            found = read_session(self._folder / _name_of(session_id), row)
+        except FileNotFoundError:
+            return None
+        is_over = found.ended is not None and is_counted(found.ended.outcome)
+        if not ((found.id and row.resume) or is_over):
+            return None
+        written_at = datetime.fromtimestamp(found.written_s, UTC)
+        return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
+
+    def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+            given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
+            given.seek(0)
+            try:
+                limit_s = math.inf if order.time_s is None else order.time_s
+                command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
+                ending = self._run(
+                    command, log, (given.fileno(), errors.fileno()), limit_s, order.waiting_for
+                )
+            except Interrupted as stop:
+                number = stop.signal_number or signal.SIGTERM
+                outcome = Outcome.INTERRUPTED
+                return IterationResult(outcome.exit_code(number), outcome, stopped_by=number)
+            except OSError as error:
+                shortage = shortage_of(error)
+                if shortage is None:
+                    raise
+                return _setback(Setback.SHORTAGE, f"it could not be started: {shortage}")
+            errors.seek(max(0, os.fstat(errors.fileno()).st_size - _MOST_ERROR_BYTES))
+            said = self._redactor.redact(readable_text(errors.read())[0]).strip() or log.words
+        return self._judged(ending, log.run, said, order)
+
+    def _run(
+        self, command: list[str], log: Capture, streams: tuple[int, int], limit_s: float, waiting_for: str
+    ) -> CommandEnding:
+        agent, box = self._agent, self._agent.box
+        environment = box.before(agent.environment, waiting_for)
+        undone = ""
+        try:
+            process = agent.supervisor.start(
+                command,
+                cwd=self._directory,
+                environment=environment_for_commands(environment),
+                grace_s=_GRACE_S,
+                input_from=streams[0],
+                errors_to=streams[1],
+            )
+            running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
+            ending = running.run(limit_s, waiting_for)
+            undone = box.after(waiting_for)
+        except BaseException:
+            undone = box.after_stop()
+            raise
+        finally:
+            for note in filter(None, (undone, *box.refusals(), *box.told()[0])):
+                self._tell(f"{self._row.name}: {note}")
+        return ending
+
+    def _judged(
+        self, ending: CommandEnding, run: AgentRun, said: str, order: IterationOrder
+    ) -> IterationResult:
+        name = self._row.name
+        last = said.rpartition("\n")[2]
+        match ending.how:
+            case Ended.BY_ITSELF if ending.status == TRY_AGAIN and said.startswith(NOT_STARTED):
+                return _setback(Setback.SHORTAGE, f"it could not be started: {ShortageError('process')}")
+            case Ended.BY_ITSELF if said.startswith(NOT_STARTED) and not run.has_events:
+                result = _result(Outcome.CONFIG, f"{name}: {last}")
+            case Ended.BY_ITSELF if ending.status - 128 in signal.valid_signals():
+                result = _setback(Setback.KILL, f"was killed by {signal.Signals(ending.status - 128).name}")
+            case Ended.BY_ITSELF:
+                result = self._by_itself(ending.status, run, last)
+            case Ended.TIMED_OUT:
+                result = _result(Outcome.TIMED_OUT, f"{name} was stopped at its time limit")
+            case Ended.TOO_MUCH_OUTPUT:
+                why = f"{name} was stopped: the budget of ${order.budget_usd:g} is spent"
+                result = replace(_result(Outcome.LIMIT_REACHED, why), limit="max_budget_usd")
+            case Ended.WITHOUT_SUPERVISOR | Ended.NEVER_STARTED | Ended.ELSEWHERE:
+                result = _setback(Setback.KILL, "ended together with the process that starts commands")
+            case _:
+                stopped = self._limits.why_stopped(ending.how)
+                result = _result(Outcome.TASK_FAILED, f"{name} was stopped: {stopped or ending.how.name}")
+        if not ending.is_all_gone:
+            result = replace(result, reason="; ".join(filter(None, (result.reason, STILL_RUNS))))
+        return result
+
+    def _by_itself(self, status: int, run: AgentRun, last: str) -> IterationResult:
+        if self._row.read is None:
+            done = Outcome.COMPLETED if status == 0 else Outcome.TASK_FAILED
+            why = "" if status == 0 else f"{self._row.name} ended with exit {status}"
+            return _result(done, f"{why}: {last}" if why and last else why)
+        outcome, why = outcome_of_run(run, status, last)
+        return _result(outcome, f"{self._row.name}: {why}" if why else "")
+
+
+def _name_of(session_id: str) -> str:
+    return f"agent-{session_id}.jsonl"
+
+
+def _is_over(budget_usd: float | None, run: AgentRun) -> bool:
+    return budget_usd is not None and run.cost_usd is not None and run.cost_usd > budget_usd
+
+
+def _result(outcome: Outcome, reason: str) -> IterationResult:
+    return IterationResult(outcome.exit_code(), outcome, reason=reason)
+
+
+def _setback(setback: Setback, reason: str) -> IterationResult:
+    return replace(_result(Outcome.API_UNAVAILABLE, reason), setback=setback)

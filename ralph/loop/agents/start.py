@@ -1,0 +1,141 @@
+"""Opens another agent for a loop, before its first iteration: the agent's command line with all that was asked of ralph, and
+what the sandbox opens and keeps closed for it. A guard that the agent cannot keep is an error: nothing runs then.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.loop.agents.table import agent_line, option_for_agent
+from ralph.machine.own_programs import own_program, why_not_used
+from ralph.places.gather import home_directories
+from ralph.places.places import xdg_bases
+from ralph.places.table import expanded
+from ralph.settings.claude_files import guards_in_short
+from ralph.values.outcome import CannotError, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ralph.loop.agents.table import AgentLine, AgentRow
+    from ralph.loop.values import LoopPlan
+    from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.machine.own_programs import ProgramSearch
+    from ralph.sandbox.command_box import CommandBox
+    from ralph.sandbox.sandbox_settings import SandboxSettings
+    from ralph.settings.tables import Settings
+    from ralph.values.claude_file import ClaudeFile
+
+_READS_CLAUDE_FILES = "claude"
+
+
+class OpenAgent(Struct, frozen=True):
+    """The agent of a loop, and what its processes are made with."""
+
+    line: AgentLine
+    supervisor: CommandSupervisor
+    box: CommandBox
+    environment: Mapping[str, str]
+    """The variables of commands, and those that the agent's row names."""
+
+    def close(self) -> None:
+        self.supervisor.close()
+        self.box.close()
+
+
+def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSearch) -> AgentLine:
+    """The agent of a loop. Raises CannotError if it cannot be started, or cannot keep what the plan and the settings ask for."""
+    line = agent_line(command, plan.agent_options)
+    row = line.row
+    budgets = (plan.limits.max_budget_usd, settings.limits.max_budget_usd)
+    if any(one is not None for one in budgets) and not row.tells_cost:
+        raise CannotError(
+            f"a budget cannot be kept with --agent {row.name}: it does not tell what it costs; leave out --max-budget-usd "
+            "and limit the iterations and the time (--max-iterations, --max-time)"
+        )
+    rules = [
+        file.name for file in plan.claude_files or () if _is_asked(file, plan) and guards_in_short([file])
+    ]
+    if rules and row.name != _READS_CLAUDE_FILES:
+        raise CannotError(
+            f"the rules of {', '.join(rules)} cannot be kept with --agent {row.name}; "
+            "--setting-sources '' leaves these files out"
+        )
+    more = [word for words in _asked_in_files(row, settings) for word in words]
+    program = _program_of(line.words[0], search)
+    return replace(line, words=(program, *line.words[1:], *more))
+
+
+def _is_asked(file: ClaudeFile, plan: LoopPlan) -> bool:
+    return file.kind == "flag" or file.kind in plan.setting_sources
+
+
+def _asked_in_files(row: AgentRow, settings: Settings) -> Iterator[list[str]]:
+    """Yields the agent's words for each guard of the settings files."""
+    tools, most = settings.tools, settings.limits.max_turns
+    for parameter, names in (
+        ("tools", tools.exact),
+        ("allowed_tools", tools.allowed),
+        ("disallowed_tools", tools.disallowed or None),
+    ):
+        if names is not None:
+            yield option_for_agent(row, parameter, f"{parameter} of the settings", ",".join(names))
+    if most is not None:
+        yield option_for_agent(row, "max_turns", "limits.max_turns of the settings", str(most))
+
+
+def _program_of(word: str, search: ProgramSearch) -> str:
+    """The path of the agent's program, which no command can have replaced. Raises CannotError."""
+    if word.startswith("/"):
+        why = search.why_unsafe(word)
+        if why:
+            raise CannotError(f"--agent: {word} is not run: {why}")
+        return word
+    found = None if "/" in word else own_program(word, search)
+    if found is None:
+        why = (
+            "name it without a folder, or by its absolute path" if "/" in word else why_not_used(word, search)
+        )
+        raise CannotError(f"--agent: the program {word} cannot be started: {why or 'PATH does not have it'}")
+    return found
+
+
+def sandbox_for(wanted: SandboxSettings, row: AgentRow, environment: Mapping[str, str]) -> SandboxSettings:
+    """The sandbox of an agent: that of commands, in which its own state can be written, and its credentials read."""
+    return replace(
+        wanted,
+        write=(*wanted.write, *filter(os.path.exists, places_of(row.state, environment))),
+        read=(*wanted.read, *filter(os.path.exists, places_of(row.reads, environment))),
+    )
+
+
+def places_of(templates: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The absolute paths of places of an agent."""
+    homes = home_directories(environment)[:1]
+    known = {"~": homes, **xdg_bases(homes, environment)}
+    return tuple(dict.fromkeys(path for one in templates for path in expanded(one, known, environment)))
+
+
+def make_folders(row: AgentRow, environment: Mapping[str, str]) -> None:
+    """Makes the folders of an agent's state that are missing: the sandbox opens only what is there. Raises CannotError."""
+    for path in places_of(row.state, environment):
+        if not path.endswith(".json"):
+            try:
+                Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise CannotError(
+                    f"--agent {row.name} needs {path}: {error.strerror}", Outcome.IO_ERROR
+                ) from None
+
+
+def environment_of(
+    row: AgentRow, all_variables: Mapping[str, str], of_commands: Mapping[str, str], *, is_confined: bool
+) -> dict[str, str]:
+    """The variables for an agent: those of commands, and those that its row names."""
+    own = {name: all_variables[name] for name in row.variables if name in all_variables}
+    return {**of_commands, **own, **(row.marks if is_confined else {})}

@@ -1,0 +1,284 @@
+"""The table of agents that a loop can run instead of ralph: their command lines, their sessions, their files, and what the loop
+must know to keep its promises. An agent that is not in the table is judged by its exit code alone. No I/O happens here.
+
+Measured with claude 2.1.332, codex 0.171.0, opencode 1.18.33 and pi 0.73.1, on scripted servers.
+"""
+
+from __future__ import annotations
+
+import shlex
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from ralph.loop.agents.events import read_claude, read_codex, read_opencode, read_pi
+from ralph.values.outcome import CannotError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ralph.loop.agents.events import Reader
+
+
+class AgentRow(Struct, frozen=True, kw_only=True):
+    name: str
+    """The name of the program."""
+    needs: str = ""
+    """The word of the command line that makes it run once, without a person."""
+    events: tuple[str, ...] = ()
+    """The options that make it print its events."""
+    allows: tuple[str, ...] = ()
+    """The options that let its tools run without a question. They are added if ralph's sandbox confines the agent and the user
+    has given none of `permissions`."""
+    marks: Mapping[str, str] = MappingProxyType({})
+    """Variables that tell it that it is in a sandbox."""
+    permissions: tuple[str, ...] = ()
+    """Its options about permissions."""
+    resume: tuple[str, ...] = ()
+    """The words that resume a session; `ID` stands for the session. Empty if it cannot resume one."""
+    sets: tuple[str, ...] = ()
+    """Its options that the loop sets itself."""
+    options: Mapping[str, str] = MappingProxyType({})
+    """Options of `ralph run`, by parameter name, with the option of the agent that keeps them."""
+    read: Reader | None = field(default=None)
+    """Reads its events. None if only its exit code is known."""
+    tells_cost: bool = False
+    variables: tuple[str, ...] = ()
+    """The variables with its credentials and servers, which are not passed to other commands."""
+    state: tuple[str, ...] = ()
+    """The places of its own state, in templates of `places/table.py`, which it may write."""
+    reads: tuple[str, ...] = ()
+    """The places that it may read besides, and its credentials."""
+    read_only: tuple[str, ...] = ()
+    """The places in `state` that say what it does: settings, hooks, plugins, commands and instructions."""
+
+
+_ANTHROPIC = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN")
+_OPENAI = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "CODEX_API_KEY")
+_MANY = (
+    *_ANTHROPIC[:3],
+    *_OPENAI[:2],
+    "GEMINI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+)
+
+AGENTS = (
+    AgentRow(
+        name="claude",
+        needs="-p",
+        events=("--output-format", "stream-json", "--verbose"),
+        allows=("--dangerously-skip-permissions",),
+        marks=MappingProxyType({"IS_SANDBOX": "1"}),  # without it, root may not skip permissions
+        permissions=(
+            *("--permission-mode", "--dangerously-skip-permissions", "--allowedTools", "--allowed-tools"),
+            "--permission-prompt-tool",
+        ),
+        resume=("--resume", "ID"),
+        sets=(
+            *("--output-format", "--input-format", "--resume", "-r", "--continue", "-c", "--session-id"),
+            *("--fork-session", "--no-session-persistence"),
+        ),
+        options=MappingProxyType(
+            {
+                "model": "--model",
+                "fallback_model": "--fallback-model",
+                "allowed_tools": "--allowedTools",
+                "disallowed_tools": "--disallowedTools",
+                "tools": "--tools",
+                "system_prompt": "--system-prompt",
+                "append_system_prompt": "--append-system-prompt",
+                "permission_mode": "--permission-mode",
+                "setting_sources": "--setting-sources",
+                "max_turns": "--max-turns",
+            }
+        ),
+        read=read_claude,
+        tells_cost=True,
+        variables=(*_ANTHROPIC, "CLAUDE_CONFIG_DIR"),
+        state=("~/.claude", "~/.claude.json", "$CLAUDE_CONFIG_DIR"),
+        reads=("~/.claude/.credentials.json", "$CLAUDE_CONFIG_DIR/.credentials.json", "{data}/claude"),
+        read_only=tuple(
+            f"{place}/{name}"
+            for place in ("~/.claude", "$CLAUDE_CONFIG_DIR")
+            for name in (
+                *(
+                    "settings.json",
+                    "settings.local.json",
+                    "CLAUDE.md",
+                    "commands",
+                    "agents",
+                    "skills",
+                    "hooks",
+                ),
+                *("plugins", "rules", "output-styles", "keybindings.json", "statusline.sh"),
+            )
+        ),
+    ),
+    AgentRow(
+        name="codex",
+        needs="exec",
+        events=("--json", "--skip-git-repo-check"),
+        allows=("-s", "danger-full-access"),
+        permissions=(
+            *("-s", "--sandbox", "--full-auto", "--dangerously-bypass-approvals-and-sandbox", "--yolo"),
+            *("-a", "--ask-for-approval"),
+        ),
+        resume=("resume", "ID", "-"),
+        sets=("resume", "--ephemeral"),
+        options=MappingProxyType({"model": "-m"}),
+        read=read_codex,
+        variables=(*_OPENAI, "CODEX_HOME"),
+        state=("~/.codex", "$CODEX_HOME"),
+        reads=("~/.codex/auth.json", "$CODEX_HOME/auth.json"),
+        read_only=tuple(
+            f"{place}/{name}"
+            for place in ("~/.codex", "$CODEX_HOME")
+            for name in (
+                *(
+                    "config.toml",
+                    "AGENTS.md",
+                    "AGENTS.override.md",
+                    "hooks.json",
+                    "prompts",
+                    "skills",
+                    "rules",
+                ),
+                "plugins",
+            )
+        ),
+    ),
+    AgentRow(
+        name="opencode",
+        needs="run",
+        events=("--format", "json"),
+        allows=("--auto",),
+        permissions=("--auto",),
+        resume=("-s", "ID"),
+        sets=("--format", "-s", "--session", "-c", "--continue", "--fork"),
+        options=MappingProxyType({"model": "-m"}),
+        read=read_opencode,
+        tells_cost=True,
+        variables=(*_MANY, "OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT"),
+        state=("{data}/opencode", "~/.local/state/opencode", "{cache}/opencode", "{config}/opencode"),
+        reads=("{data}/opencode/auth.json", "~/.opencode"),
+        read_only=tuple(
+            f"{{config}}/opencode/{name}"
+            for name in (
+                *(
+                    "opencode.json",
+                    "opencode.jsonc",
+                    "config.json",
+                    "AGENTS.md",
+                    "agent",
+                    "agents",
+                    "command",
+                ),
+                *(
+                    "commands",
+                    "mode",
+                    "modes",
+                    "plugin",
+                    "plugins",
+                    "skill",
+                    "skills",
+                    "tool",
+                    "tools",
+                    "themes",
+                ),
+                *("package.json", "node_modules"),
+            )
+        ),
+    ),
+    AgentRow(
+        name="pi",
+        needs="-p",
+        events=("--mode", "json"),
+        resume=("--session", "ID"),
+        sets=("--mode", "--session", "-c", "--continue", "-r", "--resume", "--no-session", "--fork"),
+        options=MappingProxyType({"model": "--model", "append_system_prompt": "--append-system-prompt"}),
+        read=read_pi,
+        tells_cost=True,
+        variables=(*_MANY, "PI_CODING_AGENT_DIR"),
+        state=("~/.pi/agent", "$PI_CODING_AGENT_DIR"),
+        reads=("~/.pi/agent/auth.json", "$PI_CODING_AGENT_DIR/auth.json"),
+        read_only=tuple(
+            f"{place}/{name}"
+            for place in ("~/.pi/agent", "$PI_CODING_AGENT_DIR")
+            for name in (
+                *("settings.json", "models.json", "AGENTS.md", "CLAUDE.md", "SYSTEM.md", "APPEND_SYSTEM.md"),
+                *(
+                    "keybindings.json",
+                    "extensions",
+                    "skills",
+                    "prompts",
+                    "themes",
+                    "tools",
+                    "hooks",
+                    "bin",
+                    "npm",
+                    "git",
+                ),
+            )
+        ),
+    ),
+)
+
+KEPT_BY_THE_LOOP = frozenset(
+    "add_dir quiet verbose config sandbox net allow_host pass_env setting_sources".split()
+)
+"""Parameters of `ralph run` that the loop keeps itself, unless the agent has an option for them."""
+
+
+class AgentLine(Struct, frozen=True):
+    words: tuple[str, ...]
+    """The command line of an agent, as the user typed it, and the agent's options for what was asked of ralph."""
+    row: AgentRow
+
+    def command(self, session: str, *, is_confined: bool) -> list[str]:
+        """The words of a process that begins a session, or resumes `session` unless it is empty. The prompt is its standard
+        input.
+        """
+        row, given = self.row, list(self.words)
+        if row.needs and row.needs not in given:
+            given.append(row.needs)
+        given += row.events
+        if is_confined and not _has_option(self.words, row.permissions):
+            given += row.allows
+        return given + [session if word == "ID" else word for word in row.resume if session]
+
+
+def agent_line(text: str, more: tuple[str, ...] = ()) -> AgentLine:
+    """Reads the value of `--agent`, and adds `more` words. Raises UsageError."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--agent {text!r} is no command line: {error}") from None
+    if not words:
+        raise UsageError("--agent is empty: name a command, as in --agent 'claude -p'")
+    name = words[0].rpartition("/")[2]
+    row = next((one for one in AGENTS if one.name == name), AgentRow(name=name))
+    if own := _has_option(words[1:], row.sets):
+        raise UsageError(f"--agent: leave out {own}, the loop sets it itself for {name}")
+    return AgentLine((*words, *more), row)
+
+
+def option_for_agent(row: AgentRow, parameter: str, asked: str, value: str | None) -> list[str]:
+    """The words with which the agent keeps what was asked of ralph by a parameter of `ralph run`. `asked` names that for people.
+    Raises CannotError if the agent cannot keep it.
+    """
+    option = row.options.get(parameter)
+    if option is None:
+        kept = ", ".join(f"--{one.replace('_', '-')}" for one in row.options)
+        raise CannotError(
+            f"{asked} cannot be kept with --agent {row.name}: {f'it keeps {kept}' if kept else 'the loop knows no option of it'}; "
+            "leave it out, or write the agent's own option into --agent"
+        )
+    return [option] if value is None else [option, value]
+
+
+def _has_option(words: Iterable[str], options: tuple[str, ...]) -> str:
+    """The first of `options` that is among `words`, also in the form `--option=value`. Empty if none is."""
+    return next((word for word in words if word.partition("=")[0] in options), "")
