@@ -138,6 +138,18 @@ _AWAY = re.compile(
 )
 
 
+_NO_SESSION = re.compile(
+    r"(?i)\bno (?:session|conversation|rollout|thread)\b|\b(?:session|conversation|rollout|thread)\b.{0,60}not f(?:ou|i)nd"
+)
+
+
+def is_session_unknown(run: AgentRun, reason: str) -> bool:
+    """Whether a process that was to resume a session knows none, by the reason for its end: an agent that was killed soon after
+    its start may have told a session that it had not stored yet.
+    """
+    return run.turns == 0 and bool(_NO_SESSION.search(reason))
+
+
 def outcome_of_run(run: AgentRun, exit_code: int, said: str) -> tuple[Outcome, str]:
     """How a process of an agent ended by itself, and the reason. `exit_code` is 0-255. `said` is the last line that it printed
     and that is no event.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.loop.agents.events import outcome_of_run
+from ralph.loop.agents.events import is_session_unknown, outcome_of_run
 from ralph.loop.agents.session_file import AgentSession, EventLog, open_session, read_session
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, SessionSeen, Setback
@@ -107,6 +107,9 @@ class AgentIterations:
         )
         with suppress(OSError):
             log.end(result)
+        if before.id and is_session_unknown(log.run, result.reason):
+            (self._folder / name).unlink(missing_ok=True)  # so the iteration begins anew
+            result = replace(result, outcome=Outcome.API_UNAVAILABLE, setback=Setback.KILL)
         if result.reason and result.setback is None and result.stopped_by is None:
             self._tell(result.reason)
         return result

@@ -201,6 +201,18 @@ def test_an_outage_that_the_events_tell_is_waited_for_and_the_session_goes_on(ra
     assert "cut off" in calls()[1]["task"]
 
 
+@pytest.mark.parametrize("command", AWAY)
+def test_a_session_that_the_agent_had_not_stored_begins_anew(ralph, agent, command) -> None:
+    name = command.split()[0]
+    unknown = step(does="print('Error: no session found with this ID', file=sys.stderr)", code=1)
+    calls = agent(name, AWAY[command], unknown, step(*GOOD[name]))
+    ran = ralph("loop", "the task", "--agent", command, "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    assert " ".join(calls()[2]["words"]) == WORDS[command]
+    assert calls()[2]["task"].endswith("\n---\n\nthe task")
+    assert iterations(ralph)[0][0] == "completed"
+
+
 ENDS = {
     "not logged in": (
         "codex exec",
