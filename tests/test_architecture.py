@@ -121,6 +121,7 @@ TOUCHES_THE_WORLD = (
     "mock_api",
     "output.diagnostics",
     "output.iteration_log",
+    "output.notifier",
     "output.screen",
     "output.status_line",
     "output.result_file",

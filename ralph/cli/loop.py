@@ -251,6 +251,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
             for name, value in flags.items()
             if name.startswith("sandbox.") and isinstance(value, str | tuple)
         },
+        notify=to_run.settings["notify.command"],
         is_quiet=to_run.quiet,
         session_directory=absolute(to_run.session_dir),
         gate=line.gate,

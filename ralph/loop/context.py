@@ -21,7 +21,7 @@ from ralph.loop.agents.start import (
     sandbox_for,
 )
 from ralph.loop.rules import with_new_limits
-from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
+from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
 from ralph.loop.state import LoopState, moved_state
 from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
@@ -31,6 +31,7 @@ from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.processes import protect_this_process
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
@@ -195,9 +196,21 @@ def open_context(
         settings.key_variables,
     )
     waiter = _make_waiter(inbox, clock, events, settings)
+    search = search_of(state.plan, settings, command_environment)
+    if settings.notify.command is not None:
+        notifier = Notifier(
+            settings.notify.command,
+            directory=state.plan.directory,
+            environment=without_unsafe_loads(command_environment, search),
+            search=search,
+            waiter=waiter,
+            clock=clock,
+            redact=redactor.redact_all,
+            events=events,
+        )
+        events = EventStream(events, LoopNotices(notifier, state.plan.directory, events))
     turn_lock = _open_turn_lock(environment, waiter)
     box = _box(state.plan, settings, environment, DiskWork(waiter, clock))
-    search = search_of(state.plan, settings, command_environment)
     agent = None
     if state.plan.agent is not None:
         line = agent_of(state.plan.agent, state.plan, settings, search)
@@ -445,7 +458,7 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
     may name a key. Each iteration checks for itself whether it has a key. Raises CannotError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
-    flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
+    flags = {"tools.pass_env": plan.pass_env, "notify.command": plan.notify, **plan.sandbox}
     claude = ClaudeOptions(plan.claude_settings, plan.setting_sources, plan.claude_files)
     directory = Path(plan.directory)
     try:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from ralph.output.notifier import Notifier
     from ralph.output.standard_streams import Color
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
@@ -138,6 +139,38 @@ def _fields_of(event: Event) -> dict[str, Any] | None:
         fields["setback"] = event.setback.name.lower()
         fields["session_id"] = event.session_id
     return {"subtype": _CAPITAL.sub("_", type(event).__name__).lower(), **fields}
+
+
+class LoopNotices:
+    """An `Events` sink that tells the program of `--notify` about the end of the loop and about outages."""
+
+    def __init__(self, notifier: Notifier, directory: str, narration: Events) -> None:
+        """`narration` gets an event if the program fails at the end."""
+        self._notifier = notifier
+        self._directory = directory
+        self._narration = narration
+
+    def emit(self, event: Event) -> None:
+        """Raises Interrupted, but not for the end."""
+        match event:
+            case LoopWaits():
+                if event.setbacks == 1:
+                    self._notifier.outage_ended()
+                self._notifier.tell_wait(event.wait_s, line_of(event) or "")
+            case IterationEnded():
+                self._notifier.outage_ended()
+            case LoopEnded(end=end, state=state):
+                told = {
+                    "type": "loop",
+                    "is_error": end.outcome.is_error,
+                    "terminal_reason": end.outcome.value,
+                    "exit_code": end.exit_code,
+                    "reason": end.reason,
+                    "directory": self._directory,
+                }
+                notice = self._notifier.tell_end(told if state is None else {**told, **state.totals})
+                if notice is not None:
+                    self._narration.emit(notice)
 
 
 class StepSummary:

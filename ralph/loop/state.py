@@ -203,6 +203,17 @@ class LoopState(Struct, frozen=True):
         return total_usd([*costs, *([] if self.current is None else [self.current.cost_usd])])
 
     @property
+    def totals(self) -> dict[str, Any]:
+        """The numbers of the whole loop as JSON values. The current iteration is included, but not counted."""
+        turns = sum(record.turns for record in self.iterations)
+        return {
+            "iterations": len(self.iterations),
+            "turns": turns + (0 if self.current is None else self.current.turns),
+            "cost_usd": self.spent_usd,
+            "elapsed_s": round(self.elapsed_s, 3),
+        }
+
+    @property
     def last(self) -> IterationRecord | None:
         return self.iterations[-1] if self.iterations else None
 

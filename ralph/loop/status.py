@@ -71,15 +71,7 @@ class LoopLook(Struct, frozen=True):
     def fields(self) -> dict[str, Any]:
         """The facts of the lines, and the loop's whole record."""
         state = self.present
-        current = state.current
-        turns = sum(record.turns for record in state.iterations) + (0 if current is None else current.turns)
-        totals_now = {
-            "iterations": len(state.iterations),
-            "turns": turns,
-            "cost_usd": state.spent_usd,
-            "elapsed_s": round(state.elapsed_s, 3),
-        }
-        told = {"is_running": self.is_running, "folder": str(self.folder), "totals": totals_now}
+        told = {"is_running": self.is_running, "folder": str(self.folder), "totals": state.totals}
         about = {"left": to_builtins(left_of(state)), "live": to_builtins(self.live)}
         return {**told, **about, **state_fields(self.state)}
 

@@ -43,6 +43,8 @@ _LOADED_FROM = frozenset(
     """.split()
 ).union(READ_LATER)
 _ASSIGNMENT = re.compile(r"\w+=")
+_BETWEEN = re.compile(r"[\s|&;()<>\"'`]+")
+_IN_HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})/")
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -278,8 +280,9 @@ def why_unsafe_command(command: str, cwd: str, home: str, search: ProgramSearch)
     except ValueError:  # quotes that only the shell understands, or none does
         words = command.split()
     program = next((word for word in words if not _ASSIGNMENT.match(word)), "")
-    for word in (part for one in words for part in (one, one.partition("=")[2]) if part):
-        path = os.path.join(cwd, f"{home}{word[1:]}" if word.startswith("~/") else word)  # noqa: PTH118 - strings throughout
+    parts = (part for one in words for part in (one, one.partition("=")[2], *_BETWEEN.split(one)))
+    for word in filter(None, parts):
+        path = os.path.join(cwd, _IN_HOME.sub(lambda _: f"{home}/", word))  # noqa: PTH118 - strings throughout
         is_file = Path(path).is_file() or (word == program and os.sep in word)
         if is_file and (why := search.why_unsafe(path)):
             return f"{word}: {why}"

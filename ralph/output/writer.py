@@ -105,9 +105,9 @@ class Writer:
         self._is_closing = False
         if options.output_format != "text" or options.result_file is not None:
             # At the end of a run, no descriptor may be left to read these modules with.
-            from ralph.output import result_object, stream_json  # noqa: PLC0415 - not for text
+            from ralph.output import result_object, stream_json  # noqa: F401, PLC0415 - not for text
 
-            self._stream_json, self._result_object = stream_json, result_object
+            self._stream_json = stream_json
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
@@ -168,6 +168,12 @@ class Writer:
             self._in_place = ""
             self._stderr.write(CLEAR_LINE)
 
+    def result(self, ended: RunEnded) -> dict[str, Any]:
+        """The `result` object. It may contain secrets."""
+        from ralph.output.result_object import result_object  # noqa: PLC0415 - not for text
+
+        return {**result_object(ended, self._session_id), "uuid": self._new_id()}
+
     def write_result_file(self, ended: RunEnded) -> None:
         """Writes the result file, if the options name one. Raises OSError. After an error, the file still has its old
         content, or still does not exist.
@@ -175,7 +181,7 @@ class Writer:
         if self._options.result_file is not None:
             from ralph.output.result_file import write_result_file  # noqa: PLC0415 - few runs write one
 
-            result = self._json_line(self._result_object.result_object(ended, self._session_id))
+            result = self._json_line(self.result(ended))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
@@ -255,7 +261,7 @@ class Writer:
             if failure is not None:
                 self._put_json(self._json_line(failure))
         if self._options.output_format != "text":
-            fields = self._result_object.result_object(ended, self._session_id)
+            fields = self.result(ended)
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
             self._put_json(self._json_line(fields), must_arrive=True)

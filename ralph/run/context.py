@@ -21,7 +21,12 @@ from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.output.writer import Writer
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
-from ralph.run.wiring import Surroundings, refuse_uncountable_budget
+from ralph.run.wiring import (
+    Surroundings,
+    refuse_uncountable_budget,
+    safe_environment,
+    search_for_programs,
+)
 from ralph.settings.merge import ClaudeOptions, load_with_claude
 from ralph.settings.tables import ClockSettings
 from ralph.values.controls import RunControls
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from ralph.machine.inbox import Inbox
     from ralph.output.diagnostics import Diagnostics
     from ralph.output.iteration_log import IterationLog, LiveFile
+    from ralph.output.notifier import Notifier
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
@@ -76,6 +82,8 @@ class RunContext(Struct, frozen=True):
     """The connection to the driver that steers the run over standard input, or None if there is no driver."""
     log: IterationLog | None
     """Writes the run's events to the log of the loop that started the run. None if no loop started it."""
+    notifier: Notifier | None
+    """Tells a program of the user's how the run has ended. None if none is named, or if a loop tells it."""
 
     def tell(self, event: Event) -> None:
         """Writes a line for people that is no part of the run's events. Call this only before a run begins, or after
@@ -153,9 +161,17 @@ def make_context(
         on_tick=writer.count_down if obeys_controls(2, environment) and not options.output.is_quiet else None,
         on_look=_one_after_the_other(looks) if looks else None,
     )
+    notifier = None
+    if settings is not None and settings.notify.command is not None and options.of_loop is None:
+        around = Surroundings(settings, environment, Path.cwd(), waiter, clock, events, redactor)
+        try:
+            notifier = _open_notifier(settings.notify.command, around, options.writable)
+            events = EventStream(events, notifier)
+        except CannotError as error:
+            place = error
     return RunContext(
         *(options, environment, new_id, started_s, clock, place, controls, waiter, redactor, writer),
-        *(telemetry, notes, events, driver, log),
+        *(telemetry, notes, events, driver, log, notifier),
     )
 
 
@@ -330,6 +346,22 @@ def _make_diagnostics(
             problem = f"cannot write {options.debug_file} ({error.strerror}): diagnostics come here instead"
             writer.tell(Notice(problem))
     return Diagnostics(clock, started_s, write)
+
+
+def _open_notifier(command: str, around: Surroundings, writable: Sequence[str]) -> Notifier:
+    """Raises CannotError if the command must not run."""
+    from ralph.output.notifier import Notifier  # noqa: PLC0415 - few users have one
+
+    return Notifier(
+        command,
+        directory=str(around.cwd),
+        environment=safe_environment(around, writable),
+        search=search_for_programs(around, writable),
+        waiter=around.waiter,
+        clock=around.clock,
+        redact=around.redactor.redact_all,
+        events=around.events,
+    )
 
 
 def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:

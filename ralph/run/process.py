@@ -158,6 +158,10 @@ class RunProcess:
         self._close(ended.exit_code)
         if failure is not None or not is_told:
             writer.tell_end(ended)
+        if context.notifier is not None:
+            notice = context.notifier.tell_end(writer.result(ended))
+            if notice is not None:
+                context.tell(notice)
         writer.conclude(context.waiter, context.clock)
         return ended
 

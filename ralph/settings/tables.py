@@ -433,6 +433,25 @@ class LoopSettings(Struct, frozen=True):
     next wait would exceed this maximum."""
 
 
+class NotifySettings(Struct, frozen=True):
+    """The program that is told about ends and outages. Only the user's own settings file may set it."""
+
+    command: Annotated[
+        str | None,
+        Key(
+            TEXT,
+            "a command that gets the result at the end and word of a long outage ([notify](output.md#a-notification))",
+            Flag(
+                "--notify",
+                "Run this command at the end, and in an outage, with an object on its standard input.",
+                "CMD",
+            ),
+            is_users_alone=True,
+        ),
+    ] = None
+    """A shell command. None if nothing is told."""
+
+
 TABLES: dict[str, type[Struct]] = {
     "model": ModelSettings,
     "retry": RetrySettings,
@@ -444,6 +463,7 @@ TABLES: dict[str, type[Struct]] = {
     "hooks": HookSettings,
     "mcp": McpSettings,
     "loop": LoopSettings,
+    "notify": NotifySettings,
 }
 
 
@@ -464,6 +484,7 @@ class Settings(Struct, frozen=True):
     hooks: HookSettings = HookSettings()
     mcp: McpSettings = McpSettings()
     loop: LoopSettings = LoopSettings()
+    notify: NotifySettings = NotifySettings()
     targets: "tuple[Target, ...]" = ()
     """The targets, the preferred one first. `load_settings` returns at least one target."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)

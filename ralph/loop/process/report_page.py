@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.machine.output_capture import readable_text
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
-from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import RunningCommand
+from ralph.output.notifier import EndOfOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _LIMIT_S = 60.0
 """A page of 100 MB of journals takes a few seconds, and git may take 20 seconds for each question."""
 _GRACE_S = 2.0
-_MOST_OUTPUT_BYTES = 64 * 1024
 
 
 class LoopPage:
@@ -52,7 +51,7 @@ class LoopPage:
         self._limit_s = limit_s
 
     def write(self) -> str | None:
-        told = _PageWords(_MOST_OUTPUT_BYTES)
+        told = EndOfOutput()
         arguments = ["report", self._loop, "-o", self._file, "--cd", str(self._directory)]
         call = f"main({core_limit_at_start()})"
         try:
@@ -67,20 +66,5 @@ class LoopPage:
             ending = running.run(self._limit_s, "the page")
         except OSError as error:
             return str(error)
-        if ending.how is Ended.TIMED_OUT:
-            return f"it took longer than {self._limit_s:g} s and was stopped"
-        if ending.how is not Ended.BY_ITSELF or ending.status:
-            return told.last_line() or f"ralph report ended with {ending.status}"
-        return None
-
-
-class _PageWords(MemoryCapture):
-    """A `Capture` that keeps the beginning of the output."""
-
-    def feed(self, chunk: bytes) -> bool:
-        self.data += chunk[: _MOST_OUTPUT_BYTES - len(self.data)]
-        return True
-
-    def last_line(self) -> str:
-        lines = [line for line in readable_text(bytes(self.data))[0].splitlines() if line.strip()]
-        return lines[-1].removeprefix("ralph: ") if lines else ""
+        why = told.why_failed(ending, self._limit_s, "ralph report")
+        return why and why.removeprefix("ralph: ")

@@ -57,12 +57,12 @@ def plan_of(asked: list[Any], *arguments: str) -> LoopPlan:
 
 
 def test_the_plan_that_decides_is_the_plan_file_too(asked) -> None:
-    plan = plan_of(asked, "go", "--plan", "TODO.md")
+    plan = plan_of(asked, "go.", "--plan", "TODO.md")
     assert (plan.plan, plan.plan_file) == ("TODO.md", "TODO.md")
 
 
 def test_a_plan_file_alone_decides_nothing(asked) -> None:
-    plan = plan_of(asked, "go", "--plan-file", "TODO.md")
+    plan = plan_of(asked, "go.", "--plan-file", "TODO.md")
     assert (plan.plan, plan.plan_file) == (None, "TODO.md")
 
 
@@ -83,6 +83,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
         *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
         *("--pass-env", "A_TOKEN", "--settings", "rules.json", "--report", "night.html"),
+        *("--notify", "tell me"),
     )
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
@@ -90,6 +91,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         run_arguments=(
             *(
                 "--pass-env=A_TOKEN",
+                "--notify=tell me",
                 "--metrics-file=m.prom",
                 "--quiet",
                 "--config=my.toml",
@@ -102,6 +104,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         metrics_file=str(tmp_path / "m.prom"),
         report_file=str(tmp_path / "night.html"),
         pass_env=("A_TOKEN",),
+        notify="tell me",
         is_quiet=True,
         session_directory=str(tmp_path / "kept"),
         until="make test",
@@ -118,7 +121,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt("do it"))]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
     # The prompt is looked for later, with the settings known.
-    assert unset == ["prompt", "prompt_file", "settings_files", "claude_files"]
+    assert unset == ["prompt", "prompt_file", "settings_files", "claude_files", "agent"]
 
 
 PASSED_ON = {

@@ -48,7 +48,7 @@ def ends_within_six_seconds(ralph: Ralph, process: subprocess.Popen[bytes]) -> N
 def test_a_stop_takes_six_seconds_at_most_whatever_a_command_ignores(ralph, serve, command) -> None:
     """Nobody reads standard output either, and it is full."""
     serve(bash(f"{STUBBORN} & yes | head -c 300000; wait"))
-    process = ralph.start(*command, "go", "--output-format", "stream-json")
+    process = ralph.start(*command, "go.", "--output-format", "stream-json")
     wait_until((ralph.cwd / "started").exists)
     ends_within_six_seconds(ralph, process)
 
