@@ -28,7 +28,7 @@ from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, without_user
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
 from ralph.git.runner import Git, GitSeams, environment_for_git
-from ralph.git.settings import ALWAYS
+from ralph.git.settings import ALWAYS, LIST
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_outside
 from ralph.machine.trees import remove_tree_if_possible
@@ -505,7 +505,9 @@ class JobCheckout:
         # A filter of the user, such as that of git-lfs, may load a file's content from there.
         own.change("config", "remote.origin.url", self._mirror.url)
         tree.change("read-tree", files)
-        tree.change("checkout-index", "--all", "--index", "--quiet")
+        _refuse_open_programs(tree, _names_of(own.read("ls-tree", "-z", files)))
+        # With a filter as that of git-lfs, this contacts the remote.
+        tree.change("checkout-index", "--all", "--index", "--quiet", is_remote=True)
         with _disk():
             shutil.copyfile(self._own / "index", self.directory / ".git" / "index")
         if files != self.commit:
@@ -593,6 +595,7 @@ class JobCheckout:
 
     def _staged(self) -> tuple[str, str, tuple[str, ...]]:
         """Brings the own index up to date. Returns the commit of HEAD, the tree, and the paths that were left out."""
+        _refuse_open_programs(self._tree())
         head = head_of(self.directory) or self._index_head
         self._take_in(head)
         if head != self._index_head:
@@ -691,6 +694,22 @@ class JobCheckout:
                 own.change("index-pack", "--stdin", "--fix-thin", input_from=pack.fileno())
             (self._own / "taken.pack").unlink()
         self._taken = head
+
+
+def _refuse_open_programs(tree: WorkerGit, names: Mapping[str, bool] | None = None) -> None:
+    """Raises CheckoutError if a program that the user's git configuration names takes code from the checkout. `names` are what
+    the checkout will hold, as in `Git.settings_of`.
+    """
+    for setting in tree.settings_of(tree.read(*LIST), names).left_out:
+        raise CheckoutError(
+            f"{setting} of your own git configuration would run what the checkout holds; name a program elsewhere, by its path"
+        )
+
+
+def _names_of(listing: bytes) -> dict[str, bool]:
+    """The names in the output of `git ls-tree -z`, each with whether it is a file."""
+    lines = (os.fsdecode(line).partition("\t") for line in listing.split(b"\0") if line)
+    return {name: " tree " not in about and " commit " not in about for about, _, name in lines}
 
 
 def head_of(directory: Path) -> str | None:

@@ -42,7 +42,8 @@ from ralph.machine.running_command import (
     MemoryCapture,
     RunningCommand,
 )
-from ralph.places.named_by_git import paths_in
+from ralph.places.git_config import STANDARD_LFS
+from ralph.places.named_by_git import names_in, paths_in, takes_code_from
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -177,14 +178,20 @@ class Git:
         return not path.startswith("/") or search.why_open(path) is not None or _leads_to_agents(path, search)
 
     def names_writable(self, value: str) -> bool:
-        """Whether a setting names a path for which `is_writable` is True. Git starts programs in the directory. So a word there
-        counts that is the name of a file, if it has a slash or a dot.
+        """Whether a setting names a path for which `is_writable` is True, or a command that takes code from the directory, where
+        git starts it (`takes_code_from`).
         """
-        return _names_agents(value, self.agents_places, self.environment, self.directory)
+        return self._names_agents(value, names_in(str(self.directory)))
 
-    def settings_of(self, listing: bytes) -> GitSettings:
-        """As `settings_from`, for this directory and the places that commands may write. Raises CheckoutError."""
-        return settings_from(listing, self.is_writable, self.names_writable)
+    def settings_of(self, listing: bytes, names: Mapping[str, bool] | None = None) -> GitSettings:
+        """As `settings_from`, for this directory and the places that commands may write. `names` are as in `takes_code_from`. None
+        stands for what the directory holds. Raises CheckoutError.
+        """
+        held = names_in(str(self.directory)) if names is None else names
+        return settings_from(listing, self.is_writable, lambda value: self._names_agents(value, held))
+
+    def _names_agents(self, value: str, names: Mapping[str, bool]) -> bool:
+        return _names_agents(value, self.agents_places, self.environment, str(self.directory), names)
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         """Makes the error for a command that failed."""
@@ -208,7 +215,7 @@ class Git:
         `variables` are added to the environment. `given` is the standard input. `input_from` and `output_to` are
         descriptors for input and output that do not fit into memory. `held` is a descriptor that the command's
         processes keep open until they have ended. `is_remote` says whether the command contacts a remote; a shortage
-        that is reported may then be the remote's. If the output exceeds `most_bytes`, the command is stopped and its
+        that is reported may then be the remote's, and only such a command gets the token. If the output exceeds `most_bytes`, the command is stopped and its
         output so far is returned with status 0. If `most_bytes` is None, output that no call of ralph should have is an
         error.
 
@@ -219,7 +226,7 @@ class Git:
         limit_s = seams.limit_s(limit_s, is_remote=is_remote)
         environment = {**self.environment, **(variables or {})}
         program = git_program(environment, (self.directory, *seams.writable), seams.environment)
-        token = seams.token
+        token = seams.token if is_remote else None
         options = self.options if token is None else (*self.options, *token.options)
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
         try:
@@ -298,14 +305,24 @@ def _leads_to_agents(path: str, search: ProgramSearch) -> bool:
     return leads_into(path, search.roots) or (os.path.lexists(path) and not search.is_safe(path))
 
 
-def _names_agents(value: str, search: ProgramSearch, environment: Mapping[str, str], directory: Path) -> bool:
+def _names_agents(
+    value: str,
+    search: ProgramSearch,
+    environment: Mapping[str, str],
+    directory: str,
+    names: Mapping[str, bool],
+) -> bool:
     on_path = {os.path.basename(path) for path in replaceable_programs(search)}  # noqa: PTH119 - strings throughout
-    return any(
-        _leads_to_agents(path, search)
-        if path.startswith("/")
-        else (("/" in path or "." in path) and (directory / path).is_file())
-        or not on_path.isdisjoint((path, f"git-{path}", f"git-credential-{path}"))
-        for path in paths_in(value, environment.get("HOME", ""), environment)
+    known = {**environment, "PWD": directory, "GIT_WORK_TREE": directory}
+    words = [*paths_in(value, environment.get("HOME", ""), known)]
+    return (
+        any(
+            _leads_to_agents(os.path.join(directory, word), search)  # noqa: PTH118 - strings throughout
+            for word in words
+            if word.startswith(("/", "../"))
+        )
+        or any(not on_path.isdisjoint((word, f"git-{word}", f"git-credential-{word}")) for word in words)
+        or (not STANDARD_LFS.fullmatch(value) and takes_code_from(names, words))
     )
 
 
@@ -314,7 +331,8 @@ def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:
     if _NAMES_A_FILE.fullmatch(name) is None:
         return False
     search = search_outside(seams.environment, (work, *seams.writable))
-    return _names_agents(seams.environment[name], search, seams.environment, work)
+    top = str(work)
+    return _names_agents(seams.environment[name], search, seams.environment, top, names_in(top))
 
 
 def git_program(
@@ -349,6 +367,8 @@ def environment_for_git(seams: GitSeams, work: Path) -> dict[str, str]:
             "PATH": os.pathsep.join(trusted_directories(search)),
             # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
             "GIT_NO_LAZY_FETCH": "1",
+            # A Python program of the user's that git starts takes no module from the working tree.
+            "PYTHONSAFEPATH": "1",
             # Git's messages are parsed in this package.
             "LC_ALL": "C",
         }

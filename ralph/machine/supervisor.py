@@ -104,6 +104,8 @@ class _Request:
         """The descriptors for the command's standard streams, each with the number of its stream."""
         self._held = -1
         """A descriptor that the command inherits, and that is closed when the command has ended. -1 without one."""
+        self._passed: list[int] = []
+        """Others, besides the standard streams. No later command may inherit them."""
         self.grace_s = float(grace_s)
         self.umask = int(umask)
         self.core_limit = int(core_limit)
@@ -144,6 +146,8 @@ class _Request:
                 continue
             os.dup2(descriptor, stream)
             os.close(descriptor)
+            if stream > 2:
+                self._passed.append(stream)
 
     def restrict(self) -> Callable[[], None] | None:
         """Returns a function that restricts the command's process to its sandbox. None without a sandbox."""
@@ -196,8 +200,8 @@ class _Request:
             os.close(self._ruleset)
         if self._proxy >= 0:
             os.close(self._proxy)
-        if self._held >= 0:
-            os.close(self._held)
+        for descriptor in (*self._passed, *([self._held] if self._held >= 0 else [])):
+            os.close(descriptor)
 
     def close(self) -> None:
         os.close(self.output)

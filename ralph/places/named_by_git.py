@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH120
+# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119, PTH120
 """Finds the files that git's configuration names. In the work, these are further configuration, which commands must not
 change, and programs, which are the project's own code. In the home, they are what git reads. It runs no program.
 """
@@ -38,10 +38,24 @@ _MOST_SHOWN = 3
 _TICK_NS = 10_000_000
 _WORD = re.compile(r"[^\s\"'`;|&()<>$=!]+")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_GLUED = re.compile(r"^-[A-Za-z]")
 _QUOTES = re.compile(r"[\"'`\\]")
 # Where an absolute path or one of a home begins, and where it may end: at white space, at a quote, or with the text.
 _PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]")
 _PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
+
+
+# Interpreters, which take a module or a directory by its bare name, and `cd`.
+_INTERPRETER = re.compile(
+    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile)[0-9.]*|cd|pushd"
+)
+# Programs that find what they run in a file of the directory in which they start.
+_FINDS_BY_ITSELF = frozenset(
+    """
+    make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
+    invoke bundle mise direnv devbox nix docker-compose pre-commit
+    """.split()
+)
 
 
 class NamedByGit(Struct, frozen=True):
@@ -176,6 +190,39 @@ def paths_in(text: str, home: str, variables: Mapping[str, str] = {}) -> Iterato
             ends = (one.search(form, begin.start()) for one in _PATH_ENDS)
             yield from (_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
         yield from (word for word in _WORD.findall(form) if word[0] not in "/~")
+
+
+def takes_code_from(names: Mapping[str, bool], words: Sequence[str]) -> bool:
+    """Whether a command with these words (`paths_in`), started in a directory, runs or reads what the directory holds. `names`
+    are the entries there, each with whether it is a file. A bare word names a file there; for an interpreter, it also names a
+    directory, or a module. The first word is no such name, because it is looked for on PATH.
+    """
+    programs = {os.path.basename(word) for word in words}
+    is_interpreted = any(map(_INTERPRETER.fullmatch, programs))
+    modules = {name.partition(".")[0] for name in names} if is_interpreted else set[str]()
+
+    def is_there(word: str) -> bool:
+        first, slash, _ = os.path.normpath(word).partition("/")
+        if slash or "." in word or is_interpreted:
+            is_itself = is_interpreted and first == "."
+            return is_itself or first in names or first.partition(".")[0] in modules
+        return names.get(word, False)
+
+    relative = [word for word in words if not word.startswith("/")]
+    begin = words[0] if words else ""
+    return not programs.isdisjoint(_FINDS_BY_ITSELF) or any(
+        is_there(one)
+        for word in relative
+        if word != begin or "/" in word
+        for one in (word, _GLUED.sub("", word) or word)
+    )
+
+
+def names_in(directory: str) -> dict[str, bool]:
+    """The names in a directory, each with whether it is a file. Empty if the directory cannot be listed."""
+    with suppress(OSError), os.scandir(directory) as listing:
+        return {entry.name: entry.is_file() for entry in listing}
+    return {}
 
 
 def _path(value: str, directory: str, home: str) -> str:

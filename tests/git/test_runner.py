@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -106,6 +107,17 @@ VALUES = {
     "up and down": ("{1}/../added/clean", True),
     "in the work": ("sh tools/clean", True),
     "a script of the work": ("python3 clean.py", True),
+    "a script without a suffix": ("sh script", True),
+    "a script by the variable of the directory": ("sh $PWD/script", True),
+    "a module": ('\\"/usr/bin/python3\\" -m mod', True),
+    "a module behind its option": ("python3.12 -Im mod", True),
+    "a module in a statement": ('python3 -c \\"import mod\\"', True),
+    "a directory of an interpreter": ("python3 tools", True),
+    "in a directory": ("cd tools && sh x", True),
+    "a program that finds its file": ("make -s all", True),
+    "a program that finds a program": ("uv run black -", True),
+    "a module elsewhere": ("python3 -m other", False),
+    "a word that is a directory": ("!gh tools git-credential", False),
     "by a link in PATH": ("linked %f", True),
     "a helper by a link in PATH": ("sub --get", True),
     "elsewhere": ("{1}/clean", False),
@@ -129,13 +141,27 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
     for name in ("linked", "git-credential-sub"):
         (other / name).symlink_to(added / "clean")
     repository.environment["PATH"] = f"{other}:{repository.environment['PATH']}"
-    for name in ("tools/clean", "clean.py", "clean"):
+    for name in ("tools/clean", "clean.py", "clean", "script", "mod.py"):
         repository.write(name)
     text = f'[filter "mine"]\n\tclean = "{value.format(added, other)}"\n'
     (place / "home/.gitconfig").write_text(text)
     git = CheckoutGit(repository.top, replace(repository.seams(), writable=(str(added),)))
     assert git.settings.dropped_filters == ({"mine"} if is_agents else set())
     assert git.settings.left_out == (("filter.mine.clean",) if is_agents else ())
+
+
+def test_a_python_program_of_the_users_takes_no_module_from_the_work(
+    repository: Repository, tmp_path: Path
+) -> None:
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f"#!/bin/sh\n{sys.executable} -m mod %f\nexec cat\n")
+    wrapper.chmod(0o755)
+    repository.write("mod.py", f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    repository.write(".gitattributes", "*.txt filter=mine\n")
+    repository.write("a.txt")
+    repository.git("config", "--global", "filter.mine.clean", str(wrapper))
+    CheckoutGit(repository.top, repository.seams()).change("add", "a.txt")
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("scope", ["--global", "--local"])

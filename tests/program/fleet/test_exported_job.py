@@ -71,7 +71,8 @@ def begin(ralph: Ralph, place: Path, server: GitServer) -> Repository:
     dump = place / "own-filter"
     dump.write_text(
         f"#!/bin/sh\ntr '\\0' '\\n' </proc/$PPID/environ >{seen}/git.$$\ntr '\\0' ' ' </proc/$PPID/cmdline >{seen}/words.$$\n"
-        f"env >{seen}/own.$$\nexec cat\n"
+        f"env >{seen}/own.$$\n"
+        f"test -e /proc/$$/fd/90 && dd bs=1024 count=1 </proc/$$/fd/90 >>{seen}/own.$$\nexec cat\n"
     )
     dump.chmod(dump.stat().st_mode | stat.S_IXUSR)
     user = Repository(place / "origin/work", place / "home-of-user")
@@ -141,6 +142,29 @@ def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(
     ran = do(ralph, place, job_of(server))
     assert ran.code == 78
     assert "belongs to your own git configuration" in ran.stderr
+
+
+@pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
+def test_no_program_of_the_users_takes_code_from_the_checkout(
+    ralph: Ralph, iterations_of_job, place: Path, server: GitServer, whose: str
+) -> None:
+    user = begin(ralph, place, server)
+    plant = f"printf '#!/bin/sh\\n: >{place}/ran; cat' >cleaner; echo '*.txt filter=mine' >.gitattributes; echo x >x.txt"
+    for key in ("clean", "smudge"):
+        user.git("config", "--global", f"filter.mine.{key}", "sh cleaner")
+    if whose == "the agent":
+        iterations_of_job(bash(plant))
+    else:
+        iterations_of_job()
+        user.git("-c", f"alias.x=!{plant}", "x")
+        user.git("add", "-A")
+        user.git("commit", "--quiet", "-m", "x")
+        user.git("push", "--quiet", str(place / "origin/remote.git"), "main")
+    (place / "ran").unlink(missing_ok=True)
+    ran = do(ralph, place, job_of(server))
+    assert not (place / "ran").exists()
+    assert ran.code == 78
+    assert "of your own git configuration would run what the checkout holds" in ran.stderr
 
 
 @pytest.fixture
