@@ -39,12 +39,20 @@ _OF_PROCESSES = "/proc"
 _LOADED_FROM = frozenset(
     """
     GIT_EXEC_PATH GIT_TEMPLATE_DIR BASH_ENV ENV PERL5LIB PERLLIB PYTHONHOME PYTHONPATH PYTHONPYCACHEPREFIX PYTHONUSERBASE RUBYLIB
-    NODE_PATH KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
+    NODE_PATH DOTNET_STARTUP_HOOKS KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
     """.split()
 ).union(READ_LATER)
 _ASSIGNMENT = re.compile(r"\w+=")
 _BETWEEN = re.compile(r"[\s|&;()<>\"'`]+")
 _IN_HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})/")
+# Options for interpreters. Such a variable counts as a whole, because the options depend on each other.
+_OF_OPTIONS = frozenset(
+    "NODE_OPTIONS RUBYOPT PERL5OPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS".split()
+)
+_LOADED_BY_OPTION = re.compile(
+    r"(?:-r\s+|-r(?=[./])|--require[\s=]+|--import[\s=]+|--(?:experimental-)?loader[\s=]+|-I\s*|-Mlib=|-javaagent:|-agentpath:|@"
+    r"|(?<![\w./:~-])(?=[./]))[\"']?(?:file://)?([^\s\"']+)"
+)
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -255,17 +263,25 @@ def why_replaceable(words: Iterable[str], cwd: Path, search: ProgramSearch) -> s
 
 def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
     """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
-    safe.
+    safe. Options for an interpreter are one entry.
     """
+
+    def is_unsafe(path: str) -> bool:
+        return not path.startswith(os.sep) or not search.is_safe(path)
+
     return {
-        name: [one for one in _entries(name, value) if not one.startswith(os.sep) or not search.is_safe(one)]
+        name: [one for one in _entries(name, value) if is_unsafe(one)]
         for name, value in environment.items()
         if value and (name in _LOADED_FROM or name.startswith(_LOADER_PREFIXES))
+    } | {
+        name: [value]
+        for name, value in environment.items()
+        if name in _OF_OPTIONS and any(map(is_unsafe, _LOADED_BY_OPTION.findall(value)))
     }
 
 
 def _entries(name: str, value: str) -> list[str]:
-    return re.split(_SEPARATORS.get(name, "[:;]"), value)
+    return [value] if name in _OF_OPTIONS else re.split(_SEPARATORS.get(name, "[:;]"), value)
 
 
 def why_unsafe_command(command: str, cwd: str, home: str, search: ProgramSearch) -> str:

@@ -45,10 +45,11 @@ _PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]"
 _PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
 
 
-# Interpreters, which take a module or a directory by its bare name, and `cd`.
+# Interpreters, which take a module or a directory by its bare name.
 _INTERPRETER = re.compile(
-    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile)[0-9.]*|cd|pushd"
+    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile)[0-9.]*"
 )
+_ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
 _FINDS_BY_ITSELF = frozenset(
     """
@@ -194,11 +195,11 @@ def paths_in(text: str, home: str, variables: Mapping[str, str] = {}) -> Iterato
 
 def takes_code_from(names: Mapping[str, bool], words: Sequence[str]) -> bool:
     """Whether a command with these words (`paths_in`), started in a directory, runs or reads what the directory holds. `names`
-    are the entries there, each with whether it is a file. A bare word names a file there; for an interpreter, it also names a
-    directory, or a module. The first word is no such name, because it is looked for on PATH.
+    are the entries there, each with whether it is a file. A bare word names a file there; for an interpreter and `cd`, it also
+    names a directory, or a module. The first word is no such name, because it is looked for on PATH.
     """
     programs = {os.path.basename(word) for word in words}
-    is_interpreted = any(map(_INTERPRETER.fullmatch, programs))
+    is_interpreted = bool(programs & _ENTERS) or any(map(_INTERPRETER.fullmatch, programs))
     modules = {name.partition(".")[0] for name in names} if is_interpreted else set[str]()
 
     def is_there(word: str) -> bool:
@@ -216,6 +217,25 @@ def takes_code_from(names: Mapping[str, bool], words: Sequence[str]) -> bool:
         if word != begin or "/" in word
         for one in (word, _GLUED.sub("", word) or word)
     )
+
+
+def code_in(texts: Sequence[str], directory: str, home: str) -> Iterator[str]:
+    """Yields the absolute paths of files from which a command with these words, started in a directory, may take its code: what
+    is named in a word, also relative to the directory or to one that another word names, and for an interpreter the module or
+    the start of a directory. A directory that another program gets is data.
+    """
+    words = list(dict.fromkeys(chain.from_iterable(paths_in(one, home, {"PWD": directory}) for one in texts)))
+    words += [_GLUED.sub("", word) for word in words if _GLUED.match(word)]
+    is_interpreted = any(_INTERPRETER.fullmatch(os.path.basename(word)) for word in words)
+    paths = [os.path.join(directory, word) for word in filter(None, words)]
+    inside = [os.path.join(one, word) for one in paths if os.path.isdir(one) for word in filter(None, words)]
+    for path in dict.fromkeys((*paths, *inside)):
+        started = (
+            ("", "/__main__.py", "/__init__.py", "/index.js", "/package.json", ".py", ".js")
+            if is_interpreted
+            else ("",)
+        )
+        yield from (f"{path}{end}" for end in started if os.path.isfile(f"{path}{end}"))
 
 
 def names_in(directory: str) -> dict[str, bool]:

@@ -4,14 +4,18 @@ is shortened like the output of a command. Images are checked like images that R
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.own_programs import unsafe_loads, why_replaceable, without_unsafe_loads
+from ralph.machine.own_programs import trusted_directories, unsafe_loads, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
+from ralph.machine.repository import beginning_of
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
+from ralph.places.named_by_git import code_in
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.ports import Interrupted
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_room import ToolRoom
     from ralph.values.tool_calls import Block, ToolCall
+
+# Python's options for a module or a statement, for which it puts the working directory before all.
+_BY_NAME = re.compile(r"-[A-Za-z]*[mc].*", re.DOTALL)
 
 
 def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
@@ -36,11 +43,8 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
             "of the working directory"
         )
     has_credential = _has_credential(server, room)
-    if (
-        settings.box_plan.is_confined
-        and (has_credential or not server.is_confined)
-        and (why := _why_not_trusted(server, room))
-    ):
+    is_guarded = settings.box_plan.is_confined and (has_credential or not server.is_confined)
+    if is_guarded and (why := _why_not_trusted(program, server, room)):
         refused, way_out = (
             ("gets no credential", "let commands have it too (--pass-env)")
             if server.is_confined
@@ -55,6 +59,8 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         confine = room.box.confine(lasts=True)
     else:
         environment, confine = room.safe_environment, None
+    if is_guarded:
+        environment = {**environment, **_without_the_work(server, room)}
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(confine),
@@ -73,18 +79,35 @@ def _has_credential(server: McpServer, room: ToolRoom) -> bool:
     return room.redact(words) != words
 
 
-def _why_not_trusted(server: McpServer, room: ToolRoom) -> str | None:
-    """Why commands could change what a server runs: its program, a file that an argument names, or what a variable loads. None if
-    they cannot.
+def _why_not_trusted(program: str, server: McpServer, room: ToolRoom) -> str | None:
+    """Why commands could change what a server runs: its program with the interpreter that this names, what its arguments name
+    (`code_in`), or what a variable loads. None if they cannot.
     """
-    words = [server.command] if "/" in server.command else []
-    search = room.search
-    if why := why_replaceable((*words, *server.arguments), room.settings.cwd, search):
-        return why
+    search, cwd = room.search, str(room.settings.cwd)
+    home = room.settings.environment.get("HOME", "")
+    files = [program, *code_in([program, *server.arguments], cwd, home)]
+    for file in dict.fromkeys(os.path.join(cwd, one) for one in files):  # noqa: PTH118 - strings throughout
+        for path in (file, *code_in([_first_line(file)], cwd, home)):
+            if root := search.root_around(path):
+                return f"{path} is found through {root}, where commands may write"
     for name, unsafe in unsafe_loads(server.environment.plain, search).items():
         if unsafe:
             return f"{name} names {unsafe[0] or 'the working directory'}, where commands may write"
     return None
+
+
+def _first_line(file: str) -> str:
+    """The interpreter that a script names, with its options. Empty for other files."""
+    line = beginning_of(file).partition(b"\n")[0]
+    return os.fsdecode(line[2:]) if line.startswith(b"#!") else ""
+
+
+def _without_the_work(server: McpServer, room: ToolRoom) -> dict[str, str]:
+    """Variables with which a server finds neither programs nor modules where commands may write."""
+    found = {"PATH": os.pathsep.join(trusted_directories(room.search))}
+    # Only there, because it also keeps a script from the modules beside it.
+    is_by_name = any(map(_BY_NAME.fullmatch, server.arguments))
+    return found | ({"PYTHONSAFEPATH": "1"} if is_by_name else {})
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:

@@ -194,6 +194,15 @@ def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
             for name in ("GIT_EXEC_PATH", "GIT_TEMPLATE_DIR")
         ),
         ("GIT_EXEC_PATH", "{room}/outside", "{room}/outside"),
+        ("NODE_OPTIONS", "--trace-warnings --require {room}/work/x", None),
+        ("NODE_OPTIONS", "--require dotenv/config", None),
+        ("NODE_OPTIONS", "--import=file://{room}/outside/git", "--import=file://{room}/outside/git"),
+        ("NODE_OPTIONS", "--max-old-space-size=4096", "--max-old-space-size=4096"),
+        ("RUBYOPT", "-W0 -I. -r./x", None),
+        ("PERL5OPT", "-I{room}/work/bin", None),
+        ("JAVA_TOOL_OPTIONS", "-Xmx1g -javaagent:{room}/work/x.jar", None),
+        ("JAVA_TOOL_OPTIONS", "-Xmx1g", "-Xmx1g"),
+        ("DOTNET_STARTUP_HOOKS", "{room}/work/x.dll", None),
         ("EDITOR", "{room}/work/x", "{room}/work/x"),
     ],
 )

@@ -272,6 +272,7 @@ def test_a_server_runs_in_the_sandbox_unless_the_users_own_settings_let_it_out(r
     assert ran.code == 78
     assert "only [mcp.servers] in your own config.toml may grant" in ran.stderr
     assert not outside.exists()
+    (ralph.cwd / "inside").unlink()  # it would count as a script of the work
     ralph.user_file.write_text(
         f'[mcp.servers.w]\ncommand = "sh"\nargs = ["-c", {json.dumps(WRITES)}]\nsandbox = false\n'
     )
@@ -292,6 +293,25 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
         {},
         "$W/d/in is found through $W",
     ),
+    "a path in a script": ("bash", ["-c", "exec sh $W/s"], {}, "$W/s is found through $W"),
+    "one behind cd": ("bash", ["-c", "cd $W/d && exec sh in"], {}, "$W/d/in is found through $W"),
+    "a directory of an interpreter": ("python3", ["$W/d"], {}, "$W/d/__main__.py is found through $W"),
+    "a module": ("python3", ["-m", "module"], {}, "$W/module.py is found through $W"),
+    "a module in a statement": ("python3", ["-c", "import module"], {}, "$W/module.py is found through $W"),
+    "an interpreter of the work": ("$H/named", [], {}, "$W/s is found through $W"),
+    "what options load": (
+        "sh",
+        ["$H/s"],
+        {"NODE_OPTIONS": "--require $W/s"},
+        "NODE_OPTIONS names --require $W/s",
+    ),
+    "a program of PATH, by env": ("$H/by-env", [], {}, ""),
+    "a module that the work shadows": (
+        "python3",
+        ["-c", "__import__('color' + 'sys'); __import__('os').system('$H/s')"],
+        {},
+        "",
+    ),
     "what a variable loads": ("sh", ["$H/s"], {"PYTHONPATH": "$W/d"}, "PYTHONPATH names $W/d"),
     "a script elsewhere, with a directory of the work": ("sh", ["$H/s", "$W/d"], {"DATA": "$W/d"}, ""),
 }
@@ -308,9 +328,17 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     home, work = Path(ralph.environment["HOME"]), ralph.cwd
     (work / "d").mkdir()
     (home / "link").symlink_to(work / "s")
-    for file in (work / "s", work / "d/in", home / "s"):
-        file.write_text(f"#!/bin/sh\n{WRITES}\n")
+    named, by_env = f"#!{work}/s\n{WRITES}\n", f"#!/usr/bin/env sh\n{WRITES}\n"
+    # What a command may leave: an interpreter of the activated environment, and a module of the library's name.
+    taken = f'#!/bin/sh\n: >{work}/taken\nexec /bin/sh "$@"\n'
+    files = {work / one: f"#!/bin/sh\n{WRITES}\n" for one in ("s", "d/in", "d/__main__.py", "module.py")}
+    files |= {home / "s": files[work / "s"], home / "named": named, home / "by-env": by_env}
+    files |= {work / ".venv/bin/sh": taken, work / "colorsys.py": f"open({str(work / 'taken')!r}, 'w')\n"}
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
         file.chmod(0o755)
+    ralph.environment["PATH"] = f"{work}/.venv/bin:{ralph.environment['PATH']}"
 
     def real(text: str) -> str:
         return text.replace("$W", str(work)).replace("$H", str(home))
@@ -327,6 +355,7 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     assert ran.code == 78  # no row is a server
     starts = not why or passed
     assert starts or not (work / "inside").exists()
+    assert passed or not (work / "taken").exists()
     assert (home / "outside").exists() == (starts and is_outside)
     told = "does not run outside of the sandbox" if is_outside else "gets no credential"
     assert (f"{told}: {real(why)}" in ran.stderr) == (not starts)
