@@ -773,8 +773,8 @@ MUTANTS = (
     Mutant(
         "ssh-reads-what-an-agent-can-write",
         "a push by ssh is refused if commands may write ssh's configuration",
-        "yield file, [one for one in dict.fromkeys((*links, last)) if is_agents(one) and one not in places]",
-        "pass",
+        "last, is_open = place, is_open or is_agents(place)",
+        "last, is_open = place, False",
         GIT,
     ),
     Mutant(

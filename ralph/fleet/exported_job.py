@@ -30,6 +30,7 @@ from ralph.sessions.looking import look_at
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
+from ralph.values.screen_text import foreign_lines, in_one_line, visible
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -76,14 +77,15 @@ class ExportedJob:
         """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people. Raises
         CannotError.
         """
-        self._set, self._job, self._folder, self._say = set_name, job, folder, say
+        self._set, self._job, self._folder = set_name, job, folder
+        self._told = say
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
             raise CannotError(f"the variable {missing[0]} is not set")
         places = places_of_jobs(environment, folder)
         kept = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
         self._process = JobProcess(
-            set_name, job, folder, kept, hidden=(folder,), told=say, waits_in_outages=True
+            set_name, job, folder, kept, hidden=_sets_beside(folder), told=say, waits_in_outages=True
         )
         ours = git_environment(environment, job)
         safe = without_unsafe_loads(ours, search_outside(ours, places))
@@ -94,6 +96,9 @@ class ExportedJob:
         self._stopped_by: int | None = None
         self._made: str | None = None
         """The commit to push, when it is known."""
+
+    def _say(self, text: str) -> None:
+        self._told(visible(text))
 
     def attempt(self) -> int:
         """Does the job, or goes on with it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
@@ -151,7 +156,7 @@ class ExportedJob:
             status = wait_for_end(process, STOPS_WITHIN_S)
         end = process.end(status)
         if end.result:
-            self._say(f"{end.result.rstrip()}\n")
+            self._say("\n".join((*foreign_lines(end.result.rstrip()), "")))
         if self._stopped_by is not None:
             return 128 + self._stopped_by
         return end.exit_code
@@ -190,7 +195,7 @@ class ExportedJob:
         if commit is None:
             made = checkout.finish("What ralph left uncommitted", Maker(self._set, self._job.id, 1, 1))
             for path in made.left_out:
-                self._say(f"left out of the commit: {path}\n")
+                self._say(f"left out of the commit: {in_one_line(path)}\n")
             commit = made.commit
             self._keep(replace(kept, made=commit))
         if commit == kept.commit:
@@ -218,6 +223,14 @@ class ExportedJob:
                 signal.signal(number, handler)
 
 
+def _sets_beside(folder: Path) -> tuple[Path, ...]:
+    """The sets of jobs in the directory where the job's folder is: its own with all later jobs, and the others that have jobs. What
+    else is there, such as toolchains, stays open.
+    """
+    own = folder.parent
+    return tuple(sorted({own, *(kept.parents[1] for kept in own.parent.glob(f"*/*/{_KEPT}"))}))
+
+
 def git_environment(environment: Mapping[str, str], job: Job) -> dict[str, str]:
     """The variables of git: none that looks like a credential, and none that the job names for its tools."""
     secrets = known_secrets(environment)
@@ -241,7 +254,7 @@ def do_exported_job(
     folder = place / set_name / job.id
 
     def about(text: str) -> None:
-        for line in text.splitlines():
+        for line in visible(text).splitlines():
             say(f"{job.id}: {line}\n")
 
     try:

@@ -97,7 +97,7 @@ def _refuse_unsafe_ssh(git: Git) -> None:
         if os.path.basename(program) == "ssh":  # noqa: PTH119 - strings throughout
             raise CheckoutError(_OPEN_PROGRAM.format(program))
     advice = "keep it where commands may not write, or let ssh do without it (GIT_SSH_COMMAND='ssh -F none')"
-    for file, _ in ssh_files_of_agents(commands, git.agents_places.roots, homes, environment):
+    for file, _ in ssh_files_of_agents(commands, git.agents_places, homes, environment):
         raise CheckoutError(f"commands may write {file}, where ssh finds what to run: {advice}")
     for file in ssh_files(commands, homes, environment):
         for value in used_by_ssh(file, homes, environment):

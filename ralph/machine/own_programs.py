@@ -57,6 +57,8 @@ _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
 _MOST_SEARCHES = 64
+# A place with a second name is looked for below this many names, which takes some seconds.
+_MOST_NAMES = 1_000_000
 
 
 class ProgramSearch(Struct, frozen=True):
@@ -89,7 +91,12 @@ class ProgramSearch(Struct, frozen=True):
         return is_within_any(path, self.roots) or self._why_named_again(path) is not None
 
     def _why_named_again(self, path: str) -> str | None:
-        """As `why_open`, for a file with several names (hard links), of which one may be where commands may write."""
+        """As `why_open`, for a file with several names (hard links), of which one is where commands may write."""
+        root = self._second_place(path)
+        return None if root is None else f"it has a second name (a hard link) in {root}"
+
+    def _second_place(self, path: str) -> str | None:
+        """The root in which a file has a second name (a hard link). None if there is none, or if commands cannot write it."""
         status = _status(path)
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
             return None
@@ -99,13 +106,14 @@ class ProgramSearch(Struct, frozen=True):
             for one, it in zip(self.roots, map(_status, self.roots), strict=True)
             if it and it.st_dev == status.st_dev
         ]
-        return f"it has a second name (a hard link), which may be in {near[0]}" if near and is_ours else None
+        wanted = status.st_dev, status.st_ino
+        return next((one for one in near if _holds(one, wanted)), None) if is_ours else None
 
     def root_around(self, path: str) -> str | None:
         """The place that commands may write and through which the absolute path `path` leads: through its own
         directories, through each link and through what a link names.
         """
-        return next(filter(None, (self._root_of(place) for place, _ in _way(path))), None)
+        return next(filter(None, (self._root_of(place) for place, _ in _way(path))), self._second_place(path))
 
     def is_safe(self, path: str) -> bool:
         """Whether neither a command nor, in a temporary directory, another user can replace what the path names."""
@@ -120,7 +128,7 @@ class ProgramSearch(Struct, frozen=True):
                 return f"{place} is another place in each process"
             if self._is_open(place, is_link=is_link):
                 return f"another user can replace {place}, by its owner, its mode or its group"
-        return ""
+        return self._why_named_again(path) or ""
 
     def _root_of(self, place: str) -> str | None:
         # Who may write the root directory may write all programs: there is none that could be used instead.
@@ -145,6 +153,32 @@ def _status(path: str) -> os.stat_result | None:
     with suppress(OSError):
         return os.stat(path)  # noqa: PTH116 - strings throughout
     return None
+
+
+@lru_cache(_MOST_SEARCHES)
+def _named_again_in(root: str) -> frozenset[tuple[int, int]] | None:
+    """The device and the inode of each file in a place that has several names. None for a place with too many names to look at.
+    Commands cannot link a file from elsewhere, so a process looks once.
+    """
+    pending, count, found = [root], 0, set[tuple[int, int]]()
+    for place in pending:
+        with suppress(OSError), os.scandir(place) as listing:
+            for entry in listing:
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif (status := entry.stat(follow_symlinks=False)).st_nlink > 1:
+                    found.add((status.st_dev, status.st_ino))
+        if count > _MOST_NAMES:
+            return None
+    if (own := _status(root)) is not None:
+        found.add((own.st_dev, own.st_ino))
+    return frozenset(found)
+
+
+def _holds(root: str, file: tuple[int, int]) -> bool:
+    found = _named_again_in(root)
+    return found is None or file in found
 
 
 def _others_can_replace(place: str, *, is_link: bool) -> bool:

@@ -123,10 +123,10 @@ def gather_places(
         "prefix": python_prefixes(),
         "code": tuple(_code()),
         "own code": own_code(writable),
-        "own start": tuple(_ways(_own_start(environment, writable), writable)),
+        "own start": tuple(_ways(_own_start(environment, writable, next(iter(roots), "/")), writable)),
         "git": git.claimed,
         "named by git": named_in(roots, git.claimed, environment, search).configuration,
-        "named by ssh": tuple(_named_by_ssh(writable, homes, environment)),
+        "named by ssh": tuple(_named_by_ssh(search, homes, environment)),
         "checkout": tuple(checkouts(roots, git)),
         "path": tuple(program_directories(environment, outside)),
         "editable": tuple(editable_packages(environment, outside)),
@@ -261,12 +261,12 @@ def _included_by(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _named_by_ssh(
-    writable: Sequence[str], homes: Sequence[str], environment: Mapping[str, str]
+    search: ProgramSearch, homes: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[str]:
     """Yields what leads to ssh's configuration, and its files, where commands may write: for plain ssh, and as git starts it."""
     for commands in ((), (environment.get("GIT_SSH_COMMAND", ""),)):
-        for _, parts in ssh_files_of_agents(commands, writable, homes, environment):
-            yield from (one for one in parts if not any(is_within(place, one) for place in writable))
+        for _, parts in ssh_files_of_agents(commands, search, homes, environment):
+            yield from (one for one in parts if not any(is_within(place, one) for place in search.roots))
 
 
 def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
@@ -337,20 +337,27 @@ def _is_work(writable: Sequence[str]) -> bool:
     return is_within_any(package, writable) and _PACKAGES.isdisjoint(package.split("/"))
 
 
-def _own_start(environment: Mapping[str, str], writable: Sequence[str]) -> Iterator[str]:
-    """Yields the files of this ralph that run first, or that say what runs, and the paths by which it is started."""
+def _own_start(environment: Mapping[str, str], writable: Sequence[str], directory: str) -> Iterator[str]:
+    """Yields the files of this ralph that run first, or that say what runs, and the paths by which it is started. In PATH, empty
+    and relative entries stand for what they are in the working directory `directory`.
+    """
     if _is_work(writable):
         return
     yield from (f"{PACKAGE}/{name}" for name in ("__init__.py", "__main__.py"))
-    on_path = [f"{one}/ralph" for one in absolute_entries(environment.get("PATH", os.defpath))]
+    entries = environment.get("PATH", os.defpath).split(os.pathsep)
+    on_path = [os.path.normpath(f"{os.path.join(directory, one)}/ralph") for one in entries]
     first = next((one for one in on_path if os.access(one, os.X_OK)), "")
     prefix = os.path.realpath(sys.prefix)
     for script in (sys.argv[0], first):
         if script.startswith("/") and is_within(os.path.realpath(script), prefix):
             yield script
-            if script == first:  # a new one before it would start in its place
-                before = on_path[: on_path.index(first)]
-                yield from (one for one in before if is_within_any(os.path.realpath(one), writable))
+    for one in on_path:
+        # A new one before the first that commands cannot write, a shim too, would start in its place.
+        above, name = os.path.split(one)
+        if is_within_any(f"{os.path.realpath(above)}/{name}", writable):
+            yield one
+        elif os.access(one, os.X_OK):
+            break
     if sys.prefix != sys.base_prefix:
         yield sys.executable
         yield from (f"{sys.prefix}/{name}" for name in _FIRST)

@@ -12,10 +12,12 @@ from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from ralph.machine.own_process import way_to
-from ralph.machine.repository import beginning_of, is_within
+from ralph.machine.repository import beginning_of, is_within, is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.machine.own_programs import ProgramSearch
 
 _SYSTEM = "/etc/ssh"
 _OPTION = re.compile(r"(?:^|\s)-F\s*[\"']?([^\s\"']+)")
@@ -71,10 +73,10 @@ def used_by_ssh(file: str, homes: Sequence[str], variables: Mapping[str, str]) -
 
 
 def ssh_files_of_agents(
-    commands: Iterable[str], places: Sequence[str], homes: Sequence[str], variables: Mapping[str, str]
+    commands: Iterable[str], search: ProgramSearch, homes: Sequence[str], variables: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields those of `ssh_files` to which the way leads through places that commands may write, each with the parts of the way
-    there: links, a file or a directory. `~/.ssh` in such a place is closed to commands all the same, unless it is or has such a
+    there: links, a file or a directory; or of which such a place has a second name. `~/.ssh` in such a place is closed to commands all the same, unless it is or has such a
     place itself.
     """
     closed = [f"{os.path.realpath(home)}/.ssh" for home in homes]
@@ -87,7 +89,7 @@ def ssh_files_of_agents(
                 kept != one and is_within(kept, one) and (place == one or is_within(place, kept))
                 for kept in closed
             )
-            for one in places
+            for one in search.roots
         )
 
     for file in ssh_files(commands, homes, variables):
@@ -99,7 +101,12 @@ def ssh_files_of_agents(
         except OSError:  # more links than the system follows
             is_open = True
         if is_open:
-            yield file, [one for one in dict.fromkeys((*links, last)) if is_agents(one) and one not in places]
+            yield (
+                file,
+                [one for one in dict.fromkeys((*links, last)) if is_agents(one) and one not in search.roots],
+            )
+        elif not is_within_any(last, search.roots) and search.may_be_changed(last):
+            yield file, [last]
 
 
 def _settings(file: str) -> Iterator[tuple[str, str]]:

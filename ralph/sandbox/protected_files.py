@@ -292,7 +292,9 @@ class ProtectedFiles:
             return True
         stamp = _stamp(status)
         known = self._known.get(path)
-        if known is not None and known.is_settled and known.stamp == stamp:
+        # What a server writes through a mapped file changes no time until the kernel writes it back.
+        is_known = known is not None and known.is_settled and known.stamp == stamp
+        if known and is_known and not (self._is_watching and _content(path) != known.content):
             self._left_bytes -= len(known.content or b"")
             found[path] = known
             return False

@@ -100,6 +100,8 @@ VALUES = {
     "with spaces": ('\\"{0}/my programs/clean\\" %f', True),
     "with escapes": ("{0}/my\\\\ programs/clean", True),
     "by a link": ("{1}/way", True),
+    "by a second name": ("{1}/named-again", True),
+    "a link elsewhere": ("{1}/named-elsewhere", False),
     "by a quoted link": ("'{1}/way' %f", True),
     "of the home": ("~/added/clean", True),
     "by a variable": ("$HOME/added/clean", True),
@@ -138,6 +140,9 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
     other.mkdir()
     (other / "way").symlink_to(added / "clean")
     (other / "clean").touch()
+    (added / "x").touch()
+    os.link(added / "x", other / "named-again")
+    os.link(other / "clean", other / "named-elsewhere")
     for name in ("linked", "git-credential-sub"):
         (other / name).symlink_to(added / "clean")
     repository.environment["PATH"] = f"{other}:{repository.environment['PATH']}"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OPEN = {
     "a link": ("mkdir .ssh; echo >dotfiles/c; ln -s ../dotfiles/c .ssh/config", ""),
     "a link to the directory": ("mkdir dotfiles/ssh; echo >dotfiles/ssh/config; ln -s dotfiles/ssh .ssh", ""),
+    "a second name": ("mkdir .ssh; echo >dotfiles/c; ln dotfiles/c .ssh/config", ""),
     "a link on the way": ("mkdir .ssh; echo >c; ln -s ../c dotfiles/c; ln -s ../dotfiles/c .ssh/config", ""),
     "an included file": ("mkdir .ssh; printf 'Host x\\n  include=\"~/dotfiles/c\"\\n' >.ssh/config", ""),
     "an included pattern": ("mkdir .ssh dotfiles/d; echo Include ../dotfiles/d/*.conf >.ssh/config", ""),
@@ -134,6 +135,7 @@ def test_the_directory_of_ssh_is_closed_where_the_home_is_the_work(tmp_path: Pat
 # The way, and the file below `dotfiles` that a command writes.
 WRITTEN = {
     "a link": "c",
+    "a second name": "c",
     "a link to the directory": "ssh/config",
     "a link on the way": "c",
     "an included file": "c",
@@ -174,10 +176,13 @@ def test_no_command_changes_the_configuration_of_ssh(tmp_path: Path, level: str,
     repository, _ = made(tmp_path, script, command)
     dotfiles = tmp_path / "home/dotfiles"
     file = dotfiles / WRITTEN[way]
+    is_kept = way == "a second name"  # a new file would not have it
+    removing = "true" if is_kept else "rm -f"
+    read = tmp_path / "home/.ssh/config" if is_kept else file
     before = file.read_text() if file.exists() else ""
     wanted = SandboxSettings(write=(str(dotfiles),))
     for tools in tools_in(repository.top, repository.environment, level, wanted):
-        for words in (f"rm -f {file}; echo ProxyCommand x >{file}", f"echo fine >{dotfiles}/other"):
+        for words in (f"{removing} {file}; echo ProxyCommand x >{file}", f"echo fine >{dotfiles}/other"):
             tools.call("Bash", {"command": words})
-    assert (file.read_text() if file.exists() else "") == before
+    assert (read.read_text() if read.exists() else "") == before
     assert (dotfiles / "other").read_text() == "fine\n"

@@ -63,7 +63,7 @@ def test_a_file_with_a_second_name_may_be_written_by_that(home: Path, is_linked:
     if is_linked:
         os.link(home / "mine/c", home / "proj/c")
     why = search_outside({}, [home / "proj"]).why_open(str(home / "mine/c"))
-    assert why == (f"it has a second name (a hard link), which may be in {home}/proj" if is_linked else None)
+    assert why == (f"it has a second name (a hard link) in {home}/proj" if is_linked else None)
 
 
 def test_a_place_that_is_mounted_twice_may_be_written_by_each_path(home: Path, monkeypatch) -> None:

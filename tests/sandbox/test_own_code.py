@@ -145,6 +145,7 @@ BEFORE_IT = {
         "mkdir -p x/bin; echo evil >x/bin/ralph; rm -r .venv; ln -s x .venv",
         [".venv", "x/bin/ralph"],
     ),
+    "in the work itself": ("echo evil >ralph; chmod +x ralph", []),
     "no environment": ("rm -r .venv", []),
     "a new environment": ("rm -r .venv; mkdir -p .venv/bin; echo x >.venv/bin/python", [".venv/bin/python"]),
 }
@@ -152,22 +153,26 @@ BEFORE_IT = {
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("way", BEFORE_IT)
+@pytest.mark.parametrize(
+    "path", ["{work}/tools:{work}/.venv/bin:{elsewhere}/bin", "tools:./.venv/bin::{shims}:{elsewhere}/bin"]
+)
 def test_commands_make_no_other_ralph_that_would_start_in_its_place(
-    tmp_path: Path, monkeypatch, way: str, level: str
+    tmp_path: Path, monkeypatch, way: str, path: str, level: str
 ) -> None:
-    """Ralph is installed elsewhere, and the environment of the work comes first on PATH."""
+    """Ralph is installed elsewhere, also found by a shim, and the environment of the work comes first on PATH."""
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
         pytest.skip("this machine cannot make this sandbox")
-    elsewhere, work = tmp_path / "pipx", tmp_path / "work"
-    for directory in (elsewhere / "bin", work / ".venv/bin"):
+    elsewhere, work, shims = tmp_path / "pipx", tmp_path / "work", tmp_path / "shims"
+    for directory in (elsewhere / "bin", work / ".venv/bin", shims):
         directory.mkdir(parents=True)
-    (elsewhere / "bin/ralph").write_text("mine")
-    (elsewhere / "bin/ralph").chmod(0o755)
+    for ralph in (elsewhere / "bin/ralph", shims / "ralph"):
+        ralph.write_text("mine")
+        ralph.chmod(0o755)
     monkeypatch.setattr(sys, "prefix", str(elsewhere))
     monkeypatch.setattr(gather, "PACKAGE", str(elsewhere / PACKAGES / "ralph"))
-    path = f"{work}/tools:{work}/.venv/bin:{elsewhere}/bin:/usr/bin:/bin"
-    box = box_of(means, [work], {"HOME": str(tmp_path), "PATH": path})
+    found = f"{path.format(work=work, elsewhere=elsewhere, shims=shims)}:/usr/bin:/bin"
+    box = box_of(means, [work], {"HOME": str(tmp_path), "PATH": found})
     protected = box.protected()
     protected.look()
     try:
@@ -175,9 +180,15 @@ def test_commands_make_no_other_ralph_that_would_start_in_its_place(
         protected.undo_changes()
     finally:
         box.close()
-    assert not [one for one in (work / "tools/ralph", work / ".venv/bin/ralph") if one.exists()]
+    made = (work / "tools/ralph", work / ".venv/bin/ralph")
+    assert not [one for one in made if one.exists()]
     ends = [one for one in work.rglob("*") if not one.is_dir() or not [*one.iterdir()]]
-    assert sorted(str(one.relative_to(work)) for one in ends) == BEFORE_IT[way][1]
+    left = (
+        BEFORE_IT[way][1]
+        if way != "in the work itself"
+        else [".venv/bin", *([] if "::" in path else ["ralph"])]
+    )
+    assert sorted(str(one.relative_to(work)) for one in ends) == left
 
 
 def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> None:

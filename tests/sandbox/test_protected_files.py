@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -345,6 +347,21 @@ def test_while_a_server_runs_only_the_first_look_says_what_the_files_must_be(wor
             work.run("true")
     work.files.end_watch()
     assert work.state() == work.before
+
+
+def test_what_a_server_writes_through_a_mapped_file_is_undone(work) -> None:
+    """The kernel may give the file no new times."""
+    config = work.root / ".git/config"
+    with config.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:1] = mapped[:1]
+        changed_s = config.stat().st_ctime
+        wait_until(lambda: time.time() > changed_s + 0.2)
+        work.files.watch()
+        work.run("true")
+        mapped[:5] = b"[evil"
+    work.files.end_watch()
+    assert work.state() == work.before
+    assert [one.path for one in work.files.between] == [str(config)]
 
 
 def test_links_on_the_way_are_not_followed(work, tmp_path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Job
 from ralph.mock_api import Fault, Turn
+from ralph.sandbox.kernel.landlock import support
 from tests.git.repositories import Repository, cloned
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import KEY
@@ -142,6 +143,36 @@ def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(
     ran = do(ralph, place, job_of(server))
     assert ran.code == 78
     assert "belongs to your own git configuration" in ran.stderr
+
+
+@pytest.mark.sandboxed
+@pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
+def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
+    ralph: Ralph, serve, place: Path, server: GitServer
+) -> None:
+    begin(ralph, place, server)
+    for other in ("night/b/checkout/f", "evening/c/job.json", "evening/c/checkout/f"):
+        (place / "jobs" / other).parent.mkdir(parents=True, exist_ok=True)
+        (place / "jobs" / other).write_text("theirs")
+    reading = (
+        f"cd {place}/jobs; cat night/b/checkout/f evening/c/checkout/f; cat $OLDPWD/a.txt; ls night; true"
+    )
+
+    def play(request, _index):
+        done = sum(one["role"] == "assistant" for one in request.json()["messages"])
+        return (
+            bash(f"echo mine >a.txt; {reading}; cd; printf x >$OLDPWD/x")
+            if not done
+            else Turn("res\x1b]0;PWNED\x07ult\n[ralph] not ours")
+        )
+
+    api = serve(script=play)
+    ran = do(ralph, place, job_of(server, sandbox="auto"))
+    seen = api.requests[1].body.decode()
+    assert "mine" in seen
+    assert "theirs" not in seen
+    assert "\x1b" not in ran.stderr + ran.stdout
+    assert "| [ralph] not ours" in ran.stderr
 
 
 @pytest.mark.parametrize("whose", ["the agent", "the repository's author"])

@@ -286,6 +286,7 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
     "a script of the work": ("sh", ["$W/s"], {}, "$W/s is found through $W"),
     "a relative one": ("sh", ["s"], {}, "$W/s is found through $W"),
     "one behind a link": ("sh", ["$H/link"], {}, "$H/link is found through $W"),
+    "one with a second name": ("sh", ["$H/again"], {}, "$H/again is found through $W"),
     "the value of an option": ("sh", ["--rcfile=$W/s"], {}, "$W/s is found through $W"),
     "one in another argument": (
         "sh",
@@ -338,6 +339,7 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
+    os.link(work / "s", home / "again")
     ralph.environment["PATH"] = f"{work}/.venv/bin:{ralph.environment['PATH']}"
 
     def real(text: str) -> str:
