@@ -21,7 +21,7 @@ _SUBMODULE = "submodule."
 # git-config(1). The name between the dots may be empty, and may contain any character.
 _PROGRAMS = re.compile(
     r"core\.(?:fsmonitor|hookspath|sshcommand|pager|editor|askpass|gitproxy|alternaterefscommand|worktree)"
-    r"|(?:pager|alias)\..*|sequence\.editor|credential\.(?:.*\.)?helper"
+    r"|(?:pager|alias)\..*|sequence\.editor|init\.templatedir|credential\.(?:.*\.)?helper"
     r"|gpg\.(?:.*\.)?program|gpg\.ssh\.defaultkeycommand"
     r"|diff\.external|diff\..*\.(?:command|textconv)|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)"
     r"|interactive\.difffilter|hook\..*\.command|trailer\..*\.(?:command|cmd)"

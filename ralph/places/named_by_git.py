@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 _HOOKS = "core.hookspath"
 # git-config(1): the settings whose values are directories or files that git reads.
-_DIRECTORIES = (_HOOKS, "init.templatedir")
+_TEMPLATES = "init.templatedir"
+_DIRECTORIES = (_HOOKS, _TEMPLATES)
 _FILES = re.compile(
     r"core\.(?:excludesfile|attributesfile)|commit\.template|mailmap\.file|gpg\.ssh\.(?:allowedsigners|revocation)file"
 )
@@ -92,6 +93,10 @@ def work_named_by_git(
         for file, name, value in settings_with_included(files, home):
             if INCLUDES.fullmatch(name):
                 configuration |= dict.fromkeys(links_and_file(_path(value, os.path.dirname(file), home)))
+            elif name == _TEMPLATES:  # `git init` and `git clone` copy both
+                copied = _path(value, os.path.dirname(file), home)
+                configuration |= dict.fromkeys(links_and_file(f"{copied}/config"))
+                programs[f"{copied}/hooks"] = None
             elif name == ATTRIBUTES:
                 named = (links_and_file(_path(value, tree, home)) for tree in of_files)
                 configuration |= dict.fromkeys(chain.from_iterable(named))

@@ -55,6 +55,11 @@ PROGRAMS = {
         f"{HOOK} other/update; chmod +x other/update",
         ["other/update"],
     ),
+    "hooks that new repositories get": (
+        'mkdir other/hooks; git config --global init.templateDir "$PWD/other"',
+        f"{HOOK} other/hooks/update; chmod +x other/hooks/update",
+        ["other/hooks/update"],
+    ),
     "a program": (
         "git config core.fsmonitor tools/watch; echo x >tools/watch",
         "echo y >tools/watch",
@@ -149,6 +154,14 @@ def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: 
     assert changed_by_run([top], time.time() - 100, repository.environment) == ""
     nothing = named_in([str(tmp_path / "none")], [], repository.environment, ProgramSearch())
     assert nothing.configuration == ()
+
+
+def test_the_configuration_that_new_repositories_get_is_guarded(tmp_path: Path) -> None:
+    (tmp_path / ".gitconfig").write_text("[init]\n\ttemplateDir = ~/dotfiles/new\n")
+    search = ProgramSearch(roots=(f"{tmp_path}/dotfiles",))
+    found = named_in([str(tmp_path / "work")], [], {"HOME": str(tmp_path)}, search)
+    assert found.configuration == (f"{tmp_path}/dotfiles/new/config",)
+    assert f"{tmp_path}/dotfiles/new/hooks" in found.programs
 
 
 def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
