@@ -5,6 +5,7 @@ change by a worker names the job's generation, and changes nothing if another wo
 from __future__ import annotations
 
 import json
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -316,12 +317,17 @@ class WorkerStore(FleetStore):
         return True
 
     def adopt(self, kept: Kept, executor: str) -> bool | None:
-        """Records what a takeup of this executor left that could not tell, if nobody has taken up the job since. Returns False
-        if it is of no job that waits for it, and None if that takeup has told its end: nothing of it is needed.
+        """Records what a takeup of this executor left that could not tell, if nobody has taken up the job since. Returns True
+        also if that was recorded before, False if it is of no job that waits for it, and None if that takeup has told its
+        end and kept nothing.
         """
         left = (attempts.c.set_name == kept.set_name, attempts.c.job == kept.job)
+        here = (*_is_kept_as(kept), undelivered.c.place == kept.place)
         with self._engine.begin() as c:
             row = self._locked_row(c, kept.set_name, kept.job)
+            known = c.execute(sa.select(undelivered.c.path).where(*here)).scalar() or ""
+            if f"{kept.generation}.{executor}" in PurePath(known).parts:
+                return True
             if row is not None and (row.generation, row.holder) == (kept.generation, executor):
                 self._put(c, kept)
                 return True

@@ -652,7 +652,9 @@ class _Slot:
             path=str(place / BUNDLE if work is not None else place),
         )
         is_ours = worker.store.adopt(kept, executor)
-        if is_ours is None:
+        if (
+            is_ours is None and work is None
+        ):  # it was moved out of `fleet/work` a moment ago, and has no record
             self._undelivered.remove(kept)
         elif not is_ours:
             self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.rows import DueJob, JobRow, Later, NotOurs, TakeUp
+from ralph.fleet.rows import DueJob, JobRow, Kept, Later, NotOurs, TakeUp
 from ralph.fleet.takeups import WorkerStore
 from ralph.values.outcome import UsageError
 
@@ -338,6 +339,35 @@ def test_only_ended_jobs_are_retried_and_of_a_set_only_those_that_failed(store) 
     assert store.retry("s", None) == 1
     assert [one.state for one in store.job_rows("s")] == [JobState.DONE, JobState.QUEUED, JobState.QUEUED]
     assert store.retry("s", ["j0", "j2"]) == 1
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    first = taken(store, "j0")
+    kept = Kept(
+        set_name="s",
+        job="j0",
+        generation=1,
+        place="p",
+        machine="m",
+        path="/old/s/j0/1.w-1/work.bundle",
+        tries=2,
+    )
+    assert store.keep(first, kept)
+    if ends:
+        assert store.end_job(first, exit_code=77, reason="", is_delivered=False)
+        store.retry("s", ["j0"])
+    else:
+        assert store.plan_next(first, exit_code=75, delay_s=0, reason="", is_delivered=False)
+    known = store.kept_at("p")
+    moved = replace(kept, path="/new/s/j0/1.w-1", tries=0)
+    assert store.adopt(moved, "w-1")
+    assert store.kept_at("p") == known
+    assert store.adopt(replace(moved, path="/new/s/j0/1.w-2"), "w-2") is False, (
+        "another store has this job too"
+    )
+    assert store.adopt(replace(moved, place="elsewhere"), "w-1") is None
 
 
 def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:

@@ -681,6 +681,42 @@ def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
             assert left.all() == []
 
 
+@pytest.mark.parametrize("killed", ["slot", "worker"])
+@pytest.mark.parametrize("status", [403, 503])
+def test_what_a_slot_has_kept_outlives_its_death_in_a_later_job(
+    tmp_path: Path, killed: str, status: int
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", status)
+        place._models["beside"] = lambda asked: NEVER if asked.times == 1 else DONE  # type: ignore[index] # a dictionary
+        place.submit(place.job("beside"))
+        worker = place.work("a", "-j", "1")
+        wait_until(lambda: place.asked("beside", 0) == 1)
+        row, (bundle,) = refused.row, refused.bundles()
+        assert row.kept is not None
+        slots = children_of(worker.pid)
+        if killed == "worker":
+            worker.kill()
+            worker.wait(PATIENCE_S)
+        for slot in slots:
+            with suppress(ProcessLookupError):  # it has ended with its supervisor
+                os.kill(slot, signal.SIGKILL)
+        if killed == "worker":
+            worker = place.work("a", "-j", "1")
+        wait_until(lambda: place.row("beside").state.value == "done")
+        assert "taken over from" in place.log("a")
+        assert (bundle.exists(), refused.row.kept) == (True, row.kept)
+        assert "look at it" not in place.log("a")
+        host.status = 200
+        if status == 403:
+            place.store.retry(SET, ["paid"])
+        refused.hurry()
+        wait_until(lambda: refused.row.state.value == "done")
+        stop(worker)
+        assert (place.asked("paid", 0), place.asked("paid", 1)) == (1, 1), "its turns were paid again"
+
+
 @pytest.mark.parametrize("how", ["frozen", "locked", "locked before it has ended"])
 def test_work_is_kept_although_the_store_answers_nothing_when_the_worker_is_told_to_stop(
     tmp_path: Path, postgres: PostgresServer, postgres_url: str, how: str
