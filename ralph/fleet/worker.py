@@ -84,6 +84,7 @@ _TURN_S = 10.0
 """A slot works so long for its set before it goes to one for which nobody works."""
 _HARD_STOP_S = 8.0
 _LOCK_SUFFIX = ".lock"
+_EXECUTOR = re.compile(r"[A-Za-z0-9_-]+-[0-9]+-[0-9a-f]{8}")
 
 
 class WorkOptions(Struct, frozen=True, kw_only=True):
@@ -829,14 +830,15 @@ def _remove_left_folders(database: Database) -> None:
     place = database.folder / "work"
     # A run that was just dying may have made its folder anew after the folder and its lock had been removed.
     for name in {path.name.removesuffix(_LOCK_SUFFIX) for path in place.glob(f"{_machine()}-*")}:
-        _clean_up(place / name, Undelivered(database.folder))
+        if name.rsplit("-", 2)[0] == _machine():
+            _clean_up(place / name, Undelivered(database.folder))
 
 
 def _clean_up(folder: Path, undelivered: Undelivered) -> None:
-    """Removes the folder of an executor as `_remove_work` does, and its lock, if it is of this machine and its process is
-    gone.
+    """Removes the folder of an executor as `_remove_work` does, and its lock, if its process is gone. A container may have had
+    another name when it made the folder.
     """
-    if not re.fullmatch(rf"{re.escape(_machine())}-\d+-[0-9a-f]{{8}}", folder.name):
+    if not _EXECUTOR.fullmatch(folder.name):
         return
     lock = folder.with_name(f"{folder.name}{_LOCK_SUFFIX}")
     with suppress(OSError):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 BRANCH = "refs/heads/ralph/paid"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts and gives a host another name")
 
 
 class Refused:
@@ -333,7 +334,7 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@AS_ROOT
 @pytest.mark.parametrize("mirror_is_gone", [False, True])
 def test_on_a_full_disk_the_checkout_is_kept_as_it_is(tmp_path: Path, mirror_is_gone: bool) -> None:
     with refusing(tmp_path, f"sqlite:///{tmp_path}/store/fleet.db") as refused:
@@ -429,7 +430,7 @@ def test_work_that_cannot_be_kept_elsewhere_stays_where_it_is(tmp_path: Path) ->
         assert (left / "checkout/kept.txt").read_text() == "kept\npaid\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@AS_ROOT
 def test_no_worker_begins_where_work_could_not_be_kept_by_a_rename(tmp_path: Path) -> None:
     with refusing(tmp_path) as refused, small_disk(refused.place.state("a") / "fleet/undelivered"):
         assert refused.place.worst("a") == 78
@@ -627,6 +628,19 @@ def has_ended(place: Place) -> bool:
     return any('"exit_code"' in text and '"ended":null' not in text for text in texts)
 
 
+def work_in_container(place: Place, machine: str) -> subprocess.Popen[bytes]:
+    """Starts a worker in a container with the machine's state directory, which has a host name of its own."""
+    rename = 'hostname a-new-name; exec "$@"'
+    with (place.folder / machine / "log").open("ab") as log:
+        return subprocess.Popen(
+            ["unshare", "--uts", "sh", "-c", rename, "sh", sys.executable, "-m", "ralph", "fleet", "work"],
+            cwd=place.folder / machine,
+            env=place.environment(machine),
+            stdout=log,
+            stderr=log,
+        )
+
+
 @pytest.mark.parametrize(
     ("killed", "when"),
     [
@@ -636,6 +650,7 @@ def has_ended(place: Place) -> bool:
         ("worker", "at a checkpoint"),
         ("worker", "at the end of a loop"),
         ("worker of a full machine", "at the end"),
+        pytest.param("worker of another host name", "at the end", marks=AS_ROOT),
     ],
 )
 def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
@@ -664,7 +679,9 @@ def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
             large.parent.mkdir(parents=True)
             large.touch()
             os.truncate(large, MOST_BYTES)
-        if killed != "slot":
+        if killed == "worker of another host name":
+            worker = work_in_container(place, "a")
+        elif killed != "slot":
             worker = place.work("a")
         wait_until(lambda: refused.row.state.is_final)
         stop(worker)
