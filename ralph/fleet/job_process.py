@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.fleet.jobs import Job
+    from ralph.loop.state import LoopState
 
 STOPS_WITHIN_S = 6.0
 """A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
@@ -176,12 +177,9 @@ class JobProcess:
         the process must start.
         """
         if self._job.until is not None:
-            with suppress(RecordError):
-                for record in self._records():
-                    ended = record.load().ended
-                    if ended is not None and ended.exit_code == 0:
-                        return self._end_of_loop(0, self.spending())
-            return None
+            state = self._loop()
+            has_succeeded = state is not None and state.ended is not None and state.ended.exit_code == 0
+            return self._end_of_loop(0, self.spending()) if has_succeeded else None
         journal = self.journal()
         if journal is None:
             return None
@@ -222,14 +220,12 @@ class JobProcess:
     def spending(self) -> Spending:
         """The turns and the cost that the journals and the loop's record tell."""
         if self._job.until is not None:
-            with suppress(RecordError):
-                for record in self._records():
-                    state = record.load()
-                    turns = sum(iteration.turns for iteration in state.iterations)
-                    if state.current is not None:
-                        turns += state.current.turns
-                    return Spending(turns, state.spent_usd or 0.0)
-            return Spending(0, 0.0)
+            if (state := self._loop()) is None:
+                return Spending(0, 0.0)
+            turns = sum(iteration.turns for iteration in state.iterations)
+            if state.current is not None:
+                turns += state.current.turns
+            return Spending(turns, state.spent_usd or 0.0)
         journal = self.journal()
         if journal is None:
             return Spending(0, 0.0)
@@ -252,7 +248,10 @@ class JobProcess:
         budget = [] if budget_usd is None else [f"--max-budget-usd={max(budget_usd, _LEAST_USD):.6f}"]
         if job.until is not None:
             if any(True for _ in self._records()):
-                iterations = [] if job.max_iterations is None else [f"--max-iterations={job.max_iterations}"]
+                state = self._loop()
+                # As with turns, a retry of a job that has reached its limit may do one more.
+                most = max(job.max_iterations or 0, len(state.iterations) + 1 if state is not None else 0)
+                iterations = [] if job.max_iterations is None else [f"--max-iterations={most}"]
                 base = [] if job.base_url is None else [f"--base-url={job.base_url}"]
                 yield from ("loop", "--continue", "--moved", *iterations, *base, *budget)
                 return
@@ -287,6 +286,12 @@ class JobProcess:
         for path in sorted(self.state.glob(f"loops/*/*/{RECORD_FILE}")):
             yield FileRecord(path.parent)
 
+    def _loop(self) -> LoopState | None:
+        """What the loop's record tells. None if there is none that can be read."""
+        with suppress(RecordError):
+            return next((record.load() for record in self._records()), None)
+        return None
+
     def _end_of_run(self, code: int, spending: Spending) -> ProcessEnd:
         try:
             result = result_written(self._result, code)
@@ -305,20 +310,17 @@ class JobProcess:
         )
 
     def _end_of_loop(self, code: int, spending: Spending) -> ProcessEnd:
-        with suppress(RecordError):
-            for record in self._records():
-                state = record.load()
-                is_over = len(state.iterations) >= (self._job.max_iterations or math.inf)
-                return ProcessEnd(
-                    limit="max_budget_usd" if code == _LIMIT_REACHED and not is_over else None,
-                    exit_code=code,
-                    reason=state.ended.reason if state.ended is not None else "",
-                    result=state.last.last_words if state.last is not None else "",
-                    retry_after_s=state.ended.retry_after_s if state.ended is not None else None,
-                    turns=spending.turns,
-                    cost_usd=spending.cost_usd,
-                )
-        return ProcessEnd(exit_code=code, turns=spending.turns, cost_usd=spending.cost_usd)
+        told = ProcessEnd(exit_code=code, turns=spending.turns, cost_usd=spending.cost_usd)
+        if (state := self._loop()) is None:
+            return told
+        is_over = len(state.iterations) >= (self._job.max_iterations or math.inf)
+        return replace(
+            told,
+            limit="max_budget_usd" if code == _LIMIT_REACHED and not is_over else None,
+            reason=state.ended.reason if state.ended is not None else "",
+            result=state.last.last_words if state.last is not None else "",
+            retry_after_s=state.ended.retry_after_s if state.ended is not None else None,
+        )
 
     def _heard(self, line: bytes) -> None:
         if b'"api_retry"' not in line:

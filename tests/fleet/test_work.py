@@ -312,6 +312,22 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def test_a_retry_of_a_loop_that_has_reached_its_limit_does_one_more_iteration(tmp_path: Path) -> None:
+    def model(asked: Asked) -> Playable:
+        return bash("echo x >> kept.txt") if asked.said == 0 else DONE
+
+    with Place(tmp_path, {"looped": model}) as place:
+        until = "test $(grep -c x kept.txt) -ge 4"
+        place.submit(place.job("looped", until=until, max_iterations=2))
+        codes = []
+        for _ in range(3):
+            codes.append(place.worst("a"))
+            place.store.retry(SET, None)
+        assert codes == [3, 3, 0], place.row("looped").reason
+        assert place.asked("looped", 0) == 4, "an iteration was paid again"
+        assert place.git("show", "ralph/looped:kept.txt") == "kept\nx\nx\nx\nx"
+
+
 def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_the_session_goes_on(
     tmp_path: Path,
 ) -> None:
