@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 STOPS_WITHIN_S = 6.0
 """A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
 _RESULT, _TURN_LOCK, _TOLD_TO_STOP = "result.json", "turn.lock", "told to stop"
+_RESTORED = 0
+"""The time of a loop's record that the process has not written yet. The clock may be set back meanwhile."""
 _LEAST_USD = 0.000001
 _TASK_FROM_INPUT = ["--", "-"]
 """The last words of a command line whose task is on standard input."""
@@ -109,6 +111,8 @@ class JobProcess:
         if self._job.until is not None and may_spend_usd is not None:
             budget_usd = self.spending().cost_usd + may_spend_usd  # a loop counts all its processes
         self.state.mkdir(mode=0o700, exist_ok=True)
+        for record in self._records():
+            os.utime(record.path, (_RESTORED, _RESTORED))
         self.turn_lock.touch(mode=0o600)
         self._result.unlink(missing_ok=True)
         call = f"from ralph.__main__ import main; main({core_limit_at_start()}, {os.getpid()})"
@@ -342,10 +346,10 @@ def exit_code_left(folder: Path) -> int | None:
     with suppress(NoResultError):
         codes.append(read_result(folder / _RESULT).exit_code)
     with suppress(OSError, RecordError):
-        began = (folder / _TURN_LOCK).stat().st_mtime_ns
+        (folder / _TURN_LOCK).stat()  # without it no process has begun
         for record in folder.glob(f"state/loops/*/*/{RECORD_FILE}"):
             ended = FileRecord(record.parent).load().ended
-            if ended is not None and record.stat().st_mtime_ns >= began:  # not that of a restored checkpoint
+            if ended is not None and record.stat().st_mtime != _RESTORED:
                 codes.append(ended.exit_code)
     was_told = (folder / _TOLD_TO_STOP).exists()
     return next((code for code in codes if code <= _LAST_OF_NO_SIGNAL or was_told), None)
@@ -397,10 +401,11 @@ def _names_settings(job: Job) -> bool:
     return any(word.startswith("--config") for word in job.options)
 
 
-def _each_line(stream: object, hear: Callable[[bytes], None]) -> None:
-    for line in stream:  # type: ignore[attr-defined] # a pipe
-        with suppress(Exception):  # a pipe that nobody reads would stop the process for ever
-            hear(line)
+def _each_line(stream: IO[bytes], hear: Callable[[bytes], None]) -> None:
+    with stream:
+        for line in stream:
+            with suppress(Exception):  # a pipe that nobody reads would stop the process for ever
+                hear(line)
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

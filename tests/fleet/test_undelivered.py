@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from ralph.fleet.jobs import SetLimits
+from ralph.fleet.job_process import JobProcess, exit_code_left
+from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.undelivered import MOST_BYTES, Undelivered
+from ralph.loop.record import FileRecord
+from ralph.loop.state import LoopState
+from ralph.loop.values import LoopEnd, LoopPlan
+from ralph.values.outcome import Outcome
 from tests.fleet.http_repository import HttpRepository
 from tests.fleet.scripted import DONE, NEVER, SET, Asked, Place, bash
 from tests.fleet.test_work import children_of, ends_after_another_signal
@@ -625,7 +630,7 @@ def has_ended(place: Place) -> bool:
     work = place.state("a") / "fleet/work"
     names = ("result.json", "state/loops/*/*/loop.json")
     texts = [path.read_text() for name in names for path in list(work.glob(f"*/night/paid.1/{name}"))]
-    return any('"exit_code"' in text and '"ended":null' not in text for text in texts)
+    return any('"exit_code"' in text and '"ended": null' not in text for text in texts)
 
 
 def work_in_container(place: Place, machine: str) -> subprocess.Popen[bytes]:
@@ -649,6 +654,7 @@ def work_in_container(place: Place, machine: str) -> subprocess.Popen[bytes]:
         ("worker", "at the end"),
         ("worker", "at a checkpoint"),
         ("worker", "at the end of a loop"),
+        ("worker", "at the end of a loop after the clock was set back"),
         ("worker of a full machine", "at the end"),
         pytest.param("worker of another host name", "at the end", marks=AS_ROOT),
     ],
@@ -656,7 +662,7 @@ def work_in_container(place: Place, machine: str) -> subprocess.Popen[bytes]:
 def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
     tmp_path: Path, killed: str, when: str
 ) -> None:
-    until = "grep paid kept.txt" if when == "at the end of a loop" else None
+    until = "grep paid kept.txt" if "loop" in when else None
     with refusing(tmp_path, until=until) as refused:
         place, host = refused.place, refused.host
         if when == "at a checkpoint":
@@ -666,6 +672,9 @@ def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
         worker = place.work("a")
         wait_until(lambda: refused.requests == 2 and "receive-pack" in host.asked[-1])
         wait_until(lambda: has_ended(place))
+        if "clock" in when:
+            (record,) = (place.state("a") / "fleet/work").glob("*/night/paid.1/state/loops/*/*/loop.json")
+            os.utime(record, (time.time() - 3600,) * 2)
         slots = children_of(worker.pid)
         if killed != "slot":
             worker.kill()
@@ -765,6 +774,23 @@ def test_work_is_kept_although_the_store_answers_nothing_when_the_worker_is_told
         assert refused.requests == 2 + is_running
         assert place.asked("paid", 0) == 1, "the first turn was paid again"
         assert BRANCH in place.refs()
+
+
+def test_the_end_in_a_restored_record_of_a_loop_is_not_that_of_the_next_process(tmp_path: Path) -> None:
+    plan = LoopPlan(str(tmp_path), str(tmp_path))
+    state = LoopState(plan, "now", 1, ended=LoopEnd(Outcome.LIMIT_REACHED, 3, "2 iterations are done"))
+    record = FileRecord(tmp_path / "state/loops/work/1")
+    record.folder.mkdir(parents=True)
+    record.save(state)
+    assert exit_code_left(tmp_path) is None
+    (tmp_path / "checkout").mkdir()
+    job = Job(id="looped", repository=str(tmp_path), prompt="Do it.", until="false")
+    process = JobProcess(SET, job, tmp_path, {"PATH": os.environ["PATH"]}, hidden=(), told=lambda _text: None)
+    process.start(None, tmp_path)
+    assert process.end(process.wait(PATIENCE_S) or 0).exit_code == 2, "it found no loop to continue"
+    assert exit_code_left(tmp_path) is None
+    record.save(state)
+    assert exit_code_left(tmp_path) == 3
 
 
 class Unanswering:
