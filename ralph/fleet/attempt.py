@@ -504,8 +504,9 @@ class Takeup:
                 worker.ask(lambda: worker.store.set_pushed(taken, expected or ""))
             if not worker.ask(lambda: worker.store.plan_push(taken, commit)):
                 raise self._lost() from None
-            if self._pushed(job, checkout, commit, expected) is not None:
-                advice = f"the host must take a push to {ref} or to {branch_of(job)}"
+            problem = self._pushed(job, checkout, commit, expected)
+            if problem is not None:
+                advice = f"the host must take a push to {ref} or to {branch_of(job)}: {problem}"
                 raise CheckoutError(f"{refused} ({advice})", refused.outcome) from None
             self._log.add(f"[fleet] the host does not take {ref}: the checkpoint is at {branch_of(job)}\n")
             self._at_branch = commit

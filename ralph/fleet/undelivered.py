@@ -58,9 +58,9 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     """When it then goes on at the earliest, by this machine's clock."""
     result: str
     """The last answer of the agent."""
-    turns: int
-    """Turns and cost of the whole job until then."""
-    cost_usd: float
+    turns: int = 0
+    """Turns and cost of the whole job until then. An older ralph did not write them."""
+    cost_usd: float = 0.0
 
 
 class Undelivered:

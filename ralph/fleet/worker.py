@@ -872,7 +872,7 @@ def _remove_work(folder: Path, undelivered: Undelivered) -> None:
         if path.name.endswith(LEFT_SUFFIX):
             continue
         with suppress(OSError):
-            if exit_code_left(path) is None:
+            if not generation.isdecimal() or exit_code_left(path) is None:  # an older ralph gave no number
                 remove_tree_if_possible(path)
             else:
                 undelivered.make_room(path.parent.name, job)

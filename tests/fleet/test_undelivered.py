@@ -844,6 +844,32 @@ def test_a_takeup_that_has_told_its_end_leaves_nothing_although_it_is_killed(tmp
         assert "look at it" not in place.log("a")
 
 
+def test_what_an_older_ralph_has_left_keeps_no_worker_from_its_work(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "status", 403)
+        assert place.worst("a") == 77
+        (record,) = (place.state("a") / "fleet/undelivered").glob("night/paid/*/record.json")
+        fields = json.loads(record.read_text())
+        record.write_text(
+            json.dumps({name: fields[name] for name in fields if name not in {"turns", "cost_usd"}})
+        )
+        with place.store._engine.begin() as c:
+            executor = c.exec_driver_sql("SELECT executor FROM attempts").scalar_one()
+        old = (
+            place.state("a")
+            / "fleet/work"
+            / f"{executor.rsplit('-', 2)[0]}-77-0123abcd/night/paid/result.json"
+        )
+        old.parent.mkdir(parents=True)
+        old.write_text('{"exit_code": 0}')
+        host.status, spent = 200, refused.row.cost_usd
+        place.store.retry(SET, ["paid"])
+        place.finish("a")
+        assert (refused.row.state.value, refused.requests, refused.row.cost_usd) == ("done", 2, spent)
+        assert not old.parents[2].exists()
+
+
 def test_what_was_spent_before_the_process_ended_in_a_hanging_checkpoint_is_told(tmp_path: Path) -> None:
     with refusing(tmp_path) as refused:
         place, host = refused.place, refused.host
@@ -863,6 +889,31 @@ def test_what_was_spent_before_the_process_ended_in_a_hanging_checkpoint_is_told
         assert row.cost_usd == pytest.approx(place.row("beside").cost_usd)
 
 
+TAKES_BRANCHES_ONLY = "#!/bin/sh\nwhile read o n ref; do case $ref in refs/ralph/*) exit 1;; esac; done\n"
+
+
+def test_a_host_that_takes_branches_only_and_a_branch_of_somebody_else_are_both_named(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place = refused.place
+        hook = place.repository / "hooks/pre-receive"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(TAKES_BRANCHES_ONLY)
+        hook.chmod(0o755)
+
+        def model(asked: Asked) -> Playable:
+            if asked.said == 0:
+                return bash("echo paid >> kept.txt")
+            place.commit_first("ralph/paid", {"theirs.txt": "theirs\n"})
+            return NEVER
+
+        place._models["paid"] = model  # type: ignore[index] # a dictionary
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: BRANCH in place.refs())
+        stop(worker)
+        assert len(refused.bundles()) == 1
+        assert "the branch ralph/paid was changed by somebody else meanwhile" in (refused.row.reason or "")
+
+
 @pytest.mark.parametrize("how", ["drained", "kept", "limit"])
 def test_on_a_host_that_takes_branches_only_a_job_goes_on_from_its_branch_on_any_machine(
     tmp_path: Path, how: str
@@ -879,7 +930,7 @@ def test_on_a_host_that_takes_branches_only_a_job_goes_on_from_its_branch_on_any
         place._models |= {"paid": model, "short": model}  # type: ignore[operator] # a dictionary
         hook = place.repository / "hooks/pre-receive"
         hook.parent.mkdir(exist_ok=True)
-        hook.write_text("#!/bin/sh\nwhile read o n ref; do case $ref in refs/ralph/*) exit 1;; esac; done\n")
+        hook.write_text(TAKES_BRANCHES_ONLY)
         hook.chmod(0o755)
         if how == "limit":
             place.store.cancel(SET, ["paid"])
