@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ralph.permissions.rule import Effect, PermissionRule, parse_rule
 from ralph.values.tool_calls import FINAL_REPORT
-from ralph.values.tool_choice import ELSEWHERE, MCP_PREFIX, TOOL_NAMES, covers, suggestion
+from ralph.values.tool_choice import ELSEWHERE, MCP_PREFIX, TOOL_NAMES, covers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def _list_of_names(names: list[str]) -> Matcher:
     unknown = tuple(name for name in names if name not in _KNOWN and not name.startswith(MCP_PREFIX))
     if len(unknown) == len(names):
         named = " or ".join(map(repr, unknown))
-        raise ValueError(f"no tool is called {named}{suggestion(unknown[0]) or _WAY_OUT}")
+        raise ValueError(f"no tool is called {named}{_WAY_OUT}")
     return Matcher(frozenset(names), unknown=unknown)
 
 

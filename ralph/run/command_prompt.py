@@ -85,7 +85,9 @@ class CommandPrompt(Struct, frozen=True):
         except ValueError as error:
             raise PromptRefusedError(f"{self.name} is not run: {self.call.file.path}: {error}") from None
         if command.fields.get("hooks"):
-            why = "it has hooks, which ralph cannot honour; nothing was run"
+            why = (
+                "it has hooks, which ralph runs for no single command: put them into ~/.claude/settings.json"
+            )
             raise PromptRefusedError(f"{self.name} is not run: {command.file.path}: {why}")
         return command, rules
 

@@ -175,7 +175,7 @@ REFUSED = {
     "hooks": (
         [],
         "---\nhooks:\n  PreToolUse: x\n---\n!`touch ran`",
-        "it has hooks, which ralph cannot honour",
+        "it has hooks, which ralph runs for no single command: put them into ~/.claude/settings.json",
     ),
     "the file's own tools on the next line": (
         [],
