@@ -77,6 +77,7 @@ MOST_MODULES_FLAT = 25
 TESTS_OF_NO_ROOM = {
     "agent_sdks",
     "campaigns",
+    "corpus",
     "fakes",
     "journals",
     "nemesis",
