@@ -18,7 +18,7 @@ from msgspec import Struct
 from ralph.mock_api import MockApi
 from tests.git.repositories import Repository
 from tests.processes.fork_server import start_ralph
-from tests.program.conftest import ralph_in, without_sandbox
+from tests.program.conftest import Ralph, ralph_in, without_sandbox
 from tests.program.model_answers import DONE, calls, results
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     arguments: tuple[str, ...]
     files: dict[str, str] = {}
-    """The content of files, by their path below `home/` or `work/`. `.sh` files are programs."""
+    """The content of files, by their path below `home/` or `work/`. Those without an ending, and `.sh`, are programs."""
+    later_files: dict[str, str] = {}
+    """Files that are written after the commit of the checkout."""
+    links: dict[str, str] = {}
+    """The targets of symbolic links, by their path."""
     environment: dict[str, str] = {}
     without: tuple[str, ...] = ()
     """Variables that are not set."""
@@ -164,42 +168,18 @@ def try_out(shape: Shape, directory: Path) -> Happened:
     ralph = ralph_in(directory)
     asked: list[tuple[str, dict[str, Any]]] = []
     with MockApi(script=lambda request, _index: _answer(asked, request)) as server:
-        places = {
-            "<home>": ralph.environment["HOME"],
-            "<work>": str(ralph.cwd),
-            "<url>": server.base_url,
-        }
-
-        def with_places(text: str) -> str:
-            for name, place in places.items():
-                text = text.replace(name, place)
-            return text
-
-        def without_places(text: str) -> str:
-            for name, place in places.items():
-                text = text.replace(place, name)
-            return text
-
+        places = _Places(directory, ralph, server.base_url)
         for call in shape.calls:
             fields = {"command": call.bash} if call.bash is not None else call.input
-            asked.append((call.tool, msgspec.json.decode(with_places(msgspec.json.encode(fields).decode()))))
-        if shape.is_checkout:
-            ralph.cwd.rmdir()
-            repository = Repository.empty(ralph.cwd, Path(ralph.environment["HOME"]))
-        for name, content in shape.files.items():
-            path = directory / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(with_places(content).encode())
-            if path.suffix == ".sh":
-                path.chmod(0o755)
-        if shape.is_checkout:
-            repository.commit_all()
+            asked.append(
+                (call.tool, msgspec.json.decode(places.put_into(msgspec.json.encode(fields).decode())))
+            )
+        _make(shape, places)
         ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
-        for name, value in shape.environment.items():
-            ralph.environment[name] = with_places(value)
+        ralph.environment |= {name: places.put_into(value) for name, value in shape.environment.items()}
         for name in shape.without:
             del ralph.environment[name]
-        words = [with_places(word) for word in shape.arguments]
+        words = [places.put_into(word) for word in shape.arguments]
         process = start_ralph(  # as typed: other tests make a lone word a prompt
             words if shape.needs_sandbox else without_sandbox(words),
             ralph.cwd,
@@ -212,12 +192,53 @@ def try_out(shape: Shape, directory: Path) -> Happened:
         return Happened(
             ran.code,
             ran.stdout,
-            without_places(ran.stderr),
+            places.take_out(ran.stderr),
             server.request_count,
             "".join(map(_told, server.requests[:1])),
             tuple(one for nth in range(1, len(server.requests)) for one in results(server, nth)),
             {name: (directory / name).read_text() for name in shape.leaves if (directory / name).exists()},
         )
+
+
+class _Places:
+    """The directories and the server for which a shape has names."""
+
+    def __init__(self, directory: Path, ralph: Ralph, base_url: str) -> None:
+        self.directory = directory
+        self.work = ralph.cwd
+        self.home = Path(ralph.environment["HOME"])
+        self._named = {"<home>": str(self.home), "<work>": str(self.work), "<url>": base_url}
+
+    def put_into(self, text: str) -> str:
+        for name, place in self._named.items():
+            text = text.replace(name, place)
+        return text
+
+    def take_out(self, text: str) -> str:
+        for name, place in self._named.items():
+            text = text.replace(place, name)
+        return text
+
+    def write(self, name: str, content: str) -> None:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.put_into(content).encode())
+        if path.suffix in {"", ".sh"}:
+            path.chmod(0o755)
+
+
+def _make(shape: Shape, places: _Places) -> None:
+    if shape.is_checkout:
+        places.work.rmdir()
+        repository = Repository.empty(places.work, places.home)
+    for name, content in shape.files.items():
+        places.write(name, content)
+    for name, target in shape.links.items():
+        (places.directory / name).symlink_to(places.put_into(target))
+    if shape.is_checkout:
+        repository.commit_all()
+    for name, content in shape.later_files.items():
+        places.write(name, content)
 
 
 def _answer(asked: list[tuple[str, dict[str, Any]]], request: RecordedRequest) -> Turn:
