@@ -159,7 +159,7 @@ def test_an_agent_gets_its_own_credentials_and_no_others(ralph, agent) -> None:
         "GITHUB_TOKEN": "ghp_other",
     }
     calls = agent("claude", step(*claude(f"The key is {SECRET}.")))
-    assert ralph("loop", "go", "--agent", "claude -p", "--max-iterations", "1").code == 0
+    assert ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1").code == 0
     variables = calls()[0]["variables"]
     assert variables["ANTHROPIC_API_KEY"] == SECRET
     assert not {"OPENAI_API_KEY", "GITHUB_TOKEN"} & variables.keys()
@@ -233,7 +233,7 @@ ENDS = {
 def test_a_failure_that_would_come_again_ends_the_loop(ralph, agent, case) -> None:
     command, its, code = ENDS[case]
     calls = agent(command.split()[0], its)
-    ran = ralph("loop", "go", "--agent", command, "--max-iterations", "3")
+    ran = ralph("loop", "the task", "--agent", command, "--max-iterations", "3")
     assert (ran.code, len(calls())) == (code, 1), ran.stderr
 
 
@@ -252,7 +252,7 @@ NOT_GOOD = {
 def test_a_failure_is_one_whatever_the_exit_code_is(ralph, agent, case) -> None:
     command, its = NOT_GOOD[case]
     agent(command.split()[0], its)
-    ran = ralph("loop", "go", "--agent", command, "--max-iterations", "1")
+    ran = ralph("loop", "the task", "--agent", command, "--max-iterations", "1")
     assert [one[0] for one in iterations(ralph)] == ["task_failed"], ran.stderr
 
 
@@ -280,7 +280,7 @@ def test_what_the_agent_cannot_keep_is_refused_before_anything_runs(ralph, agent
     calls = agent("codex", step(*codex()))
     for name in ("claude", "pi", "mybot"):
         agent(name, step(*GOOD[name]))
-    ran = ralph("loop", "go", "--agent", command, *words)
+    ran = ralph("loop", "the task", "--agent", command, *words)
     assert ran.code == 78, ran.stderr
     assert why in ran.stderr
     assert not calls()
@@ -290,31 +290,34 @@ def test_guards_of_files_are_kept_or_refused(ralph, agent) -> None:
     calls = agent("claude", step(*claude()))
     agent("codex", step(*codex()))
     (ralph.cwd / "ralph.toml").write_text("[tools]\ndisallowed = ['Bash']\n")
-    assert ralph("loop", "go", "--agent", "claude -p", "--max-iterations", "1").code == 0
+    assert ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1").code == 0
     assert "--disallowedTools Bash" in " ".join(calls()[0]["words"])
-    assert "disallowed_tools of the settings cannot be kept" in ralph("loop", "go", "--agent", "codex").stderr
+    assert (
+        "disallowed_tools of the settings cannot be kept"
+        in ralph("loop", "the task", "--agent", "codex").stderr
+    )
     (ralph.cwd / "ralph.toml").unlink()
     (ralph.cwd / ".claude").mkdir()
     (ralph.cwd / ".claude" / "settings.json").write_text('{"permissions": {"deny": ["Bash"]}}')
-    ran = ralph("loop", "go", "--agent", "codex")
+    ran = ralph("loop", "the task", "--agent", "codex")
     assert ran.code == 78
     assert ".claude/settings.json cannot be kept with --agent codex" in ran.stderr
     words = ["--agent", "codex", "--max-iterations", "1", "--setting-sources", ""]
-    assert ralph("loop", "go", *words).code == 0
+    assert ralph("loop", "the task", *words).code == 0
 
 
 def test_options_that_the_loop_sets_are_refused(ralph, agent) -> None:
     agent("claude", step(*claude()))
-    ran = ralph("loop", "go", "--agent", "claude -p --resume x")
+    ran = ralph("loop", "the task", "--agent", "claude -p --resume x")
     assert (ran.code, "leave out --resume" in ran.stderr) == (2, True)
-    assert ralph("loop", "go", "--agent", "claude 'x").code == 2
-    assert ralph("loop", "go", "--agent", " ").code == 2
+    assert ralph("loop", "the task", "--agent", "claude 'x").code == 2
+    assert ralph("loop", "the task", "--agent", " ").code == 2
 
 
 def test_options_that_the_agent_keeps_are_handed_on(ralph, agent) -> None:
     calls = agent("claude", step(*claude()))
     words = ["--model", "opus", "--max-turns", "7", "--allowed-tools", "Bash,Read"]
-    assert ralph("loop", "go", "--agent", "claude -p", *words, "--max-iterations", "1").code == 0
+    assert ralph("loop", "the task", "--agent", "claude -p", *words, "--max-iterations", "1").code == 0
     handed_on = calls()[0]["words"]
     assert [handed_on[handed_on.index(one) + 1] for one in ("--model", "--max-turns")] == ["opus", "7"]
     assert "--allowedTools Bash,Read" in " ".join(handed_on)
@@ -322,7 +325,7 @@ def test_options_that_the_agent_keeps_are_handed_on(ralph, agent) -> None:
 
 def test_an_agent_is_stopped_when_it_has_spent_the_budget(ralph, agent) -> None:
     agent("pi", step(*pi(cost=0.75), does="time.sleep(60)"))
-    ran = ralph("loop", "go", "--agent", "pi -p", "--max-budget-usd", "0.5")
+    ran = ralph("loop", "the task", "--agent", "pi -p", "--max-budget-usd", "0.5")
     assert ran.code == 3, ran.stderr
     assert iterations(ralph)[0][:3] == ("limit_reached", 1, 0.75)
 
@@ -330,13 +333,13 @@ def test_an_agent_is_stopped_when_it_has_spent_the_budget(ralph, agent) -> None:
 def test_nothing_that_an_agent_started_lives_on(ralph, agent) -> None:
     left = "subprocess.Popen(['sleep', '987'], start_new_session=True)"
     agent("claude", step(*claude(), does=left))
-    assert ralph("loop", "go", "--agent", "claude -p", "--max-iterations", "1").code == 0
+    assert ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1").code == 0
     assert subprocess.run(["pgrep", "-f", "^sleep 987$"], check=False, capture_output=True).stdout == b""
 
 
 def test_a_stop_reaches_the_agent_and_the_loop_goes_on_later(ralph, agent) -> None:
     calls = agent("claude", step(*claude()[:2], does="time.sleep(60)"), step(*claude()))
-    process = ralph.start("loop", "go", "--agent", "claude -p", "--max-iterations", "1")
+    process = ralph.start("loop", "the task", "--agent", "claude -p", "--max-iterations", "1")
     wait_until(lambda: len(calls()) == 1 and is_kept(ralph, "assistant"))
     assert ralph.stopped_by(process, signal.SIGTERM).code == 143
     assert not processes_of(ralph)
@@ -363,7 +366,7 @@ def test_a_killed_loop_loses_nothing_of_an_agent_and_counts_nothing_twice(ralph,
             "test -e once && { rm started 2>/dev/null && sleep 60; true; } || { touch once; false; }",
         ]
     process = ralph.start(
-        "loop", "go", "--agent", "claude -p", "--max-iterations", "1", *(words if has_ended else [])
+        "loop", "the task", "--agent", "claude -p", "--max-iterations", "1", *(words if has_ended else [])
     )
     wait_until(lambda: is_kept(ralph, '"ended"' if has_ended else "assistant"))
     if has_ended:
@@ -399,7 +402,9 @@ open("said", "w").write(" ".join([tried("~/.claude/.credentials.json"), tried("~
 """
     calls = agent("claude", step(*claude(), does=tries))
     how = forbidding_namespaces() if level == "landlock" else {}
-    ran = ralph.finish(ralph.start("loop", "go", "--agent", "claude -p", "--max-iterations", "1", **how))
+    ran = ralph.finish(
+        ralph.start("loop", "the task", "--agent", "claude -p", "--max-iterations", "1", **how)
+    )
     assert ran.code == 0, ran.stderr
     assert (ralph.cwd / "said").read_text().split()[0] == "login"
     assert "key" not in (ralph.cwd / "said").read_text()

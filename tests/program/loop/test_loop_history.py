@@ -76,7 +76,7 @@ def refused(ran: Finished) -> str:
     ],
 )
 def test_a_slip_is_one_line_and_exit_2(ralph_here, words, says) -> None:
-    assert says in refused(ralph_here("loop", *words))
+    assert says in refused(ralph_here("loop", *words, as_typed=True))
 
 
 @pytest.mark.parametrize("command", ["ls", "show"])
