@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from ralph.git.look import GitStatus, Looked, StatusEntry
     from ralph.git.runner import GitSeams
     from ralph.places.nested_repositories import Look
+    from ralph.values.ports import Waiter
     from ralph.values.redaction import LookedCommit
 
 
@@ -121,11 +122,11 @@ class GitCheckout:
             self.git()  # git says what is wrong
             raise
 
-    def git(self) -> CheckoutGit:
-        """Makes a `CheckoutGit` for one operation. It reads the current git settings. Raises CheckoutError and
-        Interrupted.
+    def git(self, waiter: Waiter | None = None) -> CheckoutGit:
+        """Makes a `CheckoutGit` for one operation, which waits by `waiter` if that is given. It reads the current git
+        settings. Raises CheckoutError and Interrupted.
         """
-        return CheckoutGit(self.top, self._seams)
+        return CheckoutGit(self.top, replace(self._seams, waiter=waiter or self._seams.waiter))
 
     def snapshot(self) -> Snapshot:
         digests = FileDigests(self._seams.waiter, self._seams.clock)

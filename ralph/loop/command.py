@@ -114,7 +114,7 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
         if context.options.continues:
             state, record = resumed(context, state.plan, checkout)
         else:
-            record = new_record(context, state.plan, checkout)
+            record = new_record(context, state, checkout)
         context.log.open(record.folder, context.redactor.redact_all, context.warn)
         loop = OuterLoop(
             state, loop_world(context, state.plan, record, checkout, lock, silent_input=silent_input)

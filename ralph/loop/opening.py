@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ralph.loop.values import LoopPlan
     from ralph.prompt.piped_input import SilentPipe
     from ralph.sandbox.command_box import CommandBox
+    from ralph.values.ports import Waiter
 
     Workplace = GitCheckout | PlainDirectory
 
@@ -145,7 +146,8 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
     state = replace(state, plan=replace(state.plan, **read))
     record = context.store.newest()
     _refuse_what_is_not_as_it_was(context, record, state.plan, checkout)
-    check_checkout(checkout, commits=state.plan.commits, pushes=state.plan.pushes)
+    plan, waiter = state.plan, _waiter_of(context, state)
+    check_checkout(checkout, commits=plan.commits, pushes=plan.pushes, waiter=waiter)
     return state, record
 
 
@@ -170,14 +172,23 @@ def _refuse_what_is_not_as_it_was(
         raise CannotError(f"{record.folder / PINS_FILE} {error}", Outcome.IO_ERROR) from None
 
 
-def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
+def _waiter_of(context: LoopContext, state: LoopState) -> Waiter:
+    """A waiter that ends with the loop's time: a remote that never answers is tried out before the first iteration. A loop
+    whose time was over before ends as it does, with a record.
+    """
+    left_s = (state.plan.limits.max_time_s or 0.0) - state.elapsed_s
+    return context.waiter_until(context.clock.now_s() + left_s if left_s > 0 else None)
+
+
+def new_record(context: LoopContext, state: LoopState, checkout: Workplace) -> FileRecord:
     """Begins the record of a new loop. Removes an old stop file, because it would end the new loop. Warns if the
     previous loop in this directory is unfinished. Raises CannotError, CheckoutError and Interrupted.
     """
     # A resumed loop does not repeat these notices, because they apply to the whole loop.
     if left := placeholders_left(context.directory):
         context.warn(left)
-    for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
+    plan, waiter = state.plan, _waiter_of(context, state)
+    for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes, waiter=waiter):
         context.tell(notice)
     try:
         if not plan.has_only_until:

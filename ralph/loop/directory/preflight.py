@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ralph.git.push import Push
     from ralph.git.runner import CheckoutGit, GitSeams
     from ralph.machine.own_programs import ProgramSearch
+    from ralph.values.ports import Waiter
     from ralph.values.redaction import Redactor
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -73,9 +74,11 @@ def open_checkout(
     )
 
 
-def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
-    """Checks that the loop's commits and pushes will work, and returns notices for the user. Under git, also checks
-    that no merge or rebase is unfinished and that HEAD is on a branch. Without git, checks that ripgrep is installed.
+def check_checkout(
+    checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool, waiter: Waiter | None = None
+) -> list[str]:
+    """Checks that the loop's commits and pushes will work, and returns notices for the user. Git is waited for by `waiter`,
+    if it is given. Under git, also checks that no merge or rebase is unfinished and that HEAD is on a branch. Without git, checks that ripgrep is installed.
     Raises Interrupted. Raises CheckoutError with a one-line message that contains advice.
     """
     if isinstance(checkout, PlainDirectory):
@@ -88,7 +91,7 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
         return []
     if commits or pushes:
         checkout.refuse_foreign()
-    git = checkout.git()
+    git = checkout.git(waiter)
     status = status_of(git)
     checkout.refuse_unfinished(status)
     checkout.refuse_detached(status)

@@ -74,6 +74,15 @@ exec {git} "$@"
 """
 
 
+def test_a_remote_that_never_answers_ends_a_loop_at_its_time_limit(ralph, checkout, iterations) -> None:
+    iterations()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        checkout.git("remote", "set-url", "origin", f"http://127.0.0.1:{silent.getsockname()[1]}/x.git")
+        ran = ralph("loop", "go", "--commit", "--push", "--max-time", "2s")
+    assert (ran.code, "the time limit (--max-time) is used up" in ran.last_line) == (124, True), ran.stderr
+    assert processes_of(ralph) == {}
+
+
 @pytest.mark.parametrize("options", [(), ("--commit",), ("--commit", "--push")], ids=str)
 def test_a_stop_gives_a_git_that_does_not_answer_three_seconds(
     ralph, checkout, iterations, tmp_path, options
