@@ -291,7 +291,7 @@ class JobProcess:
             yield FileRecord(path.parent)
 
     def _loop(self) -> LoopState | None:
-        """What the loop's record tells. None if there is none that can be read."""
+        """The state in the record of the loop. None if there is none that can be read."""
         with suppress(RecordError):
             return next((record.load() for record in self._records()), None)
         return None
