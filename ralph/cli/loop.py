@@ -241,7 +241,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         config_file=absolute(to_run.config),
         mcp_files=tuple(word for word in mcp if word.startswith("/")) if isinstance(mcp, tuple) else (),
         claude_settings=json_or_path(to_run.claude_settings),
-        setting_sources=to_run.sources,
+        setting_sources=tuple(sorted(to_run.sources)),
         report_file=_report_file(line),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,

@@ -459,7 +459,7 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, "notify.command": plan.notify, **plan.sandbox}
-    claude = ClaudeOptions(plan.claude_settings, plan.setting_sources, plan.claude_files)
+    claude = ClaudeOptions(plan.claude_settings, frozenset(plan.setting_sources), plan.claude_files)
     directory = Path(plan.directory)
     try:
         return load_with_claude(

@@ -60,7 +60,7 @@ class LoopPlan(Struct, frozen=True):
     before the first iteration. The loop uses this content until it ends. None if the files are not recorded yet."""
     claude_settings: str | None = None
     """The value of `--settings` in `run_arguments`: a JSON text or an absolute path. None if the option is not given."""
-    setting_sources: frozenset[str] = ALL_SOURCES
+    setting_sources: tuple[str, ...] = tuple(sorted(ALL_SOURCES))
     """The sources of settings files made for Claude Code that `run_arguments` select."""
     claude_files: tuple[ClaudeFile, ...] | None = None
     """The settings files made for Claude Code, and the value of `--settings`. Each has the content from before the

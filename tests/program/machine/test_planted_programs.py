@@ -173,7 +173,7 @@ def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported
     python_path = f"{leading_in(ralph, 'src')}{os.pathsep}{ralph.environment['PYTHONPATH']}"
     ralph.environment["PYTHONPATH"] = python_path
     serve(calls(("Grep", {"pattern": "needle"})), bash('printf %s "$PYTHONPATH" >path'), Turn("Done."))
-    ran = console(ralph, "go")
+    ran = console(ralph, "run", "go")
     assert (ran.returncode, ran.stdout) == (0, "Done.\n"), ran.stderr
     assert not mark.exists()
     assert (ralph.cwd / "path").read_text() == python_path, "commands have what the user has set"
