@@ -28,7 +28,9 @@ _ELSEWHERE = {
     "settings": "`ralph doctor`",
     "ps": "`ralph loop --status`",
     **dict.fromkeys(("log", "logs", "history"), "`ralph sessions show`"),
-    **dict.fromkeys(("kill", "stop"), "`touch .ralph/stop` to end a loop"),
+    **dict.fromkeys(
+        ("kill", "stop"), "Ctrl-C or `kill PID` to stop a loop, whose pid is in `ralph loop --status --json`"
+    ),
     **dict.fromkeys(("start", "daemon"), "`ralph loop -f PROMPT.md`"),
     "mock": "`ralph mock-api`",
     **dict.fromkeys(("auth", "login", "logout", "setup-token"), "set ANTHROPIC_API_KEY"),
@@ -50,7 +52,7 @@ _IN_LOOP = {
     "history": "`ralph loop ls`",
     "continue": "`ralph loop --continue`",
     "resume": "`ralph loop --continue`",
-    "stop": "`touch .ralph/stop`",
+    "stop": "`kill PID` or Ctrl-C; the pid is in `ralph loop --status --json`",
     "run": "`ralph loop -f PROMPT.md`",
     "start": "`ralph loop -f PROMPT.md`",
 }

@@ -44,7 +44,7 @@ MISTYPED = {
     ("mcp", "list"): "see `ralph --help`",
     ("update",): "see `ralph --help`",
     ("logs",): "did you mean `ralph sessions show`?",
-    ("kill",): "did you mean `touch .ralph/stop` to end a loop?",
+    ("kill",): "did you mean Ctrl-C or `kill PID` to stop a loop, ",
     ("serve",): "`serve` is no command of ralph (`ralph run serve` runs it as a prompt)",
     ("deploy-it",): "`deploy-it` is no command of ralph (`ralph run deploy-it` runs it as a prompt)",
     ("review", "--max-turns", "3"): "`review` is no command of ralph (",
@@ -73,7 +73,7 @@ BEHIND_LOOP = {
     ("loop", "stats"): "ralph loop --status",
     ("loop", "inti"): "ralph loop init",
     ("loop", "contineu"): "ralph loop --continue",
-    ("loop", "-q", "stop"): "touch .ralph/stop",
+    ("loop", "-q", "stop"): "kill PID",
     ("loop", "help"): "ralph loop --help",
 }
 LONE = {
