@@ -133,10 +133,9 @@ class AgentIterations:
             given.seek(0)
             try:
                 limit_s = math.inf if order.time_s is None else order.time_s
+                waiting_for = f"{self._row.name}, {order.waiting_for}"
                 command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
-                ending = self._run(
-                    command, log, (given.fileno(), errors.fileno()), limit_s, order.waiting_for
-                )
+                ending = self._run(command, log, (given.fileno(), errors.fileno()), limit_s, waiting_for)
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
                 outcome = Outcome.INTERRUPTED

@@ -349,6 +349,15 @@ def test_a_stop_reaches_the_agent_and_the_loop_goes_on_later(ralph, agent) -> No
     assert iterations(ralph) == [("completed", 2, None, "Done.")], "what the stopped process cost is unknown"
 
 
+def test_a_long_iteration_of_an_agent_says_that_it_goes_on(ralph, agent) -> None:
+    agent("claude", step(*claude()[:2], does="time.sleep(60)"))
+    ralph.user_file.write_text("[clocks]\nheartbeat_s = 0.2\n")
+    process = ralph.start("loop", "the task", "--agent", "claude -p", "--max-iterations", "1")
+    assert process.stderr is not None
+    assert any(b"waiting for claude, iteration 1, " in line for line in process.stderr)
+    ralph.stopped_by(process, signal.SIGTERM)
+
+
 def is_kept(ralph, word: str) -> bool:
     state = Path(ralph.environment["HOME"], ".local/state/ralph/loops")
     return any(word in path.read_text() for path in state.rglob("agent-*.jsonl"))
