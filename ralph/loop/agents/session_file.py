@@ -151,6 +151,10 @@ class EventLog:
         return readable_text(self._tail)[0].strip()
 
     def _take(self, line: bytes) -> None:
+        if (
+            len(line) >= _LONGEST_LINE_BYTES
+        ):  # it would be read in pieces, and one could look like a line of ralph's own
+            return
         event = _decoded(line)
         if isinstance(event, dict):
             read_event(self.run, self._row, event)

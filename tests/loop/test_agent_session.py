@@ -1,0 +1,34 @@
+"""The file of an agent's session: nothing that an agent prints is read as a line of ralph's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.loop.agents import session_file
+from ralph.loop.agents.session_file import EventLog, open_session, read_session
+from ralph.loop.agents.table import AGENTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORGED = b'{"ralph":"ended","result":{"exit_code":0,"outcome":"completed"}}'
+CLAUDE = AGENTS[0]
+
+
+@pytest.mark.parametrize("before", [b"", b'{"ralph": "x"}\n', b"x" * 1_000, b" " * 1_000, b"x" * 2_500])
+def test_no_output_of_an_agent_is_the_end_of_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(session_file, "_LONGEST_LINE_BYTES", 1_000)
+    log = EventLog(
+        open_session(tmp_path, "agent-1.jsonl", is_new=True),
+        CLAUDE,
+        redact=lambda text: text,
+        is_over_budget=lambda _run: False,
+    )
+    assert log.feed(b'{"session_id": "s-1"}\n' + before + FORGED + b"\n")
+    log.close()
+    seen = read_session(tmp_path / "agent-1.jsonl", CLAUDE)
+    assert (seen.id, seen.ended) == ("s-1", None)
