@@ -23,7 +23,7 @@ HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
 directory."""
 
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 20
 """The most that is read of a file of git."""
 # Made by git's own daemon. Git does not wait for it: ralph turns it off.
 _OF_DAEMON = "fsmonitor--daemon.ipc"
@@ -108,7 +108,7 @@ def directory_named_in(file: str) -> str:
 
 
 def beginning_of(file: str) -> bytes:
-    """The first 64 KiB of a file of git. Empty if the file cannot be read. Never blocks on a named pipe. Raises OSError
+    """The first `MOST_BYTES` of a file of git. Empty if the file cannot be read. Never blocks on a named pipe. Raises OSError
     if this machine lacks file descriptors or memory.
     """
     data = b""

@@ -31,6 +31,7 @@ from ralph.places.home_needs import (
 )
 from ralph.places.named_by_git import (
     INCLUDES,
+    TEMPLATES,
     about_programs,
     changed_programs,
     read_by_git,
@@ -74,7 +75,8 @@ _GIT_FILES = (
     "{beside git}/etc/gitconfig",
 )
 _KEY = "GIT_CONFIG_KEY_"
-_PARAMETER = re.compile(rf"(?:{INCLUDES.pattern})=(?P<file>.*)", re.DOTALL | re.IGNORECASE)
+# The condition of an include may have the sign.
+_PARAMETER = re.compile(rf"({INCLUDES.pattern}|[^=]*)=(.*)", re.DOTALL | re.IGNORECASE)
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
 _MAGIC = re.compile(r"[*?[]")
@@ -227,8 +229,9 @@ def named_in(
     """
     homes = home_directories(environment)
     directories = GuardedFiles(COMPARED, roots, git_directories).git_directories
-    files = (*_git_files(homes, environment, *roots[:1]), *_included_by(environment))
-    return work_named_by_git(roots, directories, files, next(iter(homes), "/"), search)
+    files = _git_files(homes, environment, *roots[:1])
+    given = [*_settings_of(environment)]
+    return work_named_by_git(roots, directories, files, next(iter(homes), "/"), search, given=given)
 
 
 def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: str = "/") -> list[str]:
@@ -248,16 +251,18 @@ def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: 
     return [path for template in _GIT_FILES for path in expanded(template, known, variables)]
 
 
-def _included_by(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields the files that the environment makes git read as configuration, as it names them (git-config(1))."""
+def _settings_of(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields the settings of git that the environment has, each with its value (git-config(1), git(1))."""
+    if template := environment.get("GIT_TEMPLATE_DIR"):
+        yield TEMPLATES, template
     for name, key in environment.items():
-        if name.startswith(_KEY) and INCLUDES.fullmatch(key.lower()):
-            yield environment.get(f"GIT_CONFIG_VALUE_{name.removeprefix(_KEY)}", "")
+        if name.startswith(_KEY):
+            yield key.lower(), environment.get(f"GIT_CONFIG_VALUE_{name.removeprefix(_KEY)}", "")
     # What `git -c` and `git --config-env` pass on: 'name=value' or 'name'='value'.
     with suppress(ValueError):  # git does not begin with it
         for word in shlex.split(environment.get("GIT_CONFIG_PARAMETERS", "")):
             if found := _PARAMETER.fullmatch(word):
-                yield found["file"]
+                yield found[1].lower(), found[2]
 
 
 def _named_by_ssh(

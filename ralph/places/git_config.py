@@ -21,7 +21,7 @@ _SUBMODULE = "submodule."
 # git-config(1). The name between the dots may be empty, and may contain any character.
 _PROGRAMS = re.compile(
     r"core\.(?:fsmonitor|hookspath|sshcommand|pager|editor|askpass|gitproxy|alternaterefscommand|worktree)"
-    r"|(?:pager|alias)\..*|sequence\.editor|init\.templatedir|credential\.(?:.*\.)?helper"
+    r"|(?:pager|alias)\..*|(?:diff|merge)\.(?:gui)?tool|sequence\.editor|init\.templatedir|credential\.(?:.*\.)?helper"
     r"|gpg\.(?:.*\.)?program|gpg\.ssh\.defaultkeycommand"
     r"|diff\.external|diff\..*\.(?:command|textconv)|merge\..*\.driver|filter\..*\.(?:clean|smudge|process)"
     r"|interactive\.difffilter|hook\..*\.command|trailer\..*\.(?:command|cmd)"
@@ -32,12 +32,24 @@ _PROGRAMS = re.compile(
     r"|lfs\.(?:extension|customtransfer)\..*|lfs\.standalonetransferagent|protocol\.(?:.*\.)?allow",
     re.DOTALL,
 )
-_SWITCHES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", ""})
-# Settings whose value is a program only if it begins so, and settings that may also be switches.
-_WITH_MARK = re.compile(r"(?:alias|submodule)\..*", re.DOTALL)
-_MAY_BE_SWITCH = re.compile(r"core\.fsmonitor|pager\..*", re.DOTALL)
-_LFS_FILTER = re.compile(r"filter\.lfs\.(?:clean|smudge|process)")
-
+_SWITCHED = re.compile(r"true|false|yes|no|on|off|1|0|", re.IGNORECASE)
+# The commands of git of which no option names a program, those of which these do not, and each without options.
+_ALIAS = re.compile(
+    r"(?:(?:add|blame|branch|cat-file|checkout|cherry|cherry-pick|clean|commit|count-objects|describe|diff|for-each-ref|log"
+    r"|ls-files|ls-tree|merge|mv|range-diff|reflog|reset|restore|rev-list|rev-parse|revert|rm|shortlog|show|show-branch|show-ref"
+    r"|stash|status|switch|tag|whatchanged)(?:\s.*)?"
+    r"|(?:fetch|pull|push|rebase|worktree)(?:\s+(?!-\w*x|--(?:upl|rece|e))[^\s\"'\\]+)*|\w[\w-]*)\s*",
+    re.DOTALL,
+)
+# Settings that name no program with some values.
+_HARMLESS = (
+    (re.compile(r"filter\.lfs\.(?:clean|smudge|process)"), STANDARD_LFS),
+    (re.compile(r"core\.fsmonitor|pager\..*", re.DOTALL), _SWITCHED),
+    (re.compile(r"submodule\..*", re.DOTALL), re.compile(r"(?!!).*", re.DOTALL)),
+    (re.compile(r"alias\..*", re.DOTALL), _ALIAS),
+    # Git runs the file of that name in the directory of its own tools.
+    (re.compile(r"(?:diff|merge)\.(?:gui)?tool"), re.compile(r"[^/]*")),
+)
 _HEADER = re.compile(r'\[[ \t]*(?P<name>[A-Za-z0-9.-]+)(?:[ \t]+"(?P<part>(?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]')
 _ESCAPED = re.compile(r"\\(.)")
 _KEY = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9-]*)[ \t]*(?P<equals>=?)")
@@ -66,11 +78,9 @@ def names_program(name: str, value: str) -> bool:
     """Whether a setting makes git run a program or look elsewhere."""
     if name == UNREADABLE:
         return True
-    if _PROGRAMS.fullmatch(name) is None or (_LFS_FILTER.fullmatch(name) and STANDARD_LFS.fullmatch(value)):
-        return False
-    if _WITH_MARK.fullmatch(name):
-        return value.startswith("!")
-    return not (_MAY_BE_SWITCH.fullmatch(name) and value.lower() in _SWITCHES)
+    return _PROGRAMS.fullmatch(name) is not None and not any(
+        of.fullmatch(name) and harmless.fullmatch(value) for of, harmless in _HARMLESS
+    )
 
 
 def settings(content: bytes) -> Iterator[tuple[str, str]]:
@@ -106,6 +116,8 @@ def raw_settings(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def plain_value(value: str) -> str:
-    """A value as git reads it, without quotes. Escapes of white space become spaces."""
+    """A value as git reads it, without quotes."""
     joined = re.sub(r"\\\n", "", value).strip()
-    return re.sub(r'\\(.)|"', lambda found: {None: "", "n": " ", "t": " "}.get(found[1], found[1]), joined)
+    return re.sub(
+        r'\\(.)|"', lambda found: {None: "", "n": "\n", "t": "\t", "b": "\b"}.get(found[1], found[1]), joined
+    )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 _HOOKS = "core.hookspath"
 # git-config(1): the settings whose values are directories or files that git reads.
-_TEMPLATES = "init.templatedir"
-_DIRECTORIES = (_HOOKS, _TEMPLATES)
+TEMPLATES = "init.templatedir"
+_DIRECTORIES = (_HOOKS, TEMPLATES)
 _FILES = re.compile(
     r"core\.(?:excludesfile|attributesfile)|commit\.template|mailmap\.file|gpg\.ssh\.(?:allowedsigners|revocation)file"
 )
@@ -75,9 +75,12 @@ def work_named_by_git(
     user_files: Iterable[str],
     home: str,
     search: ProgramSearch,
+    *,
+    given: Sequence[tuple[str, str]] = (),
 ) -> NamedByGit:
     """Reads the configuration of the git directories, and the user's own. No path of these contains symbolic links. `home`
-    is what `~` stands for. `search` knows where commands may write besides.
+    is what `~` stands for. `search` knows where commands may write besides. `given` are settings that the user's environment
+    has.
     """
     directories, roots = tuple(git_directories), tuple(roots)
     user_files = tuple(_path(file, next(iter(roots), "/"), home) for file in user_files)
@@ -89,11 +92,13 @@ def work_named_by_git(
     programs: dict[str, None] = {}
     # Git runs programs in a working tree.
     trees = [(_working_tree(directory),) for directory in directories]
-    for files, of_files in (*zip(own, trees, strict=True), (user_files, roots)):
-        for file, name, value in settings_with_included(files, home):
+    top = next(iter(roots), "/")
+    everything = (*((*one, ()) for one in zip(own, trees, strict=True)), (user_files, roots, given))
+    for files, of_files, more in everything:
+        for file, name, value in settings_with_included(files, home, given={os.path.join(top, ""): more}):
             if INCLUDES.fullmatch(name):
                 configuration |= dict.fromkeys(links_and_file(_path(value, os.path.dirname(file), home)))
-            elif name == _TEMPLATES:  # `git init` and `git clone` copy both
+            elif name == TEMPLATES:  # `git init` and `git clone` copy both
                 copied = _path(value, os.path.dirname(file), home)
                 configuration |= dict.fromkeys(links_and_file(f"{copied}/config"))
                 programs[f"{copied}/hooks"] = None
@@ -128,13 +133,18 @@ def read_by_git(user_files: Iterable[str], home: str, outside: Callable[[str], s
 
 
 def settings_with_included(
-    files: Iterable[str], home: str, beginning: Callable[[str], bytes] = beginning_of
+    files: Iterable[str],
+    home: str,
+    beginning: Callable[[str], bytes] = beginning_of,
+    given: Mapping[str, Iterable[tuple[str, str]]] = {},
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields the settings of files, and of those that they include: the file, the name and the value."""
-    depths = dict.fromkeys(files, 0)
+    """Yields the settings of files, and of those that they include: the file, the name and the value. `given` are settings that
+    stand in no file, each with the path of one in whose directory they count.
+    """
+    depths = dict.fromkeys((*given, *files), 0)
     pending = [*depths]
     for file in pending:
-        for name, value in settings(beginning(file)):
+        for name, value in given[file] if file in given else settings(beginning(file)):
             yield file, name, value
             if INCLUDES.fullmatch(name) and depths[file] < _MOST_DEEP and len(pending) < _MOST_FILES:
                 # As git does, from the directory of the name, also if that is a link.

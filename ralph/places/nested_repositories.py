@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import beginning_of, common_directory, git_directory, is_within, is_within_any
+from ralph.machine.repository import (
+    MOST_BYTES,
+    beginning_of,
+    common_directory,
+    git_directory,
+    is_within,
+    is_within_any,
+)
 from ralph.places.gather import GuardedFiles
 from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 1_000_000
 """After so many entries the look ends. This takes two seconds."""
 _LOOKS_UP_EVERY = 200
-_MOST_BYTES = 1 << 16
 _MOST_SHOWN = 3
 # gitrepository-layout(5): with a `commondir`, git finds the rest there.
 _REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
@@ -250,6 +256,6 @@ def _all_programs(directory: str) -> Iterator[str]:
         for file in ("config", "config.worktree"):
             content = beginning_of(f"{place}/{file}")
             yield from (name for name, _ in programs_named(content))
-            if len(content) >= _MOST_BYTES:
+            if len(content) >= MOST_BYTES:
                 yield _TOO_LARGE
         yield from (f"hooks/{path.rpartition('/')[2]}" for path in hooks_in(f"{place}/hooks"))

@@ -58,6 +58,30 @@ TEXTS = [
     ('[filter "lfs"]\nclean = git-lfs clean -- %f\nprocess = git-lfs filter-process\n', []),
     ('[filter "lfs"]\nclean = git-lfs clean -- %f | x\n', ["filter.lfs.clean"]),
     ("[alias]\nst = status\nx = !x\n", ["alias.x"]),
+    *(
+        (f"[alias]\nx = {alias}\n", ["alias.x"])
+        for alias in (
+            *("grep -O./tool a", "difftool -x ./tool", "bisect run ./tool", "submodule foreach ./tool"),
+            *("rebase -x ./tool", "rebase -ix ./tool", "rebase --e=./tool", "rebase '-x' ./tool"),
+            *("fetch --upload-pack=./tool", "pull --upl ./tool", "push --receive-pack=./tool"),
+            *("push --exec ./tool", "--exec-path=. status", "-c core.pager=./tool log"),
+        )
+    ),
+    *(
+        (f"[alias]\nx = {alias}\n", [])
+        for alias in (
+            *(
+                "difftool",
+                "log --graph --pretty=format:'%h (%an)'",
+                "checkout -b",
+                "commit --amend --no-edit",
+            ),
+            *("push -u origin HEAD", "pull --rebase --autostash", "rebase -i --autosquash", "clean -dfx"),
+        )
+    ),
+    ("[diff]\ntool = meld\n[merge]\nguitool = kdiff3\n", []),
+    ("[diff]\ntool = ../../../tool\nguiTool = a/b\n", ["diff.tool", "diff.guitool"]),
+    ("[merge]\ntool = ../../../tool\nguiTool = a/b\n", ["merge.tool", "merge.guitool"]),
     ("[include]\npath = x", ["include.path"]),
     ('[includeIf "gitdir:/"]\npath = x', ["includeif.gitdir:/.path"]),
     ("[core]\nworktree = ../x\n", ["core.worktree"]),

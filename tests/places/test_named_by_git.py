@@ -164,6 +164,60 @@ def test_the_configuration_that_new_repositories_get_is_guarded(tmp_path: Path) 
     assert f"{tmp_path}/dotfiles/new/hooks" in found.programs
 
 
+# Variables of the user's, and what they name in `work` and `dotfiles`.
+VARIABLES = {
+    "what new repositories get": (
+        {"GIT_TEMPLATE_DIR": "{home}/dotfiles"},
+        ["dotfiles/config", "dotfiles/hooks"],
+    ),
+    "the same, in the work": ({"GIT_TEMPLATE_DIR": "new"}, ["work/new/config", "work/new/hooks"]),
+    "a setting": (
+        {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "Core.HooksPath", "GIT_CONFIG_VALUE_0": "hooks"},
+        ["work/hooks"],
+    ),
+    "an included file": (
+        {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "include.path", "GIT_CONFIG_VALUE_0": "~/dotfiles/c"},
+        ["dotfiles/c"],
+    ),
+    "what an option gave": (
+        {"GIT_CONFIG_PARAMETERS": "'core.attributesFile'='a=b' 'includeIf.gitdir:/a=b/.path=~/dotfiles/c'"},
+        ["dotfiles/c", "work/a=b"],
+    ),
+    "a text that is none": ({"GIT_CONFIG_PARAMETERS": "'core.attributesFile=a"}, []),
+}
+
+
+@every_row(("variables", "names"), list(VARIABLES.values()))
+def test_what_the_environment_makes_git_read_or_run_is_named(tmp_path_factory, variables, names) -> None:
+    home = tmp_path_factory.mktemp("home")
+    given = {name: value.format(home=home) for name, value in variables.items()}
+    search = ProgramSearch(roots=(f"{home}/work", f"{home}/dotfiles"))
+    without, found = (
+        named_in([f"{home}/work"], [], {"HOME": str(home), **variables}, search) for variables in ({}, given)
+    )
+    new = {*found.configuration, *found.programs}.difference(without.configuration, without.programs)
+    assert sorted(new) == [f"{home}/{name}" for name in names]
+
+
+# Forms of a path in a configuration that includes the file of a name.
+FORMS = {
+    "behind much else": ("#" * 70_000 + "\n[include]\n\tpath = c\n", "c"),
+    "with a tab": ('[include]\n\tpath = "a\\tb"\n', "a\tb"),
+    "with quotes inside": ('[include]\n\tpath = "c ; "d\n', "c ; d"),
+}
+
+
+@every_row(("text", "name"), list(FORMS.values()))
+def test_an_included_file_is_found_as_git_finds_it(tmp_path_factory, text: str, name: str) -> None:
+    home = tmp_path_factory.mktemp("home")
+    (home / ".gitconfig").write_text(text)
+    (home / name).write_text("[x]\n\tyes = 1\n")
+    environment = {"HOME": str(home), "PATH": os.defpath, "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "config", "x.yes"], env=environment, cwd=home, check=True, capture_output=True)
+    found = named_in([f"{home}/work"], [], environment, ProgramSearch(roots=(f"{home}/{name}",)))
+    assert found.configuration == (f"{home}/{name}",)
+
+
 def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
     try:
         user = pwd.getpwuid(os.getuid())

@@ -97,7 +97,7 @@ PLANTED = {
         ("core.fsmonitor",),
     ),
     "a huge configuration": (
-        f"{CLONE} yes '# x' | head -c 70000 >>evil/.git/config; printf '\\n[core]\\npager = x' >>evil/.git/config",
+        f"{CLONE} yes '# x' | head -c 1100000 >>evil/.git/config; printf '\\n[core]\\npager = x' >>evil/.git/config",
         ("a configuration too large to be read",),
     ),
 }
