@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
 _SYSTEM = "/etc/ssh"
 _OPTION = re.compile(r"(?:^|\s)-F\s*[\"']?([^\s\"']+)")
-_LINE = re.compile(r"^[ \t]*(\w+)(?:[ \t]*=[ \t]*|[ \t]+)(.+)$", re.MULTILINE)
-_WORD = re.compile(r'"([^"]*)"|(\S+)')
+# As OpenSSH splits a line (`strdelim` and `argv_split` in its misc.c).
+_LINE = re.compile(r'^[ \t\r\f\v=]*(?:"(\w+)"|(\w+)(?=[ \t\r\f\v=]))[ \t\r\f\v=]*(.+)$', re.MULTILINE)
+_WORD = re.compile(r"""(?:[^\s"'\\]|\\.?|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""")
+_PART = re.compile(r"""\\(["'\\ ])|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""")
+_ESCAPED = re.compile(r"""\\(["'\\])""")
 _PATTERN = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"%(.)|\$\{(\w+)\}")
 # Programs, libraries, and files that say which hosts are believed.
 _USES = frozenset(
     """
-    proxycommand localcommand knownhostscommand match pkcs11provider securitykeyprovider xauthlocation userknownhostsfile
-    globalknownhostsfile
+    proxycommand localcommand knownhostscommand match pkcs11provider smartcarddevice securitykeyprovider xauthlocation
+    userknownhostsfile globalknownhostsfile
     """.split()
 )
 _MOST_FILES = 1_000
@@ -48,9 +51,9 @@ def ssh_files(commands: Iterable[str], homes: Sequence[str], variables: Mapping[
     known = {file for file, _ in pending}
     for file, is_file in pending:
         included = (
-            quoted or word
+            _PART.sub(lambda part: part[1] or _ESCAPED.sub(r"\1", part[2] or part[3] or ""), word)
             for name, value in (_settings(file) if is_file and len(known) < _MOST_FILES else ())
-            for quoted, word in (_WORD.findall(value) if name == "include" else ())
+            for word in (_WORD.findall(value) if name == "include" else ())
         )
         for one, home in product(included, homes):
             # Relative paths are relative to the directory of the user's or of the system's configuration.
@@ -111,7 +114,7 @@ def ssh_files_of_agents(
 
 def _settings(file: str) -> Iterator[tuple[str, str]]:
     text = os.fsdecode(beginning_of(file))
-    return ((name.lower(), value) for name, value in _LINE.findall(text))
+    return ((f"{quoted}{name}".lower(), value) for quoted, name, value in _LINE.findall(text))
 
 
 def _with_values(text: str, home: str, variables: Mapping[str, str], unknown: str | None = None) -> str:

@@ -35,6 +35,16 @@ OPEN = {
         "mkdir -p .ssh/d; echo INCLUDE d/* >.ssh/config; echo Include $HOME/dotfiles/c >.ssh/d/a",
         "",
     ),
+    "a quoted word": ("mkdir .ssh; echo \"Include '~/dotfiles/c'\" >.ssh/config", ""),
+    "quotes in a word": ("mkdir .ssh; echo 'Include ~/\"dotfiles\"/c' >.ssh/config", ""),
+    "a backslash": ("mkdir .ssh dotfiles/a\\ b; echo 'Include ~/dotfiles/a\\ b/c' >.ssh/config", ""),
+    "a quoted keyword": ("mkdir .ssh; echo '\"Include\" ~/dotfiles/c' >.ssh/config", ""),
+    "a quoted keyword of a program": ("mkdir .ssh; echo '\"ProxyCommand\" ~/dotfiles/p' >.ssh/config", ""),
+    "behind much else": (
+        "mkdir .ssh; { yes '# x' | head -c 70000; echo; echo Include ~/dotfiles/c; } >.ssh/config",
+        "",
+    ),
+    "an old name of a library": ("mkdir .ssh; echo SmartcardDevice $HOME/dotfiles/l >.ssh/config", ""),
     "a file by a variable": ("mkdir .ssh; echo 'Include ${HOME}/dotfiles/c' >.ssh/config", ""),
     "a file by the home": ("mkdir .ssh; echo 'Include %d/./dotfiles/c' >.ssh/config", ""),
     "a file by the user": (
