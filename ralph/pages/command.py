@@ -13,7 +13,12 @@ from msgspec import Struct
 
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.opened_file import open_regular_file
-from ralph.machine.own_programs import own_program, search_outside
+from ralph.machine.own_programs import (
+    own_program,
+    search_outside,
+    trusted_directories,
+    without_unsafe_loads,
+)
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
 from ralph.output.result_file import result_file_problem, write_result_file
@@ -22,7 +27,7 @@ from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
 from ralph.places.gather import why_protected
 from ralph.sessions.store import SessionStore
-from ralph.values.credentials import known_secrets
+from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import counted, dollars, duration, in_one_line
@@ -151,14 +156,23 @@ def _open(path: Path, environment: Mapping[str, str], tell: Callable[[str], None
     has_display = is_mac or any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     name = "open" if is_mac else "xdg-open"
     work = repository_top(Path.cwd()) or Path.cwd()
-    program = own_program(name, search_outside(environment, (work,))) if has_display else None
+    search = search_outside(environment, (work,))
+    program = own_program(name, search) if has_display else None
     if program is None:
         why = f"there is no program {name}" if has_display else "there is no display"
         tell(f"the page is not opened: {why}")
         return
+    # xdg-open is a script: it finds further programs, and the browser, on PATH.
+    safe = without_unsafe_loads(child_environment(environment, (), known_secrets(environment)), search)
+    safe["PATH"] = os.pathsep.join(trusted_directories(search))
     try:
         process = start_process(
-            [program, path.as_uri()], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
+            [program, path.as_uri()],
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            env=safe,
+            start_new_session=True,
         )
         code = process.wait(_BROWSER_ANSWERS_WITHIN_S)
     except TimeoutExpired:  # the browser itself, which stays

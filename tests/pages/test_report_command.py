@@ -204,13 +204,20 @@ def test_the_page_is_shown_by_the_users_own_program(work, report, tmp_path, monk
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "xdg-open"
-    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\nenv > {tmp_path}/given\nbasename x\n')
     program.chmod(0o755)
-    planted = work / "xdg-open"
-    planted.write_text("#!/bin/sh\ntouch planted-ran\n")
-    planted.chmod(0o755)
+    for name in ("xdg-open", "basename"):
+        planted = work / name
+        planted.write_text("#!/bin/sh\ntouch planted-ran\n")
+        planted.chmod(0o755)
     monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-the-user")
+    monkeypatch.setenv("BASH_ENV", str(work / "xdg-open"))
     monkeypatch.setenv("PATH", f"{work}:{programs}:{os.environ['PATH']}")
     assert report(is_opened=True) == 0
     assert (tmp_path / "opened").read_text().strip() == (work / "ralph-report.html").as_uri()
+    given = (tmp_path / "given").read_text()
+    assert "DISPLAY=:0" in given
+    assert "sk-ant-of-the-user" not in given
+    assert "BASH_ENV" not in given
     assert not (work / "planted-ran").exists()
