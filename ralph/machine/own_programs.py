@@ -226,13 +226,12 @@ def _with_other_paths(places: tuple[str, ...]) -> tuple[str, ...]:
 def search_around(
     environment: Mapping[str, str], roots: Sequence[Path | str], more: Iterable[Path | str] = ()
 ) -> ProgramSearch:
-    """As `search_outside`, for the roots of a run, which begin with the working directory, and `more` places. The checkout around
-    the working directory counts too, because its files came with the work. A checkout of the home directory itself is the
-    user's own.
+    """As `search_outside`, for the roots of a run, which begin with the working directory, and `more` places. The checkouts around
+    the roots count too, because their files came with the work. A checkout of the home directory itself is the user's own.
     """
-    top = repository_top(Path(roots[0])) if roots else None
     home = os.path.realpath(environment.get("HOME") or os.sep)
-    work = [] if top is None or is_within(home, str(top)) else [top]
+    tops = (repository_top(Path(root)) for root in roots)
+    work = (top for top in tops if top is not None and not is_within(home, str(top)))
     return search_outside(environment, (*roots, *work, *more))
 
 

@@ -28,6 +28,7 @@ def home(tmp_path: Path) -> Path:
 ROWS = {
     "elsewhere": ("proj", (), "mine/c", ""),
     "in the checkout above the work": ("proj/sub", (), "proj/c", "proj"),
+    "in the checkout above an added directory": ("mine", ("=proj/sub",), "proj/c", "proj"),
     "in another place": ("proj", ("mine",), "mine/c", "mine"),
     "the place itself": ("proj", ("mine/c",), "mine/c", "mine/c"),
     "not there yet": ("proj", ("new",), "new/c", "new"),
@@ -40,7 +41,10 @@ ROWS = {
 @pytest.mark.parametrize(("work", "more", "file", "place"), ROWS.values(), ids=ROWS.keys())
 def test_the_reason_names_the_place(home: Path, work, more, file, place) -> None:
     environment = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "XDG_CACHE_HOME": str(home / "cache")}
-    search = search_around(environment, [home / work], [home / one for one in more])
+    added = [home / one.removeprefix("=") for one in more if one.startswith("=")]
+    search = search_around(
+        environment, [home / work, *added], [home / one for one in more if not one.startswith("=")]
+    )
     why = search.why_open(str(home / file))
     assert why == (
         f"an agent or a repository's author may write {home / place}, through which it is found"
