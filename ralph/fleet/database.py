@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ralph.fleet.jobs import VARIABLE
-from ralph.sessions.places import places_to_read, state_directory
+from ralph.sessions.places import chosen_place, state_directory, temporary_path, usual_place
 from ralph.sessions.store import make_private
 from ralph.values.credentials import Secret
 from ralph.values.outcome import CannotError, Outcome
@@ -137,7 +137,8 @@ def database_of(named: str | None, environment: Mapping[str, str]) -> Database:
     """The store that the user named with `--db` or RALPH_FLEET_DB, or else the SQLite file in the state directory.
     Connects to nothing. Raises StoreError.
     """
-    folder = state_directory(places_to_read(environment)[0]) / FOLDER
+    place = chosen_place(environment, None) or usual_place(environment) or temporary_path()
+    folder = state_directory(place) / FOLDER
     text = named if named is not None else environment.get(VARIABLE)
     if not text:
         return _sqlite(folder / FILE, folder)

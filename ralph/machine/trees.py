@@ -34,10 +34,11 @@ def remove_tree(top: str | os.PathLike[str]) -> None:
     """Removes a directory with everything in it, whatever the modes of its directories are, or a file. Follows no links.
     Removes as much as possible, then raises the first OSError.
     """
+    top = os.fspath(top).rstrip(os.sep)  # with it, a link would be followed
     if not stat.S_ISDIR(os.lstat(top).st_mode):
         return os.unlink(top)
     errors: list[OSError] = []
-    with _opened_up(os.fspath(top), None) as directory:
+    with _opened_up(top, None) as directory:
         pending = _emptied(directory, directory, errors)
         while pending:
             name = pending.pop()

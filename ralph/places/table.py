@@ -449,7 +449,11 @@ ROWS: tuple[PlaceRow, ...] = (
     # Only where commands may write. Without namespaces, a command may change the rest of them.
     PlaceRow(("{own code}",), "is the ralph that runs", (READ_ONLY,), _FROM_ELSEWHERE, source=_SPEC),
     PlaceRow(
-        ("{own start}",), "is run when ralph starts", (READ_ONLY, COMPARED), _FROM_ELSEWHERE, source=_SPEC
+        ("{own start}",),
+        "is run when ralph starts",
+        (UNWRITTEN, READ_ONLY, COMPARED),
+        _FROM_ELSEWHERE,
+        source=_SPEC,
     ),
     # A prefix such as /usr is not protected if it contains a root, so its code is.
     PlaceRow(

@@ -32,6 +32,7 @@ from ralph.fleet.database import (
     refusal_of,
     refuse_pooler,
 )
+from ralph.sessions.places import temporary_name
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
 from tests.services.certificates import make_certificate
@@ -58,6 +59,14 @@ def test_the_default_is_a_file_in_the_state_directory() -> None:
     database = database_of(None, {"RALPH_STATE_DIR": "/state"})
     assert database.file == Path("/state/fleet/fleet.sqlite")
     assert (database.is_postgres, database.folder) == (False, Path("/state/fleet"))
+
+
+def test_the_default_does_not_depend_on_what_earlier_runs_left(tmp_path: Path, monkeypatch) -> None:
+    """Sessions are stored in the temporary directory where no state directory can be made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / temporary_name()).mkdir(mode=0o700)
+    assert database_of(None, {"HOME": "/nobody"}).folder == Path("/nobody/.local/state/ralph/fleet")
+    assert database_of(None, {}).folder == tmp_path / temporary_name() / "fleet"
 
 
 def test_the_option_comes_before_the_variable() -> None:

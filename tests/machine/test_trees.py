@@ -52,6 +52,15 @@ def test_a_directory_that_its_owner_may_not_change_is_removed(tmp_path: Path, mo
     assert not (tmp_path / "top").exists()
 
 
+def test_no_link_is_followed_that_is_named_with_a_slash(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/file").touch()
+    (tmp_path / "link").symlink_to("kept")
+    remove_tree(f"{tmp_path}/link/")
+    assert (tmp_path / "kept/file").exists()
+    assert not (tmp_path / "link").is_symlink()
+
+
 def test_no_link_is_followed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o500)

@@ -172,7 +172,11 @@ def test_commands_make_no_other_ralph_that_would_start_in_its_place(
     monkeypatch.setattr(sys, "prefix", str(elsewhere))
     monkeypatch.setattr(gather, "PACKAGE", str(elsewhere / PACKAGES / "ralph"))
     found = f"{path.format(work=work, elsewhere=elsewhere, shims=shims)}:/usr/bin:/bin"
-    box = box_of(means, [work], {"HOME": str(tmp_path), "PATH": found})
+    environment = {"HOME": str(tmp_path), "PATH": found}
+    places = gather.gather_places([str(work)], environment)
+    assert places.why_not_written(f"{work}/.venv/bin/ralph") is not None, "the tool Write makes none either"
+    assert places.why_not_written(f"{work}/.venv/bin/other") is None
+    box = box_of(means, [work], environment)
     protected = box.protected()
     protected.look()
     try:
