@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.api.http_library import httpx, load_lightly
+from ralph.machine.network.connecting import connect
 from ralph.values.endpoint import is_loopback
 
 if TYPE_CHECKING:
     import ssl
+
+    from httpcore import NetworkStream
 
 
 class ProxyRoute(Struct, frozen=True):
@@ -67,13 +70,24 @@ def build_transport(base_url: str, ca_file: str | None) -> httpx.BaseTransport:
     """
     route = route_to(base_url, ca_file)
     with load_lightly():  # httpx imports `ssl` and `certifi` even if there is no TLS context
-        return httpx.HTTPTransport(
+        transport = httpx.HTTPTransport(
             # httpx hands None on to httpcore, which uses it for plain http alone and needs no context there.
             verify=route.tls,  # type: ignore[arg-type]  # httpx's annotation leaves None out
             proxy=None if route.proxy is None else route.proxy.proxy,
             # Ralph sends one request at a time. A second connection exists only while an old one is being shut down.
             limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
         )
+    transport._pool._network_backend = _Connector()  # type: ignore[assignment]  # noqa: SLF001 - httpx has no parameter for it
+    return transport
+
+
+class _Connector:
+    """Connects for the HTTP library, whose own code gives a silent first address of a host all the time."""
+
+    def connect_tcp(self, host: str, port: int, timeout: float | None, **_: object) -> NetworkStream:
+        from httpcore._backends.sync import SyncStream  # noqa: PLC0415 - it comes with the first transport
+
+        return SyncStream(connect(host, port, timeout))
 
 
 def _proxy_for(url: httpx.URL) -> ProxyRoute | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.api.harness import RawServer, Rig, http_answer, read_request
+from tests.services.silent_address import full_backlog
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
 
@@ -66,17 +67,7 @@ def answering(raw_server: Callable[..., RawServer], rig: Callable[..., Rig]) -> 
 
 
 @pytest.fixture
-def full_backlog() -> Iterator[str]:
-    """The URL of a port where connecting neither succeeds nor fails, because nobody accepts connections and the
-    queue is full.
-    """
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        address = listener.getsockname()
-        waiting = []
-        for _ in range(4):
-            waiting.append(socket.socket())
-            waiting[-1].setblocking(False)
-            waiting[-1].connect_ex(address)
-        yield f"http://127.0.0.1:{address[1]}"
-        for sock in waiting:
-            sock.close()
+def silent_url() -> Iterator[str]:
+    """The URL of a port where connecting neither succeeds nor fails."""
+    with full_backlog() as (host, port):
+        yield f"http://{host}:{port}"

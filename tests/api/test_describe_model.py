@@ -262,8 +262,8 @@ def test_a_server_that_never_stops_sending_does_not_put_the_bound_off(raw_server
     assert await_no_exchange()
 
 
-def test_a_connect_that_nobody_accepts_ends_at_the_bound(rig, full_backlog) -> None:
-    assert rig(full_backlog).describe(within_s=SHORT_S) is None
+def test_a_connect_that_nobody_accepts_ends_at_the_bound(rig, silent_url) -> None:
+    assert rig(silent_url).describe(within_s=SHORT_S) is None
     assert await_no_exchange()
 
 

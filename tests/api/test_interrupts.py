@@ -72,8 +72,8 @@ def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> Non
     assert await_no_exchange()
 
 
-def test_a_signal_ends_a_connect(rig, full_backlog) -> None:
-    assert_a_signal_ends(rig(full_backlog, limits=PATIENT))
+def test_a_signal_ends_a_connect(rig, silent_url) -> None:
+    assert_a_signal_ends(rig(silent_url, limits=PATIENT))
     assert await_no_exchange()
 
 

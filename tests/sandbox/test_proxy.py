@@ -92,8 +92,9 @@ def said(port: int, request: str) -> str:
         return client.makefile("rb").read().decode()
 
 
-def test_a_tunnel_reaches_a_listed_host_and_passes_everything_on(server_port, doors) -> None:
-    door = doors.open(server_port, "127.0.0.1")
+@every_row("addresses", [["127.0.0.1"], ["127.0.0.2", "127.0.0.1"]])
+def test_a_tunnel_reaches_a_listed_host_and_passes_everything_on(server_port, doors, addresses) -> None:
+    door = doors.open(server_port, *addresses, addresses=tuple(addresses))
     answer = said(
         entered(door),
         f"CONNECT listed.example:{server_port} HTTP/1.1\r\nHost: x\r\n\r\nGET /a HTTP/1.1\r\nHost: y\r\n\r\n",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.api.network_causes import network_cause
 from ralph.api.transport import route_to, trusting
 from ralph.cli.checks.finding import Finding, fail, ok, short
+from ralph.machine.network.connecting import connect_to_first
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.errors import NetworkCause
 from ralph.values.ports import TIMED_OUT
@@ -155,27 +156,14 @@ class _ConnectionAttempt:
         try:
             addresses = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
             self._stage = "TCP"
-            with contextlib.closing(self._open_one_of(addresses)) as plain:
+            with contextlib.closing(connect_to_first(addresses, self._connect_s + _LATER_S)) as plain:
+                plain.settimeout(self._connect_s + _LATER_S)
                 if hop.tls is not None:
                     self._stage = "TLS"
                     hop.tls.wrap_socket(plain, server_hostname=hop.host).close()
             self._mailbox.put(True)
         except Exception as error:  # noqa: BLE001 - any error is a finding
             self._mailbox.put(error)
-
-    def _open_one_of(self, addresses: Sequence[tuple[Any, ...]]) -> socket.socket:
-        failure: OSError = OSError("the name has no address")
-        for family, kind, protocol, _, address in addresses:
-            opened = socket.socket(family, kind, protocol)
-            opened.settimeout(self._connect_s + _LATER_S)
-            try:
-                opened.connect(address)
-            except OSError as error:
-                opened.close()
-                failure = error
-            else:
-                return opened
-        raise failure
 
 
 def _first_hop(route: EndpointRoute) -> Hop:

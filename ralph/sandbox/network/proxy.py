@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.network.connecting import connect_to_first
 from ralph.machine.starting import start_thread
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import ShortageError
@@ -248,7 +249,15 @@ class ProxyDoor:
             self._refuse(client, request, "its name leads to a private address")
             return
         try:
-            server = _connected(reachable, request.port)
+            numeric = [
+                info
+                for address in reachable
+                for info in socket.getaddrinfo(
+                    address, request.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+                )
+            ]
+            server = connect_to_first(numeric, _CONNECT_WITHIN_S)
+            server.settimeout(_CONNECT_WITHIN_S)
         except OSError as error:
             _answer(client, "502 Bad Gateway", f"{request.host} cannot be reached: {error}")
             return
@@ -288,17 +297,6 @@ def _answer(client: socket.socket, status: str, said: str) -> None:
     body = f"ralph: {said}\n".encode("ascii", "replace")
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     client.sendall(head.encode() + body)
-
-
-def _connected(addresses: Sequence[str], port: int) -> socket.socket:
-    """Connects to the first address that accepts the connection. Raises the last OSError if none does."""
-    last: OSError = OSError("there is no address")
-    for address in addresses:
-        try:
-            return socket.create_connection((address, port), timeout=_CONNECT_WITHIN_S)
-        except OSError as error:
-            last = error
-    raise last
 
 
 class _Way:

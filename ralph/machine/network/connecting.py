@@ -1,0 +1,91 @@
+"""Connects to the address of a host that answers first, as in Happy Eyeballs (RFC 8305)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections import deque
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    AddressInfo = tuple[Any, ...]
+    """One result of `socket.getaddrinfo`: family, kind, protocol, canonical name, address."""
+
+ATTEMPT_DELAY_S = 0.25
+"""The seconds that an address has for itself before the next one is tried beside it (RFC 8305, section 5)."""
+
+
+def connect(host: str, port: int, within_s: float | None) -> socket.socket:
+    """Looks up a host and connects to it, as `connect_to_first` does. A name lookup has no time limit."""
+    return connect_to_first(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), within_s)
+
+
+def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -> socket.socket:
+    """Connects to one of the addresses, and returns the socket, which is blocking and has no timeout.
+
+    An address that refuses is followed by the next one at once, and one that is silent after `ATTEMPT_DELAY_S`, in addition.
+    The families take turns. Raises TimeoutError if no address has answered after `within_s` seconds (None: no limit), or the
+    OSError of the address that failed last.
+    """
+    waiting = deque(by_turns(addresses))
+    tried: dict[int, socket.socket] = {}
+    watched = select.poll()
+    failure = OSError("the name has no address")
+    next_s = time.monotonic()
+    ends_s = None if within_s is None else next_s + within_s
+    try:
+        while waiting or tried:
+            now_s = time.monotonic()
+            if ends_s is not None and now_s >= ends_s:
+                raise TimeoutError("timed out")
+            if waiting and now_s >= next_s:
+                next_s = now_s + ATTEMPT_DELAY_S
+                try:
+                    _begin(waiting.popleft(), tried, watched)
+                except OSError as error:
+                    failure, next_s = error, now_s
+                    continue
+            until_s = [one for one in (ends_s, next_s if waiting else None) if one is not None]
+            wait_ms = max(0.0, min(until_s) - now_s) * 1000 + 1 if until_s else None
+            for number, _ in watched.poll(wait_ms):
+                watched.unregister(number)
+                opened = tried.pop(number)
+                code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if not code:
+                    opened.setblocking(True)
+                    return opened
+                opened.close()
+                failure, next_s = OSError(code, os.strerror(code)), now_s
+    finally:
+        for other in tried.values():
+            other.close()
+    raise failure
+
+
+def _begin(info: AddressInfo, tried: dict[int, socket.socket], watched: select.poll) -> None:
+    """Begins to connect to an address, and adds the socket to `tried` and `watched`. Raises OSError."""
+    family, kind, protocol, _, address = info
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            opened.connect(address)
+    except OSError:
+        opened.close()
+        raise
+    tried[opened.fileno()] = opened
+    watched.register(opened, select.POLLOUT)
+
+
+def by_turns(addresses: Sequence[AddressInfo]) -> list[AddressInfo]:
+    """The addresses in their order, but with the families by turns."""
+    families: dict[Any, list[AddressInfo]] = {}
+    for one in addresses:
+        families.setdefault(one[0], []).append(one)
+    return [one for row in zip_longest(*families.values()) for one in row if one is not None]

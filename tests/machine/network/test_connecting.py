@@ -1,0 +1,85 @@
+"""Connecting to a host with several addresses, on real sockets."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.network.connecting import by_turns, connect_to_first
+from tests.patience import within_s
+from tests.processes.descriptors import open_descriptors
+from tests.rows import every_row
+from tests.services.silent_address import found, full_backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def silent(stack: ExitStack) -> tuple[str, int]:
+    return stack.enter_context(full_backlog())
+
+
+def refusing(stack: ExitStack) -> tuple[str, int]:
+    bound = stack.enter_context(socket.socket())
+    bound.bind(("127.0.0.1", 0))  # and does not listen
+    address: tuple[str, int] = bound.getsockname()
+    return address
+
+
+def answering(stack: ExitStack) -> tuple[str, int]:
+    address: tuple[str, int] = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()
+    return address
+
+
+@every_row(
+    "kinds",
+    [
+        [answering],
+        [answering, silent],
+        [silent, answering],
+        [silent, silent, answering, silent],
+        [refusing, answering],
+        [refusing, silent, refusing, answering],
+    ],
+)
+def test_the_first_address_that_answers_is_used(kinds: list[Callable[..., tuple[str, int]]]) -> None:
+    with ExitStack() as stack:
+        addresses = [kind(stack) for kind in kinds]
+        before = open_descriptors()
+        with connect_to_first(found(*addresses), within_s()) as opened:
+            assert opened.getpeername() == addresses[kinds.index(answering)]
+            assert opened.gettimeout() is None
+        assert open_descriptors() == before
+
+
+@every_row(
+    ("kinds", "failure"),
+    [
+        ([refusing, refusing], ConnectionRefusedError),
+        ([silent], TimeoutError),
+        ([refusing, silent], TimeoutError),
+        ([silent, silent, refusing], TimeoutError),
+    ],
+)
+def test_without_an_answer_the_last_failure_is_raised(
+    kinds: list[Callable[..., tuple[str, int]]], failure: type[OSError]
+) -> None:
+    with ExitStack() as stack:
+        addresses = [kind(stack) for kind in kinds]
+        before = open_descriptors()
+        with pytest.raises(failure):
+            connect_to_first(found(*addresses), 0.6)
+        assert open_descriptors() == before
+
+
+def test_a_name_without_an_address_is_an_error() -> None:
+    with pytest.raises(OSError, match="no address"):
+        connect_to_first([], 1)
+
+
+def test_the_families_take_turns() -> None:
+    six, four = socket.AF_INET6, socket.AF_INET
+    assert by_turns([(six, 1), (six, 2), (six, 3), (four, 1)]) == [(six, 1), (four, 1), (six, 2), (six, 3)]
