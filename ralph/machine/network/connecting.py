@@ -27,7 +27,7 @@ def connect(host: str, port: int, within_s: float | None) -> socket.socket:
 
 
 def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -> socket.socket:
-    """Connects to one of the addresses, and returns the socket, which is blocking and has no timeout.
+    """Connects to one of the addresses, and returns the socket: blocking, without a timeout and without delay (TCP_NODELAY).
 
     An address that refuses is followed by the next one at once, and one that is silent after `ATTEMPT_DELAY_S`, in addition.
     The families take turns. Raises TimeoutError if no address has answered after `within_s` seconds (None: no limit), or the
@@ -59,6 +59,8 @@ def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -
                 code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if not code:
                     opened.setblocking(True)
+                    # The head and the body of a request are written one after the other: neither waits for the other's answer.
+                    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     return opened
                 opened.close()
                 failure, next_s = OSError(code, os.strerror(code)), now_s

@@ -52,6 +52,7 @@ def test_the_first_address_that_answers_is_used(kinds: list[Callable[..., tuple[
         with connect_to_first(found(*addresses), within_s()) as opened:
             assert opened.getpeername() == addresses[kinds.index(answering)]
             assert opened.gettimeout() is None
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert open_descriptors() == before
 
 
