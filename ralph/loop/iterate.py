@@ -89,7 +89,7 @@ class OuterLoop:
         try:
             end = self._work()
         except Interrupted as stop:
-            end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
+            end = _end_of(stop)
         except OutageLastsError as outage:
             end = LoopEnd(outage.outcome, outage.outcome.exit_code(), str(outage))
         except (CheckoutError, OSError) as error:
@@ -396,18 +396,18 @@ class OuterLoop:
 
     def _record_end(self, end: LoopEnd) -> LoopEnd:
         """Commits what is left to commit, records the end, and returns it. A failed commit or push may change the
-        end.
+        end, and so does a first signal.
         """
-        unpushed, is_cut_off_saved = 0, False
+        unpushed, is_saved = 0, False
         try:
-            has_changed = self._save_cut_off(end)
-            if not self._is_green and (has_changed or not has_passed(self.state.last_gate)):
-                self._save_red(end)
-            is_cut_off_saved = True
-            if self.state.current is not None:
-                _, looked = self._world.checkout.look_through(self._looked_until(self.state.current.head))
-                self._book.save_current(looked=looked)
-            unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
+            try:
+                unpushed = self._save_rest(end)
+            except Interrupted as stop:
+                if end.outcome is Outcome.INTERRUPTED or stop.signal_number is None:
+                    raise
+                end = _end_of(stop)
+                unpushed = self._save_rest(end)
+            is_saved = True
         except Interrupted:
             self._warn("stopped once more: git status tells what is not committed")
         except (CheckoutError, OSError) as error:
@@ -415,14 +415,24 @@ class OuterLoop:
         state = self.state
         end = end_with_unsaved_work(
             end,
-            is_uncommitted=state.commit_problem is not None or (state.plan.commits and not is_cut_off_saved),
-            is_unpushed=state.push_problem is not None or (state.plan.pushes and not is_cut_off_saved),
+            is_uncommitted=state.commit_problem is not None or (state.plan.commits and not is_saved),
+            is_unpushed=state.push_problem is not None or (state.plan.pushes and not is_saved),
         )
         try:
             self._book.save(ended=end, unpushed=unpushed)
         except OSError as error:
             self._warn(f"the end is not recorded: {_reason(error)}")
         return end
+
+    def _save_rest(self, end: LoopEnd) -> int:
+        """Commits and pushes what is left. Returns the number of commits that no remote has."""
+        has_changed = self._save_cut_off(end)
+        if not self._is_green and (has_changed or not has_passed(self.state.last_gate)):
+            self._save_red(end)
+        if self.state.current is not None:
+            _, looked = self._world.checkout.look_through(self._looked_until(self.state.current.head))
+            self._book.save_current(looked=looked)
+        return (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
 
     def _save_cut_off(self, end: LoopEnd) -> bool:
         """Commits and pushes the work of an iteration that was cut off. This is needed because the machine may be
@@ -466,6 +476,10 @@ class OuterLoop:
         self._book.save(red_branch=branch, commit_problem=problem)
         if branch is not None and not is_stopped:
             self._push(iteration, branch)
+
+
+def _end_of(stop: Interrupted) -> LoopEnd:
+    return LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
 
 
 def _reason(error: CheckoutError | OSError) -> str:

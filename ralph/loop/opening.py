@@ -272,7 +272,7 @@ def loop_world(
 
 
 def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord) -> Iterations:
-    iterations = AgentIterations(
+    return AgentIterations(
         agent,
         directory=context.directory,
         folder=record.folder,
@@ -282,9 +282,6 @@ def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord
         tell=context.tell,
         limits=context.settings.sandbox,
     )
-    program = agent.line.words[0]
-    context.tell(f"agent: {program} ({iterations.version() or 'it does not tell its version'})")
-    return iterations
 
 
 def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage | None:

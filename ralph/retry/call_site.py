@@ -143,9 +143,13 @@ class Chain:
         for event in events:
             if isinstance(event, RetryRecovered):
                 self._is_open = False
-            self._site.events.emit(event)
-            if isinstance(event, RetryScheduled):
-                self._is_open = True
+            is_open = self._is_open or isinstance(event, RetryScheduled)
+            try:
+                self._site.events.emit(event)
+            except Interrupted:  # by a signal, while a program was told of it
+                self._is_open = is_open
+                raise
+            self._is_open = is_open
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ import signal
 import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import STILL_RUNS, Ended, MemoryCapture, RunningCommand
+from ralph.machine.starting import start_thread
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -43,6 +44,7 @@ _GO_ON = "The last run of this session was cut off before its end. See what is d
 _MOST_ERROR_BYTES = 16_384
 _MOST_REASON_CHARS = 300
 _VERSION_S = 10.0
+_ERRORS_AFTER_END_S = 1.0  # a process that has escaped may keep the pipe open
 
 
 class AgentIterations:
@@ -72,14 +74,17 @@ class AgentIterations:
         self._redactor = redactor
         self._tell = tell
         self._limits = limits
+        self._has_told_version = False
 
-    def version(self) -> str:
-        """The first line that the agent prints about its version. Empty if it prints none in time. Raises Interrupted."""
-        log = MemoryCapture(_MOST_ERROR_BYTES)
+    def _tell_version(self, limit_s: float) -> None:
+        """Tells the first line that the agent prints about its version. Raises Interrupted."""
+        self._has_told_version = True
+        log, program = MemoryCapture(_MOST_ERROR_BYTES), self._agent.line.words[0]
         with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing:
-            command = [self._agent.line.words[0], "--version"]
-            self._run(command, log, (nothing.fileno(), nothing.fileno()), _VERSION_S, "the agent's version")
-        return readable_text(bytes(log.data))[0].strip().partition("\n")[0]
+            streams = nothing.fileno(), nothing.fileno()
+            self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
+        version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
+        self._tell(f"agent: {program} ({version or 'it does not tell its version'})")
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
@@ -128,14 +133,17 @@ class AgentIterations:
         return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
+        with tempfile.TemporaryFile() as given, _EndOfErrors() as errors:
             given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
-                limit_s = math.inf if order.time_s is None else order.time_s
+                if not self._has_told_version:
+                    self._tell_version(ends_s - self._clock.now_s())
+                limit_s = ends_s - self._clock.now_s()
                 waiting_for = f"{self._row.name}, {order.waiting_for}"
                 command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
-                ending = self._run(command, log, (given.fileno(), errors.fileno()), limit_s, waiting_for)
+                ending = self._run(command, log, (given.fileno(), errors.fileno), limit_s, waiting_for)
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
                 outcome = Outcome.INTERRUPTED
@@ -145,7 +153,6 @@ class AgentIterations:
                 if shortage is None:
                     raise
                 return _setback(Setback.SHORTAGE, f"it could not be started: {shortage}")
-            errors.seek(max(0, os.fstat(errors.fileno()).st_size - _MOST_ERROR_BYTES))
             said = self._redactor.redact(readable_text(errors.read())[0]).strip() or log.words
         return self._judged(ending, log.run, said, order)
 
@@ -210,6 +217,40 @@ class AgentIterations:
             return _result(done, f"{why}: {last}" if why and last else why)
         outcome, why = outcome_of_run(run, status, last)
         return _result(outcome, f"{self._row.name}: {why}" if why else "")
+
+
+class _EndOfErrors:
+    """A pipe for the standard error of an agent, of which the end is kept. It may print without end."""
+
+    def __init__(self) -> None:
+        """Raises OSError and ShortageError."""
+        self._end = b""
+        self._reading, self.fileno = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._thread = start_thread(self._take, name="errors of an agent")
+        except BaseException:
+            os.close(self._reading)
+            os.close(self.fileno)
+            raise
+
+    def _take(self) -> None:
+        with os.fdopen(self._reading, "rb", buffering=0) as pipe:
+            while chunk := pipe.read(_MOST_ERROR_BYTES):
+                self._end = (self._end + chunk)[-_MOST_ERROR_BYTES:]
+
+    def read(self) -> bytes:
+        """The end of what was printed. Called once, when the agent's processes have ended."""
+        os.close(self.fileno)
+        self.fileno = -1
+        self._thread.join(_ERRORS_AFTER_END_S)
+        return self._end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.fileno >= 0:
+            os.close(self.fileno)
 
 
 def _name_of(session_id: str) -> str:

@@ -115,7 +115,7 @@ class EventLog:
         self._row = row
         self._redact = redact
         self._is_over_budget = is_over_budget
-        self._line = b""
+        self._line = bytearray()
         self._tail = b""
         self._room_bytes = _MOST_FILE_BYTES
         self._is_whole = True
@@ -126,10 +126,14 @@ class EventLog:
         return False
 
     def feed(self, chunk: bytes) -> bool:
-        *lines, rest = (self._line + chunk).split(b"\n")
-        for line in lines:
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            self._line += part
+            line, self._line = self._line, bytearray()
             self._take(self._redact(line.decode("utf-8", "replace")).encode("utf-8", "replace"))
-        self._line = rest if len(rest) <= _LONGEST_LINE_BYTES else b""
+        self._line += rest
+        if len(self._line) > _LONGEST_LINE_BYTES:
+            self._line.clear()
         return not self._is_over_budget(self.run)
 
     def close(self) -> None:

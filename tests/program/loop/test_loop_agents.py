@@ -358,6 +358,26 @@ def test_a_long_iteration_of_an_agent_says_that_it_goes_on(ralph, agent) -> None
     ralph.stopped_by(process, signal.SIGTERM)
 
 
+def test_an_agent_that_does_not_tell_its_version_has_the_time_of_the_loop_for_it(ralph, agent) -> None:
+    agent("claude", step(*claude()))
+    program = ralph.cwd.parent / "programs" / "claude"
+    program.write_text(program.read_text().replace('print("9.9 (of a test)")', "time.sleep(60)"))
+    ran = ralph("loop", "the task", "--agent", "claude -p", "--max-time", "1s")
+    assert "[loop] agent: " in ran.stderr
+    assert "(it does not tell its version)" in ran.stderr
+    assert ran.code in (3, 124), ran.stderr
+    assert loop_record(ralph)["elapsed_s"] >= 1
+
+
+def test_what_an_agent_prints_to_its_standard_error_takes_no_room(ralph, agent) -> None:
+    size = "open('size', 'w').write(str(os.fstat(2).st_size))"
+    much = f"os.write(2, b'no use\\n' * 3_000_000); os.write(2, b'out of luck'); {size}"
+    agent("claude", step(does=much, code=1))
+    ran = ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1")
+    assert "out of luck" in ran.stderr
+    assert int((ralph.cwd / "size").read_text()) == 0
+
+
 def is_kept(ralph, word: str) -> bool:
     state = Path(ralph.environment["HOME"], ".local/state/ralph/loops")
     return any(word in path.read_text() for path in state.rglob("agent-*.jsonl"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -247,6 +248,28 @@ def test_after_a_signal_what_the_gate_has_not_seen_goes_to_a_branch_of_its_own_e
     assert checkout.git("show", "ralph/red-1:half") == "1"
     assert checkout.git("status", "--porcelain") == "?? half"
     assert not any(line.startswith("pushed") for line in loop_lines(ran))
+
+
+def test_a_first_signal_while_red_work_is_kept_ends_the_loop_and_keeps_it_exits_143(
+    ralph, checkout, iterations
+) -> None:
+    home, hung = Path(ralph.environment["HOME"]), ralph.cwd.parent / "hung"
+    slow = f"test -e {hung} || {{ touch {hung}; exec sleep 60; }}; cat"
+    (home / "slow.sh").write_text(slow)
+    checkout.write(".gitattributes", "broken filter=slow\n")
+    checkout.git("add", ".gitattributes")
+    checkout.git("commit", "-qm", "attributes")
+    config = f'[user]\nname = a\nemail = a@b\n[filter "slow"]\nclean = sh {home}/slow.sh\n'
+    ralph.environment["GIT_CONFIG_GLOBAL"] = str(home / "config")
+    (home / "config").write_text(config)
+    iterations([bash("touch broken")])
+    options = ("--gate", GREEN, "--commit", "--max-iterations", "1", "--sandbox", "off")
+    process = ralph.start("loop", "go", *options)
+    wait_until(hung.exists)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
+    assert not any("once more" in line for line in loop_lines(ran))
+    assert "what the gate did not let through is on branch ralph/red-1" in loop_lines(ran)
 
 
 def test_red_work_that_cannot_be_committed_to_a_branch_is_no_success_exits_74(

@@ -175,6 +175,19 @@ def test_a_long_wait_of_a_run_is_told_once_each_outage(ralph, serve, tells) -> N
     assert end["type"] == "result"
 
 
+def test_a_stop_while_an_outage_is_told_ends_the_chain_of_retries(ralph, serve) -> None:
+    serve(Step(fault=Fault(status=429, headers={"retry-after": "3600"})))
+    ralph.user_file.write_text("[retry]\npolicy = 'patient'\n")
+    process = ralph.start("run", "go", "--notify", STUBBORN, "--output-format", "stream-json")
+    wait_until((home(ralph) / "begun").exists)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
+    assert [event["subtype"] for event in ran.objects if "retry" in event.get("subtype", "")] == [
+        "api_retry",
+        "retry_exhausted",
+    ]
+
+
 def test_a_long_wait_of_a_loop_is_told_and_75_at_its_end(ralph, serve, tells) -> None:
     ralph.run_first("import ralph.output.notifier as one; one.LONG_WAIT_S = 0.3")
     ralph.user_file.write_text(
