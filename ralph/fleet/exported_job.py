@@ -74,11 +74,10 @@ class ExportedJob:
         environment: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
-        """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people. Raises
-        CannotError.
+        """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people, and shows no control sequences.
+        Raises CannotError.
         """
-        self._set, self._job, self._folder = set_name, job, folder
-        self._told = say
+        self._set, self._job, self._folder, self._say = set_name, job, folder, say
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
             raise CannotError(f"the variable {missing[0]} is not set")
@@ -96,9 +95,6 @@ class ExportedJob:
         self._stopped_by: int | None = None
         self._made: str | None = None
         """The commit to push, when it is known."""
-
-    def _say(self, text: str) -> None:
-        self._told(visible(text))
 
     def attempt(self) -> int:
         """Does the job, or goes on with it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
@@ -253,13 +249,16 @@ def do_exported_job(
     """Does a job below the directory `place`, and returns the exit code. `say` gets text for people, in whole lines."""
     folder = place / set_name / job.id
 
+    def shown(text: str) -> None:
+        say(visible(text))
+
     def about(text: str) -> None:
-        for line in visible(text).splitlines():
-            say(f"{job.id}: {line}\n")
+        for line in text.splitlines():
+            shown(f"{job.id}: {line}\n")
 
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return ExportedJob(set_name, job, folder.resolve(), environment, say).attempt()
+        return ExportedJob(set_name, job, folder.resolve(), environment, shown).attempt()
     except CannotError as error:
         about(str(error))
         return error.outcome.exit_code()

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.places import gather
+from ralph.places.table import COMPARED
 from ralph.sandbox import box_plan
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.kernel.landlock import Support
@@ -193,6 +194,34 @@ def test_commands_make_no_other_ralph_that_would_start_in_its_place(
         else [".venv/bin", *([] if "::" in path else ["ralph"])]
     )
     assert sorted(str(one.relative_to(work)) for one in ends) == left
+
+
+# PATH, what is there, and whether a command can make `work/tools/ralph` the one that starts.
+ON_PATH = {
+    "a link that commands can replace": (
+        "work/tools:shims",
+        "ln -s ../../shims/ralph work/tools/ralph",
+        True,
+    ),
+    "a link to the directory": ("tools:shims", "ln -s work/tools tools", True),
+    "behind the first": ("shims:work/tools", "true", False),
+}
+
+
+@pytest.mark.parametrize(("path", "made", "is_guarded"), ON_PATH.values(), ids=ON_PATH)
+def test_each_place_before_the_first_that_commands_cannot_write_is_guarded(
+    tmp_path: Path, monkeypatch, path: str, made: str, *, is_guarded: bool
+) -> None:
+    monkeypatch.setattr(gather, "PACKAGE", str(tmp_path / "pipx/ralph"))
+    subprocess.run(
+        ["sh", "-ec", f"mkdir -p work/tools shims; : >shims/ralph; chmod +x shims/ralph; {made}"],
+        cwd=tmp_path,
+        check=True,
+    )
+    found = ":".join(f"{tmp_path}/{one}" for one in path.split(":"))
+    environment = {"HOME": str(tmp_path / "home"), "PATH": found}
+    guarded = gather.gather_places([str(tmp_path / "work")], environment).guarded(COMPARED, {})
+    assert (f"{tmp_path}/work/tools/ralph" in guarded) is is_guarded
 
 
 def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> None:

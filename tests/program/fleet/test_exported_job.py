@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.fleet.exported_job import do_exported_job
 from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Job
 from ralph.mock_api import Fault, Turn
@@ -161,7 +162,9 @@ def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
     def play(request, _index):
         done = sum(one["role"] == "assistant" for one in request.json()["messages"])
         return (
-            bash(f"echo mine >a.txt; {reading}; cd; printf x >$OLDPWD/x")
+            bash(
+                f"echo mine >a.txt; {reading}; cd $OLDPWD; mkdir $'n\n[ralph] m'; echo {{}} >$'n\n[ralph] m/.mcp.json'"
+            )
             if not done
             else Turn("res\x1b]0;PWNED\x07ult\n[ralph] not ours")
         )
@@ -172,7 +175,8 @@ def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
     assert "mine" in seen
     assert "theirs" not in seen
     assert "\x1b" not in ran.stderr + ran.stdout
-    assert "| [ralph] not ours" in ran.stderr
+    assert ran.stderr.count("| [ralph] not ours") == 2, "as the run said it, and as its result"
+    assert "left out of the commit: n [ralph] m/.mcp.json" in ran.stderr
 
 
 @pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
@@ -297,6 +301,13 @@ def test_a_job_that_cannot_be_done_says_why(
     assert ran.code == code, ran.stderr
     assert says in ran.stderr
     assert TOKEN not in ran.stderr
+
+
+def test_what_is_told_of_a_job_that_cannot_be_done_controls_no_terminal(tmp_path: Path) -> None:
+    said = list[str]()
+    job = Job(id="a", repository="x", prompt="Do it.", env=("X\x1b]0;PWNED\x07\nY",))
+    assert do_exported_job("night", job, tmp_path, {}, said.append) == 78
+    assert said == ["a: the variable X\n", "a: Y is not set\n"]
 
 
 def test_it_needs_no_library_of_the_fleet(ralph: Ralph, place: Path, server: GitServer) -> None:
