@@ -38,6 +38,7 @@ from ralph.values.answer import Answer, MalformedCall
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.strict_json import strict_json
 from ralph.values.tool_calls import ToolCall
+from ralph.values.usage import with_later_usage
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -292,8 +293,7 @@ class StreamAssembler:
         # A null changes nothing. For example, the container that message_start named stays.
         self._message |= {name: value for name, value in news.items() if value is not None}
         if isinstance(event.usage, dict):
-            # Each count is a total, so it replaces the earlier one. A count that is missing or null changes nothing.
-            self._message["usage"].update({k: v for k, v in event.usage.items() if v is not None})
+            self._message["usage"] = with_later_usage(self._message["usage"], event.usage)
 
     def _stop_message(self) -> None:
         still_open = [str(i) for i, block in enumerate(self._blocks) if not block.is_closed]

@@ -73,14 +73,33 @@ class RunUsage(Struct, frozen=True):
         return total_usd(usage.cost_usd for usage in self.by_model.values())
 
 
+def with_later_usage(known: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """The `usage` object of an answer after the server has sent another one for it. Each count is a total, so it replaces
+    the one that is known. But a 0, a null or a value that is no count replaces no count: some servers send the fields that
+    they do not fill with 0.
+    """
+    merged = dict(known)
+    for name, value in later.items():
+        before = merged.get(name)
+        if isinstance(before, dict):
+            if isinstance(value, dict):
+                merged[name] = with_later_usage(before, value)
+        elif value is not None and (_count(later, name) or not _count(known, name)):
+            merged[name] = value
+    return merged
+
+
 def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
     """Reads the API's `usage` object. If a count is missing, null or invalid, it becomes 0."""
     detail = usage.get("cache_creation")
+    detail = detail if isinstance(detail, dict) else {}
+    written_1h = _count(detail, "ephemeral_1h_input_tokens")
+    written = written_1h + _count(detail, "ephemeral_5m_input_tokens")
     return TokenUsage(
         input=_count(usage, "input_tokens"),
         output=_count(usage, "output_tokens"),
-        cache_write=_count(usage, "cache_creation_input_tokens"),
-        cache_write_1h=_count(detail, "ephemeral_1h_input_tokens") if isinstance(detail, dict) else 0,
+        cache_write=max(_count(usage, "cache_creation_input_tokens"), written),
+        cache_write_1h=written_1h,
         cache_read=_count(usage, "cache_read_input_tokens"),
     )
 

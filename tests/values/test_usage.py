@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ralph.values.models import MODELS, facts_of, max_tokens_for
-from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of, total_usd
+from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of, total_usd, with_later_usage
 from tests.rows import every_row
 
 MILLION = 1_000_000
@@ -78,3 +80,39 @@ def test_max_tokens_is_what_was_requested_up_to_the_models_maximum(
     model: str, requested: int | None, limit: int
 ) -> None:
     assert max_tokens_for(model, requested) == limit
+
+
+@every_row(
+    ("known", "later", "merged"),
+    [
+        ({"input_tokens": 5}, {"input_tokens": 7}, {"input_tokens": 7}),
+        ({"input_tokens": 5}, {"input_tokens": 3}, {"input_tokens": 3}),
+        *[({"input_tokens": 5}, {"input_tokens": none}, {"input_tokens": 5}) for none in (0, 0.0, None, "9", -1, {})],
+        ({"input_tokens": 0}, {"input_tokens": 5}, {"input_tokens": 5}),
+        ({"input_tokens": None}, {"input_tokens": 0}, {"input_tokens": 0}),
+        ({"detail": {"a": 5, "b": 1}}, {"detail": {"a": 0, "b": 2}}, {"detail": {"a": 5, "b": 2}}),
+        ({"detail": {"a": 5}}, {"detail": None}, {"detail": {"a": 5}}),
+        ({"detail": {"a": 5}}, {"detail": 0}, {"detail": {"a": 5}}),
+        ({"detail": None}, {"detail": {"a": 5}}, {"detail": {"a": 5}}),
+        ({"service_tier": "standard"}, {"service_tier": "batch"}, {"service_tier": "batch"}),
+        ({}, {"input_tokens": 5}, {"input_tokens": 5}),
+    ],
+)
+def test_a_later_total_replaces_a_count_and_a_0_replaces_none(
+    known: dict[str, Any], later: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    assert with_later_usage(known, later) == merged
+
+
+@every_row(
+    ("usage", "tokens"),
+    [
+        ({"cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 4}}, (9, 4)),
+        ({"cache_creation": {"ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 2}}, (6, 4)),
+        ({"cache_creation_input_tokens": 0, "cache_creation": {"ephemeral_5m_input_tokens": 2}}, (2, 0)),
+    ],
+)
+def test_what_was_written_to_the_cache_counts_where_only_its_parts_are_told(
+    usage: dict[str, Any], tokens: tuple[int, int]
+) -> None:
+    assert tokens_of(usage) == TokenUsage(cache_write=tokens[0], cache_write_1h=tokens[1])

