@@ -417,7 +417,7 @@ SEEDS = (
     Break("A10", "starts_at = place if is_new or key_was_refused else place + 1", "starts_at = place"),
     Break(
         "A11",
-        "            return fresh, RunTools(_odd_stop_with_calls(stop))",
+        '            return fresh, RunTools(_odd_stop(stop, "tool_use"))',
         "            return fresh, Continue()",
     ),
     Break("A12", '        case _ if needs_report:\n            return asked_again(state, "no_report")\n', ""),
@@ -589,7 +589,7 @@ SEEDS = (
         "        self._sent = self._transcript.with_notices(self._notices)\n",
         "        self._sent = self._transcript.with_notices(self._notices)\n        for notice in self._notices:\n            self._transcript.say(notice)\n",
     ),
-    Break("A80", 'FAILURES = ("empty", "thinking_only", "no_report",', 'FAILURES = ("empty", "no_report",'),
+    Break("A80", 'FAILURES = ("empty", "thinking_only", "no_call",', 'FAILURES = ("empty", "no_call",'),
     Break(
         "A81",
         "            if isinstance(decision, Wait):\n                retry = f",

@@ -347,7 +347,10 @@ class Run:
             if contexts != self._asking.fresh_contexts:
                 contexts, state = self._asking.fresh_contexts, replace(state, said="")
             self._closing.last_stop_reason = answer.stop_reason
-            state, step = next_step(state, answer, needs_report=self._closing.needs_report)
+            closing = self._closing
+            state, step = next_step(
+                state, answer, needs_report=closing.needs_report, is_final=closing.is_final
+            )
             following: Ending | TurnState | None
             if isinstance(step, MakeRoom | AskAgain | NoUsableAnswer):
                 following = self._dropped(step, state, answer, is_committed=pending is not None)

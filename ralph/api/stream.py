@@ -164,6 +164,16 @@ def _joined_surrogates(text: str) -> str:
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 """Stop reasons after which no tool call of the answer may run."""
 
+# The names that OpenAI and Google give to stop reasons. Gateways pass them on.
+_OTHER_NAMES = {
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
 # Fields that a `message_delta` may not change.
 _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
 
@@ -243,7 +253,12 @@ class StreamAssembler:
         if not message.get("stop_reason"):
             message["stop_reason"] = "tool_use" if any(b.is_client_call for b in self._blocks) else "end_turn"
             warnings.append(f"the server gave no stop reason; taken as {message['stop_reason']}")
-        return Answer(message, self._calls(str(message["stop_reason"])), tuple(warnings), request_id)
+        stop = str(message["stop_reason"])
+        meant = _OTHER_NAMES.get(stop.lower(), stop)
+        if meant != stop:
+            message["stop_reason"] = meant
+            warnings.append(f"the server gave the stop reason {stop!r}; taken as {meant}")
+        return Answer(message, self._calls(meant), tuple(warnings), request_id)
 
     def _start_message(self, message: dict[str, Any]) -> None:
         if self._message is not None:

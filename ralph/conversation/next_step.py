@@ -24,22 +24,22 @@ MOST_SYNTHETIC_RETRIES = 3
 """The maximum number of synthetic retries in one turn. In a synthetic retry, the model is asked again after a useless
 answer."""
 
-FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
+FAILURES = ("empty", "thinking_only", "no_call", "no_report", "invalid_report", "refused_calls", "damaged")
 """The reasons why an answer is useless:
 
 * empty: it has no content.
 * thinking_only: it contains only thinking.
+* no_call: it is text that stopped for a tool, without a call.
 * no_report: it is plain text, although a report is required.
 * invalid_report: its report was rejected. The result of the call tells the model why.
 * refused_calls: all its calls were refused in the final turn. The results of the calls tell the model why.
 * damaged: it did not arrive in a readable form. Ralph does not tell the model, because the model did not cause this."""
-_SAYS_NOTHING = frozenset({"empty", "thinking_only"})
+_IN_PLACE_OF_NO_REPORT = frozenset({"empty", "thinking_only", "no_call"})
 
-_FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
 """Stop reasons of a server that has paused and can continue its answer. (`compaction` is a beta feature that ralph
 never requests.)"""
-_STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
+_KNOWN_STOPS = frozenset({"end_turn", "stop_sequence", "tool_use"}) | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
@@ -54,9 +54,11 @@ class TurnState(Struct, frozen=True):
     failures: int = 0
     """The number of synthetic retries in this turn. If the turn becomes the final one, this number is kept."""
     has_spoken: bool = False
-    """True if a useless answer in this turn contained a text or a call."""
+    """True if a useless answer in this turn contained a text or a call in place of a report."""
     was_damaged: bool = False
     """True if an answer in this turn did not arrive in a readable form."""
+    lacked_call: bool = False
+    """True if an answer in this turn stopped for a tool and called none."""
 
     @property
     def may_fail(self) -> bool:
@@ -77,10 +79,10 @@ class TurnState(Struct, frozen=True):
 
     @property
     def renewed(self) -> TurnState:
-        """The state for the next turn. The fields about useless answers (`failures`, `has_spoken` and `was_damaged`)
-        are reset. All other fields keep their values.
+        """The state for the next turn. The fields about useless answers (from `failures` on) are reset. All other fields
+        keep their values.
         """
-        return replace(self, failures=0, has_spoken=False, was_damaged=False)
+        return TurnState(self.said, self.continuations, self.pauses)
 
 
 class RunTools(Struct, frozen=True):
@@ -130,9 +132,12 @@ class End(Struct, frozen=True):
 Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 
 
-def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
+def next_step(
+    state: TurnState, answer: Answer, *, needs_report: bool = False, is_final: bool = False
+) -> tuple[TurnState, Step]:
     """Decides what follows an answer. Returns the new state of the turn and the step that follows. If `needs_report`
-    is True, an answer that contains only text does not complete the task.
+    is True, an answer that contains only text does not complete the task. `is_final` is True in the final turn, in which
+    no tool runs.
     """
     said = state.said + answer.text
 
@@ -152,7 +157,7 @@ def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -
             return (replace(longer, said=""), RunTools()) if answer.calls else (longer, Continue())
         case stop if answer.calls:
             fresh = replace(state, said="", continuations=0, pauses=0)
-            return fresh, RunTools(_odd_stop_with_calls(stop))
+            return fresh, RunTools(_odd_stop(stop, "tool_use"))
         case stop if stop in _PAUSES and state.pauses == MOST_PAUSES:
             return end(Outcome.NO_PROGRESS, f"the server paused {MOST_PAUSES + 1} times in a row")
         case stop if stop in _PAUSES:
@@ -161,25 +166,29 @@ def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -
             return asked_again(state, _emptiness(answer))
         case _ if needs_report:
             return asked_again(state, "no_report")
+        case "tool_use" if not is_final:
+            return _asked_for_call(state, said)
         case stop:
-            return end(Outcome.COMPLETED, None, _odd_stop(stop))
+            return end(Outcome.COMPLETED, None, _odd_stop(stop, "end_turn"))
 
 
-def _odd_stop(stop: str) -> str | None:
-    if stop == "tool_use":
-        return "the model stopped for a tool but called none; taken as end_turn"
-    return None if stop in _FINAL_STOPS else f"unknown stop reason {stop!r}, taken as end_turn"
+def _odd_stop(stop: str, meaning: str) -> str | None:
+    return None if stop in _KNOWN_STOPS else f"unknown stop reason {stop!r}, taken as {meaning}"
 
 
-def _odd_stop_with_calls(stop: str) -> str | None:
-    return None if stop in _STOPS_WITH_CALLS else f"unknown stop reason {stop!r}, taken as tool_use"
+def _asked_for_call(state: TurnState, said: str) -> tuple[TurnState, Step]:
+    """Decides what follows a text that stopped for a tool and called none. Ralph asks again once per turn."""
+    if state.may_fail and not state.lacked_call:
+        return asked_again(replace(state, lacked_call=True), "no_call")
+    error = "the model stopped for a tool but called none"
+    return TurnState(), End(Outcome.NO_PROGRESS, said.strip(), error)
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
     """Decides what follows a useless answer. Returns the new state of the turn and the step that follows. `reason` is
     one of `FAILURES`.
     """
-    state = replace(state, has_spoken=state.has_spoken or reason not in _SAYS_NOTHING)
+    state = replace(state, has_spoken=state.has_spoken or reason not in _IN_PLACE_OF_NO_REPORT)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)
     times = f"{state.failures + 1 - state.was_damaged} times in a row"

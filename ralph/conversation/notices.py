@@ -20,6 +20,7 @@ NO_USE = "System notice: {what} {what_now}"
 WHAT_WAS_NO_USE = {
     "empty": "your last answer was empty and was dropped.",
     "thinking_only": "your last answer held thinking only and was dropped.",
+    "no_call": "your last answer stopped for a tool call, held none and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
 """For each reason, a sentence for the model that says why its answer was discarded. The keys are the reasons in

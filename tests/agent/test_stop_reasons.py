@@ -10,6 +10,7 @@ from ralph.api.stream import StreamAssembler
 from ralph.conversation.next_step import MOST_CONTINUATIONS, MOST_PAUSES
 from ralph.conversation.notices import CONTINUE
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded
+from ralph.values.limits import LimitSettings
 from tests.fakes import answer, call, text
 from tests.fakes.played import DONE, Played
 from tests.rows import every_row
@@ -52,9 +53,8 @@ TABLE = {
     "end_turn, empty": Row(answer(), 2, 0),
     "end_turn with a call": Row(answer(call("a"), stop_reason="end_turn"), 2, 0, ["a"]),
     "tool_use": Row(answer(call("a"), call("b", "Touch")), 2, 0, ["a", "b"]),
-    "tool_use without a call": Row(
-        answer(text("Well."), stop_reason="tool_use"), 1, 0, result="Well.", notice="called none"
-    ),
+    "tool_use without a call": Row(answer(text("Well."), stop_reason="tool_use"), 2, 0),
+    "tool_use, empty": Row(answer(stop_reason="tool_use"), 2, 0),
     "max_tokens": Row(answer(text("Half. "), stop_reason="max_tokens"), 2, 0, result="Half. All done."),
     "max_tokens in a call": Row(answer(call("a"), call("b", "Touch"), stop_reason="max_tokens"), 2, 0, ["a"]),
     "stop_sequence": Row(
@@ -83,6 +83,25 @@ TABLE = {
     "unknown": Row(
         answer(text("Well."), stop_reason="brand_new"), 1, 0, result="Well.", notice="'brand_new'"
     ),
+    "length": Row(
+        streamed(text("Half. "), stop_reason="length"), 2, 0, result="Half. All done.", notice="as max_tokens"
+    ),
+    "length in a call": Row(
+        streamed(call("a"), call("b", "Touch"), stop_reason="length"), 2, 0, ["a"], notice="as max_tokens"
+    ),
+    "tool_calls": Row(streamed(call("a"), stop_reason="tool_calls"), 2, 0, ["a"], notice="as tool_use"),
+    "tool_calls without a call": Row(streamed(text("Well."), stop_reason="tool_calls"), 2, 0),
+    "content_filter with a call": Row(
+        streamed(text("No."), call("a"), stop_reason="content_filter"), 1, 4, result="No.", notice="refusal"
+    ),
+    "MAX_TOKENS": Row(
+        streamed(text("Half. "), stop_reason="MAX_TOKENS"),
+        2,
+        0,
+        result="Half. All done.",
+        notice="MAX_TOKENS",
+    ),
+    "STOP": Row(streamed(text("Well."), stop_reason="STOP"), 1, 0, result="Well.", notice="as end_turn"),
     "unknown, empty": Row(answer(stop_reason="brand_new"), 2, 0),
     "unknown with a call": Row(answer(call("a"), stop_reason="brand_new"), 2, 0, ["a"], notice="'brand_new'"),
 }
@@ -98,6 +117,12 @@ def test_each_stop_reason_has_its_consequence(name: str) -> None:
     notices = [event.text for event in played.events.of(Notice)]
     assert len(notices) == (row.notice is not None)
     assert row.notice is None or row.notice in notices[0]
+
+
+def test_the_closing_answer_is_taken_although_it_stopped_for_a_tool() -> None:
+    closing = answer(text("One is left."), stop_reason="tool_use")
+    played = Played(answer(call("a")), closing, limits=LimitSettings(max_turns=2))
+    assert (played.calls_made, played.ended.exit_code, played.ended.result) == (2, 3, "One is left.")
 
 
 @every_row(("block", "stop_reason"), [(SERVER_CALL, "pause_turn"), (COMPACTION, "compaction")])

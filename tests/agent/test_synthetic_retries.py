@@ -25,6 +25,7 @@ EMPTY = answer()
 BLANK = answer(text(" \n "))
 THINKING = answer(THOUGHT)
 WORDS = answer(text("It is done, I think."))
+STOPPED = answer(text("Let me look."), stop_reason="tool_use")
 BAD_REPORT = answer(report("b", summary=""))
 
 # What each kind of useless answer is called, and a word of what the model is told. None: a result tells it.
@@ -32,6 +33,7 @@ USELESS: dict[str, tuple[Answer, str, str, Any]] = {
     "nothing at all": (EMPTY, "empty", "was empty", None),
     "white space": (BLANK, "empty", "was empty", None),
     "thinking": (THINKING, "thinking_only", "held thinking only", None),
+    "text that stopped for a tool": (STOPPED, "no_call", "stopped for a tool call, held none", None),
     "text for a report": (WORDS, "no_report", "plain text does not end this task", PLAIN_FORM),
     "nothing for a report": (EMPTY, "empty", "was empty", PLAIN_FORM),
 }

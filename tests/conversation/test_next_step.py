@@ -46,6 +46,8 @@ def paused(words: str) -> Answer:
 
 
 DONE = answer(text("the end"))
+STOPPED = answer(text("Let me look."), stop_reason="tool_use")
+NO_CALL = End(Outcome.NO_PROGRESS, "Let me look.", "the model stopped for a tool but called none")
 
 TABLE = [
     ([DONE], End(Outcome.COMPLETED, "the end")),
@@ -71,6 +73,17 @@ TABLE = [
         NoUsableAnswer("empty", "the model's last answer was empty, 4 times in a row"),
     ),
     ([answer()] * 3 + [answer(call("a"))], RunTools()),
+    ([STOPPED], AskAgain("no_call")),
+    ([STOPPED, DONE], End(Outcome.COMPLETED, "the end")),
+    ([STOPPED, STOPPED], NO_CALL),
+    ([STOPPED, answer(), STOPPED], NO_CALL),
+    ([answer()] * 3 + [STOPPED], NO_CALL),
+    (
+        [STOPPED] + [answer()] * 3,
+        NoUsableAnswer("empty", "the model's last answer was empty, 4 times in a row"),
+    ),
+    ([answer(stop_reason="tool_use")], AskAgain("empty")),
+    ([answer(THOUGHT, stop_reason="tool_use")], AskAgain("thinking_only")),
     ([cut("half"), answer()], End(Outcome.COMPLETED, "half")),
     (
         [answer(text("no"), stop_reason="refusal")],
@@ -85,6 +98,7 @@ TABLE = [
 
 WITH_REPORT = [
     ([DONE], AskAgain("no_report")),
+    ([STOPPED] * 2, AskAgain("no_report")),
     ([DONE] * 3, AskAgain("no_report")),
     ([DONE] * 4, NoUsableAnswer("no_report", "the model gave no final report, 4 times in a row")),
     ([answer()], AskAgain("empty")),
@@ -106,6 +120,10 @@ def test_each_answer_has_its_step(answers: list[Answer], last: Step) -> None:
 @every_row(("answers", "last"), WITH_REPORT)
 def test_where_a_report_is_required_text_alone_ends_nothing(answers: list[Answer], last: Step) -> None:
     assert steps(*answers, needs_report=True)[-1] == last
+
+
+def test_in_the_final_turn_text_is_the_closing_answer_whatever_it_stopped_for() -> None:
+    assert next_step(TurnState(), STOPPED, is_final=True)[1] == End(Outcome.COMPLETED, "Let me look.")
 
 
 def test_the_cut_after_the_last_allowed_one_ends_the_run_with_everything_that_was_said() -> None:
@@ -131,9 +149,8 @@ def test_tools_in_between_start_the_counts_afresh() -> None:
     assert steps(*several, answer(call("a")), *several)[-1] == Continue()
 
 
-@every_row("stop", ["tool_use", "brand_new"])
-def test_a_stop_reason_that_does_not_fit_ends_the_turn_with_a_notice(stop: str) -> None:
-    (end,) = steps(answer(text("x"), stop_reason=stop))
+def test_an_unknown_stop_reason_ends_the_turn_with_a_notice() -> None:
+    (end,) = steps(answer(text("x"), stop_reason="brand_new"))
     assert isinstance(end, End)
     assert end.outcome is Outcome.COMPLETED
     assert end.notice is not None

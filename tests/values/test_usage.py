@@ -87,7 +87,12 @@ def test_max_tokens_is_what_was_requested_up_to_the_models_maximum(
     [
         ({"input_tokens": 5}, {"input_tokens": 7}, {"input_tokens": 7}),
         ({"input_tokens": 5}, {"input_tokens": 3}, {"input_tokens": 3}),
-        *[({"input_tokens": 5}, {"input_tokens": none}, {"input_tokens": 5}) for none in (0, 0.0, None, "9", -1, {})],
+        ({"input_tokens": 5}, {"input_tokens": 0}, {"input_tokens": 5}),
+        ({"input_tokens": 5}, {"input_tokens": 0.0}, {"input_tokens": 5}),
+        ({"input_tokens": 5}, {"input_tokens": None}, {"input_tokens": 5}),
+        ({"input_tokens": 5}, {"input_tokens": "9"}, {"input_tokens": 5}),
+        ({"input_tokens": 5}, {"input_tokens": -1}, {"input_tokens": 5}),
+        ({"input_tokens": 5}, {"input_tokens": {}}, {"input_tokens": 5}),
         ({"input_tokens": 0}, {"input_tokens": 5}, {"input_tokens": 5}),
         ({"input_tokens": None}, {"input_tokens": 0}, {"input_tokens": 0}),
         ({"detail": {"a": 5, "b": 1}}, {"detail": {"a": 0, "b": 2}}, {"detail": {"a": 5, "b": 2}}),

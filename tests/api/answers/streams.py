@@ -224,8 +224,6 @@ def block_events(draw: DrawFn, blocks: list[Piece]) -> list[Event]:
     return events
 
 
-
-
 def counts(least: int) -> dict[str, SearchStrategy[Any]]:
     return {
         "cache_creation_input_tokens": st.none() | st.integers(least, 99),

@@ -144,7 +144,7 @@ def play(row: Row, directory: Path) -> Played:
     assert ran.code == row.code, told
     assert len(requests) == (len(row.answers) if row.requests is None else row.requests), told
     assert ran.result.get("result") == row.result, told
-    assert row.error in str(ran.result.get("error")), told
+    assert row.error in str(ran.result.get("errors")), told
     wanted = iter(row.notices)
     missing = next(wanted, None)
     for text in played.notices:
