@@ -28,6 +28,7 @@ RETRY = (
     "test_backoff.py",
 )
 TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_roster.py", "test_target_*.py")
+STREAMS = ("test_stream.py", "test_structure_faults.py")
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_resume.py")
@@ -415,6 +416,34 @@ MUTANTS = (
         "return self.may_fail and not self.was_damaged",
         "return self.may_fail",
         TURNS,
+    ),
+    Mutant(
+        "repeated-call-runs-twice",
+        "a call that begins again is refused",
+        'if before.is_client_call and before.block.get("id") == block.block.get("id"):',
+        "if False:",
+        STREAMS,
+    ),
+    Mutant(
+        "equal-calls-run-twice",
+        "two equal calls with one id are refused",
+        'if (own, call["name"], call["input"]) in told:',
+        "if False:",
+        STREAMS,
+    ),
+    Mutant(
+        "unstopped-call-runs-empty",
+        "a call that is not stopped runs only if its input is whole",
+        "if block.takes_input and (block.malformed is not None or not block.raw_input.strip()):",
+        "if block.takes_input and block.malformed is not None:",
+        STREAMS,
+    ),
+    Mutant(
+        "two-answers-mixed",
+        "a message_start with another id is an outage",
+        "if len(ids) > 1:",
+        "if False:",
+        STREAMS,
     ),
     Mutant(
         "malformed-never-ends",

@@ -30,9 +30,10 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
     The error is StreamParse if it is permanent, and StreamTransient if it is transient. An error code or a message
     with a known meaning, such as a spend limit, decides first. Otherwise the field `error.type` decides. If
-    `error.type` is not one of the API's types, the HTTP status in the field `code` decides.
+    `error.type` is not one of the API's types, the HTTP status in the field `code` decides. If there is no field `error`, the
+    whole event is the error.
     """
-    fields = error_fields(event)
+    fields = error_fields(event if event.get("error") or event.get("object") == "error" else {"error": event})
     status = status_meant(fields.type, fields.status)
     message = fields.message or str(event.get("error") or "the server reported an error without a message")
     is_permanent = kind_of(status, fields.type, fields.code, message) in PERMANENT_KINDS
@@ -98,8 +99,8 @@ def _sentence(value: object, depth: int = 3) -> str | None:
 
 def _text_or_none(value: object) -> str | None:
     return (
-        value if isinstance(value, str) and value not in {"", "None"} else None
-    )  # some servers in Python write None as "None"
+        value if isinstance(value, str) and value not in {"", "None", "error"} else None
+    )  # some servers in Python write None as "None"; "error" is the type of the event
 
 
 _TITLE = r"(?is:<title[^>]*>(.*?)</title)"

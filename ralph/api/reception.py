@@ -122,9 +122,9 @@ class Reception:
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
                 self._bytes_since_event = 0
-                if sse.data.strip() in {"", "[DONE]"}:
-                    continue  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
-                event = self._event(sse.data)
+                event = self._event(sse.event, sse.data)
+                if event is None:
+                    continue
                 if event.get("type") != "ping":
                     self._clocks.got_progress(self._arrived_s)
                 assembler.feed(event, has_invalid_utf8=self._text.has_invalid_utf8 and "\ufffd" in sse.data)
@@ -190,13 +190,26 @@ class Reception:
     def _fire(self, deadline: Deadline) -> None:
         self._events.emit(ClockFired(deadline.clock, deadline.after_s))
 
-    def _event(self, data: str) -> dict[str, Any]:
+    def _event(self, name: str, data: str) -> dict[str, Any] | None:
+        """The event with this name and this data, or None if the data says nothing. Raises the error that an event with the
+        name `error` reports, in whatever form.
+        """
         try:
             event = strict_json(data)
         except (ValueError, RecursionError) as error:
+            if name == "error":
+                raise stream_error({"error": data.strip()}) from error
+            if data.strip() in {"", "[DONE]"}:
+                return (
+                    None  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
+                )
             raise Json(str(error), self._excerpt(data)) from error
+        if name == "error":
+            raise stream_error(event if isinstance(event, dict) else {"error": event})
         if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
             raise StreamParse(f"a stream event that is no object with a type: {self._excerpt(data)}")
+        if "type" not in event and name != "message":
+            event["type"] = name
         return event
 
     def _excerpt(self, data: str) -> str:

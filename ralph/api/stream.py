@@ -4,6 +4,9 @@ A message is complete only when `message_stop` has arrived. Servers interleave t
 event is assigned to its block by the field `index`. Unknown events and deltas are ignored. Blocks of unknown types
 are kept unchanged.
 
+A stream that breaks a rule of the protocol is accepted with a warning if its tool calls are clear all the same. It is
+refused if a call could become another one.
+
 When a block of a tool call ends, the input of the call is parsed. If the input is invalid, the call is marked as
 malformed. Ralph never guesses how to repair a broken input.
 """
@@ -11,6 +14,8 @@ malformed. Ralph never guesses how to repair a broken input.
 from __future__ import annotations
 
 import json
+from bisect import insort
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ralph.api.stream_events import (
@@ -31,101 +36,129 @@ from ralph.api.stream_events import (
     WholeMessage,
     check_block,
     checked,
+    in_clear_form,
     stream_event,
 )
 from ralph.conversation.context_size import tokens_of_bytes
-from ralph.values.answer import Answer, MalformedCall
+from ralph.values.answer import Answer, MalformedCall, numbered
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.strict_json import strict_json
 from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import with_later_usage
 
 if TYPE_CHECKING:
-    from msgspec import Struct
-
     from ralph.api.stream_events import StreamEvent
     from ralph.values.tool_calls import Block
 
 
 _TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-_KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | {"text", "thinking"}
-"""The block types whose deltas ralph knows. If a block of these types gets a delta for another block type, the answer
-is refused."""
+_WORDS = frozenset({"text", "thinking"})
+"""The block types that contain only text. No tool call depends on them."""
+_KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | _WORDS
+"""The block types whose deltas ralph knows."""
 
 
 class OpenBlock:
     """A content block that has begun and still receives deltas.
 
     The constructor raises StreamParse if a field of the block has the wrong type. `extend` raises StreamParse if a
-    delta does not fit the block, or if a field of the delta has the wrong type.
+    field of the delta has the wrong type.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, index: int, *, is_implied: bool = False, is_again: bool = False) -> None:
         check_block(block)
         self.block = block
+        self.index = index
+        self.is_implied = is_implied
+        """True if no event has begun the block. Its type follows from its first delta."""
+        self.is_again = is_again
+        """True if an earlier block has the same index."""
         self.is_closed = False
         self.malformed: str | None = None
         """The reason why the tool call cannot run, or None if it can run. Set when the block has ended."""
         self.raw_input = ""
         """The input of the tool call as the model wrote it. Set when the block has ended."""
-        self._kind: str = block["type"]
+        self.kind: str = block["type"]
         self._fragments: list[str] = []
-        if self._kind in {"text", "thinking"}:
-            self.block.setdefault(self._kind, "")
-        if self._kind == "thinking":
+        self.had_null = self.kind in _WORDS and self.block.get(self.kind, "") is None
+        """Whether the block began with null instead of a text."""
+        if self.kind in _WORDS and (self.had_null or self.kind not in self.block):
+            self.block[self.kind] = ""
+        if self.kind == "thinking":
             # Local servers leave the signature out, but a thinking block without that field cannot be sent back.
             self.block.setdefault("signature", "")
 
     @property
     def is_client_call(self) -> bool:
         """Whether the block is a call of one of ralph's tools. False for a call of a tool that the server runs."""
-        return self._kind == "tool_use"
+        return self.kind == "tool_use"
+
+    @property
+    def takes_input(self) -> bool:
+        """Whether the block is a call of any tool."""
+        return self.kind in _TOOL_INPUT_BLOCKS
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the block is a text or thinking without content."""
+        return self.kind in _WORDS and not self._fragments and not self.block[self.kind]
+
+    def may_be(self, other: OpenBlock) -> bool:
+        """Whether the event that began this block may have begun `other` again."""
+        is_equal = self.block == other.block and not other._fragments
+        return self.kind == other.kind and (self.says_nothing or is_equal)
 
     @property
     def streamed_bytes(self) -> int:
         """The number of bytes of text, thinking and tool input in the deltas so far."""
         return sum(len(fragment.encode("utf-8", "replace")) for fragment in self._fragments)
 
-    def extend(self, delta: KnownDelta | dict[str, Any]) -> None:
-        """Adds one delta. If ralph does not know the type of the delta or of the block, the block does not change."""
+    def extend(self, delta: KnownDelta | dict[str, Any]) -> bool:
+        """Adds one delta, and returns True. If ralph does not know the type of the delta or of the block, the block does not
+        change. Returns False if the delta belongs to a block of another type, or if its content is null.
+        """
         match delta:
-            case TextDelta():
-                self._append(delta, delta.text, fits=self._kind == "text")
-            case InputJsonDelta():
-                self._append(delta, delta.partial_json, fits=self._kind in _TOOL_INPUT_BLOCKS)
-            case ThinkingDelta():
-                self._append(delta, delta.thinking, fits=self._kind == "thinking")
-            case SignatureDelta() if self._kind == "thinking":
+            case TextDelta() if self.kind == "text":
+                self._fragments.append(delta.text)
+            case InputJsonDelta() if self.kind in _TOOL_INPUT_BLOCKS:
+                self._fragments.append(delta.partial_json)
+            case ThinkingDelta() if self.kind == "thinking":
+                self._fragments.append(delta.thinking)
+            case SignatureDelta() if self.kind == "thinking":
                 self.block["signature"] = delta.signature
-            case CitationsDelta() if self._kind == "text":
+            case CitationsDelta() if self.kind == "text":
                 before = self.block.get("citations")
                 self.block["citations"] = [*(before if isinstance(before, list) else ()), delta.citation]
             case dict():
-                self._take_other(delta)
+                return self._take_other(delta)
+            case _:
+                return self.kind not in _KINDS_WITH_DELTAS
+        return True
 
-    def _take_other(self, delta: dict[str, Any]) -> None:
+    def _take_other(self, delta: dict[str, Any]) -> bool:
         kind = delta.get("type")
-        if kind == "compaction_delta" and self._kind == "compaction":
+        if kind == "compaction_delta" and self.kind == "compaction":
             self.block.update({name: value for name, value in delta.items() if name != "type"})
-        elif kind in KNOWN_DELTAS and self._kind in _KINDS_WITH_DELTAS:
-            checked(delta, KnownDelta)  # raises, because the delta has a known type but a wrong field
+        elif kind in KNOWN_DELTAS and self.kind in _KINDS_WITH_DELTAS:
+            if not _has_null(delta):
+                checked(delta, KnownDelta)  # raises, because the delta has a known type but a wrong field
+            return False
+        return True
 
     def close(self) -> None:
         self.is_closed = True
-        if self._kind in _TOOL_INPUT_BLOCKS:
+        if self.takes_input:
             self._close_input()
-        elif self._kind in {"text", "thinking"} and self._fragments:
-            self.block[self._kind] = _joined_surrogates(self.block[self._kind] + "".join(self._fragments))
+
+    def finish(self) -> None:
+        """Completes the text of the block when the message has ended."""
+        if self.kind in _WORDS and self._fragments:
+            self.block[self.kind] = _joined_surrogates(self.block[self.kind] + "".join(self._fragments))
 
     def as_call(self) -> ToolCall | MalformedCall:
         if self.malformed is not None:
             return MalformedCall(self.block["id"], self.block["name"], self.raw_input, self.malformed)
         return ToolCall(self.block["id"], self.block["name"], self.block["input"])
-
-    def _append(self, delta: Struct, fragment: str, *, fits: bool) -> None:
-        if not fits and self._kind in _KINDS_WITH_DELTAS:
-            raise StreamParse(f"{delta.__struct_config__.tag} does not fit a {self._kind} block")
-        self._fragments.append(fragment)
 
     def _close_input(self) -> None:
         self.raw_input = "".join(self._fragments)
@@ -161,6 +194,33 @@ def _joined_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+_CONTENT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""The field with the content of each type of delta that adds a text to its block."""
+
+
+def _piece(delta: KnownDelta | dict[str, Any]) -> tuple[str, str]:
+    """The type of block to which a delta belongs, or the type of a delta that ralph cannot read, and the delta's text."""
+    match delta:
+        case TextDelta():
+            return "text", delta.text
+        case ThinkingDelta():
+            return "thinking", delta.thinking
+        case InputJsonDelta():
+            return "tool input", delta.partial_json
+        case SignatureDelta():
+            return "thinking", ""
+        case dict():
+            return str(delta.get("type")), ""
+        case _:
+            return "", ""
+
+
+def _has_null(delta: dict[str, Any]) -> bool:
+    """Whether the content of a delta is null, so that the delta adds nothing."""
+    name = _CONTENT.get(str(delta.get("type")))
+    return name in delta and delta[name] is None
+
+
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 """Stop reasons after which no tool call of the answer may run."""
 
@@ -181,6 +241,14 @@ _NOT_IN_A_DELTA = frozenset({"type", "role", "content", "usage"})
 _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", "stop_sequence": None}
 
 
+_AGAIN = "the server sent message_start more than once, or late"
+_ODD_FORM = "the server wrote fields of the answer in another form than the API"
+_ODD_PLACE = "the server numbered the blocks of its answer unusually"
+_ODD_DELTA = "the server sent parts of its answer that do not fit their place"
+_NO_STOP = "the server did not end each block of its answer"
+_SAME_ID = "the server gave several calls one id, or none"
+
+
 class StreamAssembler:
     """Assembles a message from stream events. The caller passes the events to `feed`, in order. When `is_complete` is
     True, `answer` returns the message.
@@ -189,9 +257,15 @@ class StreamAssembler:
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
         self._blocks: list[OpenBlock] = []
-        self._call_ids: set[str] = set()
+        """The blocks in the order of their indexes."""
+        self._at: dict[int, OpenBlock] = {}
+        """The newest block of each index."""
+        self._apart: dict[tuple[int, str], OpenBlock] = {}
+        """Blocks of text whose deltas came for a block of another type, by index and type."""
+        self._newest: OpenBlock | None = None
+        """The block that began last."""
+        self._warned: dict[str, None] = {}
         self._has_message_delta = False
-        self._has_damaged_text = False
         self.is_complete = False
 
     @property
@@ -215,27 +289,30 @@ class StreamAssembler:
         """Adds one event. `has_invalid_utf8` is True if invalid bytes in the event may have been replaced by U+FFFD.
 
         Ignores events after the end of the message. If the event reports an error of the server, raises that error.
-        Raises StreamParse if the event violates the protocol. Raises StreamTransient if an event comes before
-        `message_start`, or if the input of a tool call contains invalid UTF-8.
+        Raises StreamParse if the event violates the protocol so that a tool call is in doubt. Raises StreamTransient if the
+        beginning of the answer is missing, if another answer begins, or if the input of a tool call contains invalid UTF-8.
         """
         if self.is_complete:
             return
-        typed = stream_event(event)
+        try:
+            typed = stream_event(event)
+        except StreamParse as error:
+            typed = self._read_in_clear_form(event, error)
         if has_invalid_utf8:
             self._check_damage(typed)
-        if typed is None:
-            return
-        if self._message is None and not isinstance(typed, MessageStart):
-            raise StreamTransient(f"{event['type']} came before message_start")
+        if self._message is None:
+            self._await_beginning(typed, event)
         match typed:
             case BlockDelta() | OtherBlockDelta():
-                self._block(typed.index, event).extend(typed.delta)
+                block = self._at.get(typed.index)
+                if block is None or block.is_closed or not block.extend(typed.delta):
+                    self._take_odd(typed.index, typed.delta, block)
             case MessageStart():
                 self._start_message(typed.message)
             case BlockStart():
                 self._start_block(typed)
             case BlockStop():
-                self._block(typed.index, event).close()
+                self._stop_block(typed.index)
             case MessageDelta():
                 self._update_message(typed)
             case MessageStop():
@@ -247,38 +324,122 @@ class StreamAssembler:
             raise StreamTransient("the answer ended before message_start")
         if not self.is_complete:
             raise StreamTransient("the answer ended before message_stop")
-        warnings = list(self._warnings())
+        warnings = [*self._warned]
+        if not self._has_message_delta:
+            warnings.insert(0, "the server sent no message_delta")
         message = dict(self._message)
-        message["content"] = [block.block for block in self._blocks]
+        message["content"] = [one.block for one in self._blocks if not (one.is_again and one.says_nothing)]
         if not message.get("stop_reason"):
             message["stop_reason"] = "tool_use" if any(b.is_client_call for b in self._blocks) else "end_turn"
             warnings.append(f"the server gave no stop reason; taken as {message['stop_reason']}")
         stop = str(message["stop_reason"])
-        meant = _OTHER_NAMES.get(stop.lower(), stop)
+        meant = _meant(stop)
         if meant != stop:
             message["stop_reason"] = meant
             warnings.append(f"the server gave the stop reason {stop!r}; taken as {meant}")
         return Answer(message, self._calls(meant), tuple(warnings), request_id)
 
+    def _read_in_clear_form(self, event: dict[str, Any], error: StreamParse) -> StreamEvent | None:
+        """Reads an event of another form than the contract's. Raises `error` if its form leaves a doubt."""
+        clear = in_clear_form(event)
+        if clear is event:
+            raise error
+        self._warned[_ODD_FORM] = None
+        return stream_event(clear)
+
+    def _await_beginning(self, typed: StreamEvent | None, event: dict[str, Any]) -> None:
+        """Begins the message if its first block begins before it. Raises StreamTransient if the beginning is missing."""
+        if isinstance(typed, BlockStart):
+            self._start_message({})
+            self._warned[_AGAIN] = None
+        elif typed is not None and not isinstance(typed, MessageStart):
+            raise StreamTransient(f"{event['type']} came before message_start")
+
     def _start_message(self, message: dict[str, Any]) -> None:
-        if self._message is not None:
-            raise StreamParse("a second message_start in one answer")
-        usage = message.get("usage")
-        self._message = {
-            **_BARE_MESSAGE,
-            **message,
-            "usage": dict(usage) if isinstance(usage, dict) else {},
-        }
+        """Begins the message, or adds what a repeated `message_start` tells. Raises StreamTransient if another message
+        begins.
+        """
+        told = {name: value for name, value in message.items() if value is not None and name != "content"}
+        usage = told.pop("usage", None)
+        told["id"] = str(told.get("id", ""))
+        if self._message is None:
+            self._message = {**_BARE_MESSAGE, **message, **told, "usage": {}}
+        else:
+            ids = {self._message["id"], told["id"]} - {""}
+            if len(ids) > 1:
+                raise StreamTransient("another message began inside the answer")
+            self._message |= {**told, "id": "".join(ids)}
+            self._warned[_AGAIN] = None
+        self._count(usage)
+
+    def _count(self, usage: Any) -> None:
+        assert self._message is not None  # noqa: S101 - feed() has checked it
+        if isinstance(usage, dict):
+            self._message["usage"] = with_later_usage(self._message["usage"], usage)
 
     def _start_block(self, event: BlockStart) -> None:
+        """Begins a block. Raises StreamParse if its index belongs to a call that it may repeat, or whose input is not
+        complete.
+        """
+        before = self._at.get(event.index)
+        block = OpenBlock(event.content_block, event.index, is_again=before is not None)
+        if block.had_null:
+            self._warned[_ODD_FORM] = None
         if event.index != len(self._blocks):
-            raise StreamParse(f"content_block_start has index {event.index}, expected {len(self._blocks)}")
-        block = OpenBlock(event.content_block)
-        if block.is_client_call:
-            if block.block["id"] in self._call_ids:
-                raise StreamParse(f"tool_use id {block.block['id']!r} came twice in one answer")
-            self._call_ids.add(block.block["id"])
-        self._blocks.append(block)
+            self._warned[_ODD_PLACE] = None
+        if before is not None:
+            if before.is_implied:
+                raise StreamParse(f"block {event.index} began after its first delta")
+            if not before.is_closed and block.may_be(before):
+                return
+            if before.is_client_call and before.block.get("id") == block.block.get("id"):
+                raise StreamParse(f"the call in block {event.index} began twice")
+            if not before.is_closed:
+                self._close_unstopped(before)
+        self._at[event.index] = self._added(block)
+
+    def _added(self, block: OpenBlock) -> OpenBlock:
+        insort(self._blocks, block, key=attrgetter("index"))
+        self._newest = block
+        return block
+
+    def _take_odd(self, index: int, delta: KnownDelta | dict[str, Any], block: OpenBlock | None) -> None:
+        """Takes a delta that does not fit the newest block of its index, or whose block has ended or never began.
+
+        Text and thinking get a block of their own if there is none. A delta without content is left out. Raises
+        StreamParse if the delta may be a part of the input of a call.
+        """
+        kind, said = _piece(delta)
+        if isinstance(delta, dict) and kind in KNOWN_DELTAS and not _has_null(delta):
+            checked(delta, KnownDelta)  # raises
+        home = block if block is not None and block.kind == kind else self._apart.get((index, kind))
+        if kind in _WORDS and block is None:
+            home = self._at[index] = self._added(OpenBlock({"type": kind}, index, is_implied=True))
+        elif home is None and said.strip():
+            if kind not in _WORDS or block is None or block.kind not in _WORDS:
+                where = "was not started" if block is None else f"is a {block.kind} block"
+                closed = " that has ended" if block is not None and block.is_closed else ""
+                raise StreamParse(f"a part of {kind} came for block {index}, which {where}{closed}")
+            home = self._apart[index, kind] = self._added(OpenBlock({"type": kind}, index, is_implied=True))
+        if home is not None:
+            home.extend(delta)
+        self._warned[_ODD_DELTA] = None
+
+    def _stop_block(self, index: int) -> None:
+        block = self._at.get(index)
+        if block is None or block.is_closed:
+            self._warned[_ODD_PLACE] = None
+        else:
+            block.close()
+
+    def _close_unstopped(self, block: OpenBlock) -> None:
+        """Ends a block for which no `content_block_stop` came. Raises StreamParse if it is a call whose input may be
+        incomplete.
+        """
+        block.close()
+        if block.takes_input and (block.malformed is not None or not block.raw_input.strip()):
+            raise StreamParse(f"the call in block {block.index} was not ended")
+        self._warned[_NO_STOP] = None
 
     def _check_damage(self, event: StreamEvent | None) -> None:
         """Raises StreamTransient if the input of a tool call contains invalid UTF-8, because this call must not run.
@@ -293,7 +454,7 @@ class StreamAssembler:
                 tool_input = ""
         if "\ufffd" in tool_input:
             raise StreamTransient("invalid UTF-8 inside a tool's input")
-        self._has_damaged_text = True
+        self._warned["the answer held invalid UTF-8, shown as U+FFFD"] = None
 
     def _update_message(self, event: MessageDelta) -> None:
         assert self._message is not None  # noqa: S101 - feed() has checked it
@@ -307,43 +468,54 @@ class StreamAssembler:
         news["input_transformations"] = event.input_transformations
         # A null changes nothing. For example, the container that message_start named stays.
         self._message |= {name: value for name, value in news.items() if value is not None}
-        if isinstance(event.usage, dict):
-            self._message["usage"] = with_later_usage(self._message["usage"], event.usage)
+        self._count(event.usage)
 
     def _stop_message(self) -> None:
-        still_open = [str(i) for i, block in enumerate(self._blocks) if not block.is_closed]
-        if still_open:
-            raise StreamParse(f"message_stop came while block {', '.join(still_open)} was open")
+        """Ends the message. Raises StreamParse if a block may be incomplete, or if a call came twice."""
+        assert self._message is not None  # noqa: S101 - feed() has checked it
+        stop_reason = self._message.get("stop_reason")
+        for block in self._blocks:
+            if not block.is_closed:
+                if not stop_reason:
+                    raise StreamParse(f"message_stop came while block {block.index} was open")
+                if _meant(str(stop_reason)) == "max_tokens" and block is self._newest:
+                    block.close()
+                else:
+                    self._close_unstopped(block)
+            block.finish()
+        self._give_ids()
         self.is_complete = True
 
-    def _block(self, index: int, event: dict[str, Any]) -> OpenBlock:
-        if index >= len(self._blocks):
-            raise StreamParse(f"{event['type']} names block {index}, which was not started")
-        block = self._blocks[index]
-        if block.is_closed:
-            raise StreamParse(f"{event['type']} names block {index}, which was closed")
-        return block
+    def _give_ids(self) -> None:
+        """Gives each call an id of its own. Raises StreamParse if two calls without different ids are equal, because the
+        second one may repeat the first.
+        """
+        calls = [block.block for block in self._blocks if block.is_client_call]
+        ids = {call.get("id") for call in calls}
+        if len(ids) == len(calls) and all(ids):
+            return
+        told: list[tuple[Any, ...]] = []
+        for call in calls:
+            own = call.get("id")
+            if (own, call["name"], call["input"]) in told:
+                raise StreamParse(f"the call {own!r} came twice in one answer")
+            if not own or any(own == earlier for earlier, *_ in told):
+                call["id"] = next(name for name in numbered(own or "call") if name not in ids)
+                ids.add(call["id"])
+                self._warned[_SAME_ID] = None
+            told.append((own, call["name"], call["input"]))
 
     def _calls(self, stop_reason: str) -> tuple[ToolCall | MalformedCall, ...]:
         if stop_reason in NOT_RUNNABLE_STOPS:
             return ()
-        calls = [block.as_call() for block in self._blocks if block.is_client_call]
-        # A call that was cut off by max_tokens may be valid JSON by chance. It is the last block, and must not run.
-        if calls and stop_reason == "max_tokens" and self._blocks[-1].is_client_call:
-            last = calls[-1]
-            raw = last.raw if isinstance(last, MalformedCall) else json.dumps(last.arguments)
-            calls[-1] = MalformedCall(
-                last.id, last.name, raw, "the answer reached max_tokens inside this call"
-            )
+        calls = []
+        for block in self._blocks:
+            if block.is_client_call:
+                # A call that was cut off by max_tokens may be valid JSON by chance. It is the last block, and must not run.
+                if stop_reason == "max_tokens" and block in (self._blocks[-1], self._newest):
+                    block.malformed = "the answer reached max_tokens inside this call"
+                calls.append(block.as_call())
         return tuple(calls)
-
-    def _warnings(self) -> list[str]:
-        warnings = []
-        if not self._has_message_delta:
-            warnings.append("the server sent no message_delta")
-        if self._has_damaged_text:
-            warnings.append("the answer held invalid UTF-8, shown as U+FFFD")
-        return warnings
 
 
 def answer_from_message(
@@ -353,7 +525,9 @@ def answer_from_message(
     stream. `has_invalid_utf8` and the errors are as in `StreamAssembler.feed`.
     """
     assembler = StreamAssembler()
-    content = checked(message, WholeMessage).content
+    content = checked(message, WholeMessage).content or []
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
     assembler.feed({"type": "message_start", "message": {**message, "content": []}})
     for index, block in enumerate(content):
         begin = {"type": "content_block_start", "index": index, "content_block": block}
@@ -362,3 +536,7 @@ def answer_from_message(
     assembler.feed({"type": "message_delta", "delta": {}})
     assembler.feed({"type": "message_stop"})
     return assembler.answer(request_id)
+
+
+def _meant(stop_reason: str) -> str:
+    return _OTHER_NAMES.get(stop_reason.lower(), stop_reason)

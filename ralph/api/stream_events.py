@@ -2,11 +2,13 @@
 I/O happens here.
 
 Unknown events and fields are ignored. Deltas and blocks of unknown types stay dictionaries, and so do parts that must
-be kept unchanged. The source is the streaming contract of the Messages API, version 2026-10-21.
+be kept unchanged. The source is the streaming contract of the Messages API, version 2026-10-21. Fields in another form
+whose meaning is clear are read too.
 """
 
 # No `from __future__ import annotations` here: msgspec would compile each annotation by itself at the first event.
 
+import re
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, convert
@@ -15,7 +17,6 @@ from ralph.api.error_body import stream_error
 from ralph.values.errors import StreamParse
 from ralph.values.strict_json import with_whole_keys
 
-Index = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
 
 
@@ -43,18 +44,22 @@ KnownDelta = TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | Citat
 KNOWN_DELTAS = ("text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta")
 
 
+TextPiece = TextDelta | ThinkingDelta | InputJsonDelta
+"""The types of delta that add a text to their block."""
+
+
 class MessageStart(Struct, frozen=True, tag="message_start"):
     message: dict[str, Any]
 
 
 class BlockStart(Struct, frozen=True, tag="content_block_start"):
-    index: Index
+    index: int
     content_block: dict[str, Any]
     """The content block as the server sent it. `check_block` checks its fields."""
 
 
 class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
-    index: Index
+    index: int
     delta: KnownDelta
 
 
@@ -63,12 +68,12 @@ class OtherBlockDelta(Struct, frozen=True, tag="content_block_delta"):
     unexpected.
     """
 
-    index: Index
+    index: int
     delta: dict[str, Any]
 
 
 class BlockStop(Struct, frozen=True, tag="content_block_stop"):
-    index: Index
+    index: int
 
 
 class MessageDelta(Struct, frozen=True, tag="message_delta"):
@@ -97,22 +102,23 @@ StreamEvent = _EventBesideDeltas | BlockDelta | OtherBlockDelta
 class WholeMessage(Struct, frozen=True, tag="message"):
     """A complete message in one JSON object. A server sends it if it ignores the field `stream` of the request."""
 
-    content: list[dict[str, Any]]
+    content: list[dict[str, Any]] | str | None = None
+    """The blocks. A text stands for one text block, as in requests."""
 
 
 class TextStart(Struct, frozen=True, tag="text"):
-    text: str = ""
+    text: str | None = ""
 
 
 class ThinkingStart(Struct, frozen=True, tag="thinking"):
-    thinking: str = ""
+    thinking: str | None = ""
 
 
 class CallStart(Struct, frozen=True, tag="tool_use"):
-    """The beginning of a tool call. `input` may be missing."""
+    """The beginning of a tool call. `input` may be missing. A call without an id gets one."""
 
-    id: Name
     name: Name
+    id: str | None = None
 
 
 class OtherStart(Struct, frozen=True):
@@ -120,6 +126,21 @@ class OtherStart(Struct, frozen=True):
 
 
 _KNOWN_STARTS = {"text": TextStart, "thinking": ThinkingStart, "tool_use": CallStart}
+
+
+def in_clear_form(event: dict[str, Any]) -> dict[str, Any]:
+    """The event in the form of the contract, if its own form leaves no doubt: an index such as 0.0 or "0", or one that was
+    left out because it is 0, and a message or a delta that is null or was left out because it is empty. Otherwise the event
+    itself.
+    """
+    kind = event.get("type")
+    name = {"message_start": "message", "message_delta": "delta"}.get(str(kind), "index")
+    value = event.get(name)
+    if name != "index":
+        return event if value is not None else {**event, name: {}}
+    if value is None or (type(value) in {float, str} and re.fullmatch(r"[0-9]{1,9}(\.0)?", str(value))):
+        return {**event, name: int(float(value or 0))}
+    return event
 
 
 def stream_event(event: dict[str, Any]) -> StreamEvent | None:

@@ -263,7 +263,7 @@ class Narration:
             return
         elif delta.get("type") == "text_delta":
             self._streamed = True
-            *ends_of_lines, rest = str(delta.get("text", "")).split("\n")
+            *ends_of_lines, rest = str(delta.get("text") or "").split("\n")
             for end in ends_of_lines:
                 # Only complete lines are made safe, because a control sequence may arrive in several pieces.
                 yield from self._said("".join(self._unfinished) + end)

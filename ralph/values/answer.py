@@ -84,13 +84,14 @@ def _sendable_ids(ids: Collection[str], taken: Collection[str]) -> dict[str, str
     used = {own for own in ids if sendable[own] == own and own not in taken}
     for own in ids:
         if own not in used:
-            free = (name for name in _numbered(sendable[own]) if name not in taken and name not in used)
+            free = (name for name in numbered(sendable[own]) if name not in taken and name not in used)
             sendable[own] = next(free)
             used.add(sendable[own])
     return sendable
 
 
-def _numbered(name: str) -> Iterator[str]:
+def numbered(name: str) -> Iterator[str]:
+    """Yields the name itself, and then the name with each number from 2 on."""
     yield name
     yield from (f"{name}_{number}" for number in count(2))
 

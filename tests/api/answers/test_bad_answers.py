@@ -140,7 +140,7 @@ def test_a15_a_whole_message_as_json_is_accepted_with_a_notice(serve, rig) -> No
     [
         {"hello": 1},
         [],
-        {"type": "message", "content": "text"},
+        {"type": "message", "content": 5},
         {"type": "message", "content": [KEY[1]]},
         {"type": "message", "content": [{"type": "tool_use", "key": KEY[1]}]},
     ],

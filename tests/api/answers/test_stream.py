@@ -26,7 +26,7 @@ def start(**message: Any) -> Event:
     }
 
 
-def block(index: int, **fields: Any) -> Event:
+def block(index: Any, **fields: Any) -> Event:
     return {"type": "content_block_start", "index": index, "content_block": fields}
 
 
@@ -233,25 +233,35 @@ def test_a_structural_event_repeated_is_an_error_or_changes_nothing(position: in
     assert got.content == whole.content
 
 
+def call(index: int = 0, **fields: Any) -> Event:
+    return block(index, **{"type": "tool_use", "id": "tu_1", "name": "Read", "input": {}, **fields})
+
+
+def input_delta(index: int, text: str | None) -> Event:
+    return delta(index, "input_json_delta", partial_json=text)
+
+
 BROKEN = {
-    "second message_start": [start(), start()],
-    "index jumps": [start(), block(1, type="text", text="")],
-    "index repeats": [start(), *text_block(0, "x"), block(0, type="text", text="")],
     "index is a boolean": [start(), block(False, type="text", text="")],
-    "delta without block": [start(), delta(0, "text_delta", text="x")],
-    "delta after stop": [start(), *text_block(0, "x"), delta(0, "text_delta", text="y")],
-    "stop twice": [start(), *text_block(0, "x"), stop(0)],
-    "open block at the end": [start(), block(0, type="text", text=""), *end()],
-    "text in a tool": [
-        start(),
-        block(0, type="tool_use", id="a", name="b"),
-        delta(0, "text_delta", text="x"),
-    ],
+    "index is no whole number": [start(), block(0.5, type="text", text="")],
+    "input without block": [start(), input_delta(0, "{}")],
+    "input in a text": [start(), block(0, type="text", text=""), input_delta(0, "{")],
+    "input after stop": [start(), *tool_block(0, "{}"), input_delta(0, "{}")],
+    "open block and no stop reason": [start(), block(0, type="text"), {"type": "message_stop"}],
+    "a call without input is not ended": [start(), call(), *end("tool_use")],
+    "a call with half an input is not ended": [start(), call(), input_delta(0, '{"a'), *end("tool_use")],
+    "a call that is not ended, and the next": [start(), call(), input_delta(0, '{"a'), call(id="tu_2")],
+    "text in a call": [start(), call(), delta(0, "text_delta", text="x")],
+    "thinking in a call": [start(), call(), delta(0, "thinking_delta", thinking="x")],
+    "text after a call": [start(), *tool_block(0, "{}"), delta(0, "text_delta", text="x")],
     "text is a number": [start(), block(0, type="text", text=""), delta(0, "text_delta", text=1)],
-    "tool without id": [start(), block(0, type="tool_use", name="b", input={})],
-    "same id twice": [start(), *tool_block(0), *tool_block(1)],
+    "call without name": [start(), call(name=None)],
+    "one call twice": [start(), *tool_block(0), *tool_block(1), *end()],
+    "one call twice, without id": [start(), *tool_block(0, call_id=""), *tool_block(1, call_id=""), *end()],
+    "a call begins again": [start(), *tool_block(0, '{"a": 1}'), *tool_block(0), *end()],
+    "a text begins after its first delta": [start(), delta(0, "text_delta", text="x"), block(0, type="text")],
     "block is no object": [start(), {"type": "content_block_start", "index": 0, "content_block": []}],
-    "message is no object": [{"type": "message_start", "message": None}],
+    "message is no object": [{"type": "message_start", "message": []}],
 }
 
 
@@ -262,15 +272,14 @@ def test_a_broken_protocol_is_a_permanent_parse_error(events: list[Event]) -> No
 
 
 PATHS = {
-    "content_block_start: .* `index`": {"type": "content_block_start", "content_block": {"type": "text"}},
-    r"content_block_start: .* `\$.index`": {"type": "content_block_start", "index": -1, "content_block": {}},
+    r"content_block_start: .* `\$.index`": {"type": "content_block_start", "index": "x", "content_block": {}},
     r"content_block_delta: .* `\$.delta`": {"type": "content_block_delta", "index": 0, "delta": None},
     r"text_delta: .* `\$.text`": delta(0, "text_delta", text=1),
     "text_delta: .* `text`": delta(0, "text_delta"),
-    "message_delta: .* `delta`": {"type": "message_delta", "usage": {}},
+    r"message_delta: .* `\$.delta`": {"type": "message_delta", "delta": [], "usage": {}},
     "tool_use: .* `name`": block(1, type="tool_use", id="a"),
-    r"tool_use: .* `\$.id`": block(1, type="tool_use", id="", name="Read"),
-    r"text: .* `\$.text`": block(1, type="text", text=None),
+    r"tool_use: .* `\$.id`": block(1, type="tool_use", id=1, name="Read"),
+    r"text: .* `\$.text`": block(1, type="text", text=1),
 }
 
 
@@ -278,6 +287,94 @@ PATHS = {
 def test_a_field_that_is_missing_or_of_another_type_is_named(words: str, event: Event) -> None:
     with pytest.raises(StreamParse, match=words):
         assemble(start(), block(0, type="text", text=""), event)
+
+
+TEXT = {"type": "text", "text": "Hello"}
+BARE = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hello"}}
+CLEAR: dict[str, tuple[list[Event], list[Any]]] = {
+    "message_start again": ([start(), start(), *text_block(0, "Hello"), start()], [TEXT]),
+    "message_start late": ([*text_block(0, "Hello"), start()], [TEXT]),
+    "no message in message_start": ([{"type": "message_start"}, *text_block(0, "Hello")], [TEXT]),
+    "an empty part of a call in a text": (
+        [start(), block(0, type="text"), input_delta(0, ""), delta(0, "text_delta", text="Hello"), stop(0)],
+        [TEXT],
+    ),
+    "white space in a call": ([start(), call(), delta(0, "text_delta", text=" \n"), stop(0)], [{}]),
+    "white space after a call": ([start(), *tool_block(0), input_delta(0, " ")], [{}]),
+    "null in a text": (
+        [start(), block(0, type="text", text=None), delta(0, "text_delta", text=None), BARE, stop(0)],
+        [TEXT],
+    ),
+    "null in a call": ([start(), call(), input_delta(0, None), input_delta(0, "{}"), stop(0)], [{}]),
+    "null in a text without a block": ([start(), delta(0, "text_delta", text=None)], []),
+    "thinking in a text": (
+        [
+            *(start(), block(0, type="text"), delta(0, "thinking_delta", thinking="Hm")),
+            *(delta(0, "signature_delta", signature="s"), delta(0, "text_delta", text="Hello"), stop(0)),
+        ],
+        [TEXT, {"type": "thinking", "thinking": "Hm", "signature": "s"}],
+    ),
+    "indexes with a gap": ([start(), *text_block(0, "Hello"), *tool_block(2)], [TEXT, {}]),
+    "indexes from 1": ([start(), *text_block(1, "Hello"), *tool_block(2)], [TEXT, {}]),
+    "indexes from -1": ([start(), *text_block(-1, "Hello"), *tool_block(0)], [TEXT, {}]),
+    "indexes in another order": ([start(), *tool_block(1), *text_block(0, "Hello")], [TEXT, {}]),
+    "one index for all": ([start(), *text_block(0, "Hello"), *tool_block(0)], [TEXT, {}]),
+    "one index and no stops": (
+        [start(), *text_block(0, "Hello")[:-1], *tool_block(0, "{}")[:-1], *tool_block(0, call_id="x")],
+        [TEXT, {}, {}],
+    ),
+    "indexes as decimal fractions": (
+        [start(), *({**event, "index": 0.0} for event in text_block(0, "Hello"))],
+        [TEXT],
+    ),
+    "indexes as text": ([start(), *({**event, "index": "0"} for event in text_block(0, "Hello"))], [TEXT]),
+    "index 0 left out": ([start(), block(0, type="text"), BARE], [TEXT]),
+    "a text without its stop": ([start(), *text_block(0, "Hello")[:-1]], [TEXT]),
+    "a whole call without its stop": ([start(), call(), input_delta(0, "{}")], [{}]),
+    "a text that never began": ([start(), *text_block(0, "Hel", "lo")[1:]], [TEXT]),
+    "a text that has ended": ([start(), *text_block(0, "Hel"), delta(0, "text_delta", text="lo")], [TEXT]),
+    "a stop too many": ([start(), *text_block(0, "Hello"), stop(0), stop(7)], [TEXT]),
+    "a delta of the future nowhere": ([start(), *text_block(0, "Hello"), delta(5, "new_delta")], [TEXT]),
+}
+
+
+@every_row(("events", "content"), CLEAR.values())
+def test_an_unusual_stream_whose_calls_are_clear_is_accepted_with_a_warning(
+    events: list[Event], content: list[Any]
+) -> None:
+    answer = assemble(*json.loads(json.dumps(events)), *end())
+    assert [one.get("input", one) for one in answer.content] == content
+    assert answer.warnings
+
+
+def test_the_second_message_of_a_stream_is_an_outage() -> None:
+    with pytest.raises(StreamTransient, match="another message"):
+        assemble(start(), *text_block(0, "x"), start(id="msg_2"))
+
+
+@every_row("ids", [("tu_1", "tu_1"), ("tu_1", None), ("", "tu_1"), (None, None)])
+def test_calls_of_one_answer_have_ids_of_their_own(ids: tuple[str | None, str | None]) -> None:
+    calls = [
+        event
+        for index, (own, text) in enumerate(zip(ids, ('{"a": 1}', '{"b": 2}'), strict=True))
+        for event in (call(index, id=own), input_delta(index, text), stop(index))
+    ]
+    answer = assemble(start(), *calls, *end("tool_use"))
+    assert [one.arguments for one in answer.calls if isinstance(one, ToolCall)] == [{"a": 1}, {"b": 2}]
+    assert len({one.id for one in answer.calls}) == 2
+    assert [one["id"] for one in answer.content] == [one.id for one in answer.calls]
+    assert any("one id" in warning for warning in answer.warnings)
+
+
+@every_row("index", [0, 2])
+def test_the_call_that_max_tokens_cut_began_last_wherever_it_stands(index: int) -> None:
+    events = [start(), *text_block(1, "x"), *tool_block(index, "{}")]
+    assert isinstance(assemble(*events, *end("max_tokens")).calls[0], MalformedCall)
+
+
+def test_a_call_that_max_tokens_cut_before_its_stop_does_not_run() -> None:
+    answer = assemble(start(), *text_block(0, "x"), call(1), input_delta(1, '{"a'), *end("max_tokens"))
+    assert isinstance(answer.calls[0], MalformedCall)
 
 
 HALF = "\ud83d"
@@ -312,9 +409,10 @@ def test_a_signature_that_is_null_is_none_and_no_broken_protocol() -> None:
     assert answer.content == [{"type": "thinking", "thinking": "", "signature": None}]
 
 
-def test_a_block_before_message_start_may_be_asked_again() -> None:
+@every_row("event", [delta(0, "text_delta", text="x"), stop(0), *end()])
+def test_an_answer_without_its_beginning_may_be_asked_again(event: Event) -> None:
     with pytest.raises(StreamTransient):
-        assemble(*text_block(0, "x"))
+        assemble(event)
 
 
 def test_unknown_events_blocks_deltas_and_fields_survive_or_are_ignored() -> None:

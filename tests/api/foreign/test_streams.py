@@ -1,27 +1,217 @@
-"""Streams of other servers whose meaning is clear although they break a rule of the protocol."""
+"""Streams of other servers that break a rule of the protocol. If their calls are clear, they are accepted with a warning;
+otherwise they are asked for again.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.api.foreign.wire import DONE, Row, events_of, note, play, sse, stream
+from ralph.mock_api import Text, Thinking, ToolUse, Turn
+from tests.api.foreign.wire import CLOSING, DONE, Row, events_of, note, play, sse, stream
+
+Event = dict[str, Any]
+ADDS_1, ADDS_2 = ({"command": f"echo {number} >> notes.txt"} for number in (1, 2))
+NOTE = events_of(note())
+"""A text and a call in blocks 0 and 1."""
+SAID = events_of(Turn(CLOSING, id="m-last", chunk_chars=4))
+TWO = Turn([ToolUse("Bash", ADDS_1, id="t1"), ToolUse("Bash", ADDS_2, id="t1")], id="m1")
 
 
-def stopped_with(reason: str) -> bytes:
-    """A good answer with a call and another stop reason."""
-    return sse(
-        *(
-            {**event, "delta": {"stop_reason": reason}} if event["type"] == "message_delta" else event
-            for event in events_of(note())
-        )
+def delta(index: int | None, kind: str, **fields: Any) -> Event:
+    event = {"type": "content_block_delta", "delta": {"type": kind, **fields}}
+    return event if index is None else {**event, "index": index}
+
+
+def inserted(events: list[Event], place: int, *more: Event | bytes) -> bytes:
+    """The stream with more events at this place."""
+    return sse(*events[:place], *more, *events[place:])
+
+
+def changed(events: list[Event], kind: str, **fields: Any) -> bytes:
+    """The stream whose events of one type have other fields."""
+    return sse(*({**event, **fields} if event["type"] == kind else event for event in events))
+
+
+def numbered(events: list[Event], *indexes: Any) -> bytes:
+    """The stream whose blocks have these indexes."""
+    return sse(*({**one, "index": indexes[one["index"]]} if "index" in one else one for one in events))
+
+
+def without(events: list[Event], kind: str, index: int | None = None) -> bytes:
+    return sse(*(one for one in events if one["type"] != kind or one.get("index") != index))
+
+
+def unnamed(events: list[Event]) -> bytes:
+    """The stream in which only the `event:` lines tell the types."""
+    return (
+        sse(*events)
+        .replace(b'{"type":"message', b'{"t":"message')
+        .replace(b'{"type":"content_block_', b'{"t":"content_block_')
     )
 
 
-ROWS = [
+AGAIN, FORM = "message_start more than once", "in another form than the API"
+PLACE, ODD, NO_STOP, ONE_ID = (
+    "unusually",
+    "do not fit their place",
+    "did not end each block",
+    "one id, or none",
+)
+BEGUN = [NOTE.index(one) for one in NOTE if one["type"] == "content_block_start"]
+SDK = "the official SDK accepts it"
+
+CLEAR = [
+    Row(
+        "message_start repeated with the same id",
+        "bifrost#4556, litellm#32479, Kimi-K2.5#33",
+        (inserted(NOTE, 2, *[NOTE[0]] * 28), inserted(SAID, 3, SAID[0])),
+        peers="Claude Code and the official SDK accept it",
+        notices=(AGAIN, AGAIN),
+        notes="1\n",
+    ),
+    Row(
+        "content_block_start before message_start",
+        "hermes-agent#72833, hermes-agent#72862",
+        (sse(NOTE[1], NOTE[0], *NOTE[2:]), sse(SAID[1], SAID[0], *SAID[2:])),
+        peers="Claude Code exits 0 at once",
+        notices=(AGAIN, AGAIN),
+        notes="1\n",
+    ),
+    Row(
+        "a thinking_delta in a text block",
+        "litellm#33224, MyAgents#97",
+        (inserted(NOTE, 2, delta(0, "thinking_delta", thinking="Hm.")), DONE),
+        peers=f"Claude Code exits 1 after 4 requests; {SDK}",
+        notices=(ODD,),
+        notes="1\n",
+    ),
+    Row(
+        "an empty input_json_delta in a text block",
+        "litellm#29286",
+        (inserted(NOTE, 2, delta(0, "input_json_delta", partial_json="")), DONE),
+        peers=f'Claude Code asks with "stream": false; {SDK}',
+        notices=(ODD,),
+        notes="1\n",
+    ),
+    Row(
+        "white space in a call",
+        "sibling of litellm#29286",
+        (inserted(NOTE, BEGUN[1] + 1, delta(1, "text_delta", text="\n")), DONE),
+        notices=(ODD,),
+        notes="1\n",
+    ),
+    Row(
+        "indexes 0 and 2",
+        "big-AGI#917",
+        (numbered(NOTE, 0, 2), DONE),
+        peers="Claude Code runs the call; the official SDK refuses it",
+        notices=(PLACE,),
+        notes="1\n",
+    ),
+    Row(
+        "indexes from 1",
+        "hermes-agent#45908",
+        (numbered(NOTE, 1, 2), numbered(SAID, 1)),
+        peers="Claude Code runs the call; the official SDK refuses it",
+        notices=(PLACE, PLACE),
+        notes="1\n",
+    ),
+    Row(
+        "indexes 0.0 and 1.0",
+        "issue text; numbers of JavaScript and Lua gateways",
+        (numbered(NOTE, 0.0, 1.0), DONE),
+        notices=(FORM,),
+        notes="1\n",
+    ),
+    Row(
+        "index 0 left out as empty",
+        "sibling: Go's omitempty",
+        (sse(*({k: v for k, v in one.items() if k != "index" or v} for one in NOTE)), DONE),
+        notices=(FORM,),
+        notes="1\n",
+    ),
+    Row(
+        "one index for all blocks",
+        "sibling of big-AGI#917",
+        (numbered(NOTE, 0, 0), DONE),
+        notices=(PLACE,),
+        notes="1\n",
+    ),
+    Row(
+        "a text block that never began",
+        "sub2api#4286",
+        (without(NOTE, "content_block_start", 0), DONE),
+        peers="Claude Code asks again for 40 s; the official SDK refuses it",
+        notices=(ODD,),
+        notes="1\n",
+    ),
+    Row(
+        "a text block without its stop",
+        "the official SDK's fixture incomplete_partial_json",
+        (without(NOTE, "content_block_stop", 0), without(SAID, "content_block_stop", 0)),
+        peers=f"{SDK}; Claude Code asks once more, then ends with an empty result",
+        notices=(NO_STOP, NO_STOP),
+        notes="1\n",
+    ),
+    Row(
+        "a whole call without its stop",
+        "sibling of the fixture incomplete_partial_json",
+        (without(NOTE, "content_block_stop", 1), DONE),
+        notices=(NO_STOP,),
+        notes="1\n",
+    ),
+    Row(
+        "null where a text begins, and in a delta",
+        "found while playing other rows",
+        (
+            sse(
+                NOTE[0],
+                {**NOTE[1], "content_block": {"type": "text", "text": None}},
+                delta(0, "text_delta", text=None),
+                *NOTE[2 : BEGUN[1] + 1],
+                delta(1, "input_json_delta", partial_json=None),
+                *NOTE[BEGUN[1] + 1 :],
+            ),
+            DONE,
+        ),
+        peers='Claude Code accepts null at a start and asks with "stream": false for a delta; the official SDK refuses both',
+        notices=(FORM, ODD),
+        notes="1\n",
+    ),
+    Row(
+        "two parallel calls with one id",
+        "Kimi's shared ids (MoonshotAI coding plan)",
+        (stream(TWO), DONE),
+        notices=(ONE_ID,),
+        notes="1\n2\n",
+    ),
+    Row(
+        "a call with an empty id",
+        "found while playing other rows",
+        (
+            changed(
+                events_of(Turn([ToolUse("Bash", ADDS_1)])),
+                "content_block_start",
+                content_block={"type": "tool_use", "id": "", "name": "Bash", "input": {}},
+            ),
+            DONE,
+        ),
+        peers="the official SDK accepts it",
+        notices=(ONE_ID,),
+        notes="1\n",
+    ),
+    Row(
+        "types in the event lines only",
+        "sibling of pi#1983, which sends no event lines",
+        (unnamed(NOTE), unnamed(SAID)),
+        notes="1\n",
+    ),
     Row(
         "calls under end_turn",
-        "litellm#34692, bifrost#3638",
-        (stopped_with("end_turn"), DONE),
+        "litellm#34692, bifrost#3638, octo-agent#647",
+        (changed(NOTE, "message_delta", delta={"stop_reason": "end_turn"}), DONE),
         peers="Claude Code runs the call",
         notes="1\n",
     ),
@@ -32,9 +222,117 @@ ROWS = [
         peers="the official SDK raises an error",
         notes="1\n",
     ),
+    Row(
+        "all stops at the end, thinking without a signature",
+        "llama.cpp's server-task.cpp; Ollama's documentation",
+        (
+            sse(
+                *(
+                    one
+                    for one in events_of(Turn([Thinking("Hm."), Text("I run it."), *note().content[1:]]))
+                    if one.get("delta", {}).get("type") != "signature_delta"
+                )
+            ),
+            DONE,
+        ),
+        notes="1\n",
+    ),
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_clear_stream_is_accepted(row, tmp_path) -> None:
+@pytest.mark.parametrize("row", CLEAR, ids=lambda row: row.name)
+def test_a_clear_stream_is_accepted_with_a_warning(row, tmp_path) -> None:
+    play(row, tmp_path)
+
+
+def failing(data: bytes) -> bytes:
+    """A stream with an event of the name `error` after the beginning of its text."""
+    return sse(*NOTE[:3], b"event: error\ndata: " + data + b"\n\n")
+
+
+IN_DOUBT = [
+    Row(
+        "message_start with another id",
+        "sibling of bifrost#4556: two answers mixed",
+        (inserted(NOTE, 4, {**NOTE[0], "message": {"id": "other"}}), stream(note()), DONE),
+        errors=("another message began inside the answer",),
+        notes="1\n",
+    ),
+    Row(
+        "a part of a call that never began",
+        "sibling of sub2api#4286",
+        (without(NOTE, "content_block_start", 1), stream(note()), DONE),
+        errors=("which was not started",),
+        notes="1\n",
+    ),
+    Row(
+        "a part of a call in a text block",
+        "sibling of litellm#29286",
+        (inserted(NOTE, 2, delta(0, "input_json_delta", partial_json='{"a')), stream(note()), DONE),
+        errors=("which is a text block",),
+        notes="1\n",
+    ),
+    Row(
+        "a call without its stop whose input is not whole",
+        "sibling of the fixture incomplete_partial_json",
+        (sse(*NOTE[: BEGUN[1] + 2], *NOTE[-2:]), stream(note()), DONE),
+        errors=("was not ended",),
+        notes="1\n",
+    ),
+    Row(
+        "one block with a call twice",
+        "sibling of Kimi's shared ids",
+        (inserted(NOTE, len(NOTE) - 2, *NOTE[BEGUN[1] : -2]), stream(note()), DONE),
+        errors=("began twice",),
+        notes="1\n",
+    ),
+    Row(
+        "event: error with plain text",
+        "cursor-sdk2api#25 (kind)",
+        (failing(b"upstream connect error or disconnect"), stream(note()), DONE),
+        peers='Claude Code asks with "stream": false and exits 0',
+        errors=("upstream connect error or disconnect",),
+        notes="1\n",
+    ),
+    Row(
+        "event: error with a JSON string",
+        "cursor-sdk2api#25 (kind)",
+        (failing(b'"upstream is gone"'), stream(note()), DONE),
+        errors=("upstream is gone",),
+        notes="1\n",
+    ),
+    Row(
+        "event: error with a message or a detail",
+        "found while playing other rows",
+        (failing(b'{"message": "boom"}'), failing(b'{"detail": "gone"}'), stream(note()), DONE),
+        errors=("boom", "gone"),
+        notes="1\n",
+    ),
+    Row(
+        "event: error with a type of its own",
+        "sibling: the error object without its envelope",
+        (failing(b'{"type": "overloaded_error", "message": "Overloaded"}'), stream(note()), DONE),
+        errors=("overloaded_error: Overloaded",),
+        notes="1\n",
+    ),
+    Row(
+        "event: error with nothing",
+        "sibling of cursor-sdk2api#25",
+        (failing(b""), stream(note()), DONE),
+        errors=("the server reported an error without a message",),
+        notes="1\n",
+    ),
+    Row(
+        "event: error with a status that no repetition helps",
+        "sibling of codex2api#673",
+        (failing(b'{"code": 401, "message": "no key"}'),),
+        code=77,
+        error="no key",
+        errors=("no key",),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", IN_DOUBT, ids=lambda row: row.name)
+def test_a_stream_in_doubt_is_asked_for_again_and_an_error_is_one_in_any_form(row, tmp_path) -> None:
     play(row, tmp_path)

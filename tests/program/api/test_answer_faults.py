@@ -175,13 +175,13 @@ def test_a16_a_rejection_inside_the_stream_is_no_damage_and_not_asked_again_exit
 
 
 BROKEN_PROTOCOLS = {
-    "second message_start": (sse(START, *text_block(0, "a"), START, *end()), "second message_start"),
-    "block twice": (sse(START, *text_block(0, "a"), *text_block(0, "a"), *end()), "index 0, expected 1"),
+    "call twice": (sse(START, *tool_block(0, "{}"), *tool_block(1, "{}"), *end()), "came twice"),
+    "call out of order": (sse(START, *tool_block(0, "{}")[1:], *end()), "was not started"),
 }
 
 
 @pytest.mark.parametrize(("body", "says"), BROKEN_PROTOCOLS.values(), ids=BROKEN_PROTOCOLS.keys())
-def test_a21_events_of_two_answers_or_out_of_order_are_asked_for_once_more_exits_0_or_69(
+def test_a21_calls_that_come_twice_or_out_of_order_are_asked_for_once_more_exits_0_or_69(
     ralph, answer_with, body, says
 ) -> None:
     server = answer_with(http_answer(body), stream(DONE), http_answer(body))
