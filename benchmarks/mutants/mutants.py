@@ -123,16 +123,30 @@ MUTANTS = (
     Mutant(
         "error-event-is-damage",
         "a StreamParse that is an error event keeps its own outcome and is no damaged answer",
-        "return error.error_type is None and error.error_code is None and error.status is None",
+        "return not error.is_reported",
         "return True",
         (*RETRY, "test_malformed_answers.py", "test_answer_faults.py"),
     ),
     Mutant(
-        "low-credit-is-auth",
-        "low credit sent as 400 ends in 69",
-        "return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING",
-        "return False",
-        (*RETRY, "test_status_faults.py"),
+        "empty-account-with-a-time",
+        "an account that only a person fills is never waited for, whatever time a server names",
+        "is_timed = account.is_refilled and retry_after is not None",
+        "is_timed = retry_after is not None",
+        (*RETRY, "test_accounts.py"),
+    ),
+    Mutant(
+        "a-gateways-header-before-the-account",
+        "the longest time counts for an exhausted account",
+        "    return max(named_s, default=window_s(account, message))",
+        "    return min(named_s, default=window_s(account, message))",
+        ("test_accounts.py", "test_retry_after.py"),
+    ),
+    Mutant(
+        "a-wait-that-cannot-help",
+        "standard ends at once if the requested wait is longer than all that are left",
+        "if 0 < left_s < wait_s:",
+        "if 0 < left_s < wait_s / 60:",
+        (*RETRY, "test_accounts.py"),
     ),
     # --- how long, and whether at all
     Mutant(

@@ -147,8 +147,8 @@ SEEDS = (
     _known("F25", "no-cap-on-a-requested-wait"),
     Break(
         "F26",
-        "error.retry_after if isinstance(error, HttpError) else None,\n        kind in",
-        "error.retry_after if isinstance(error, HttpError) else 1.0,\n        kind in",
+        "        error.retry_after,\n        kind in",
+        "        error.retry_after or 1.0,\n        kind in",
     ),
     Break(
         "F27",
@@ -208,7 +208,7 @@ SEEDS = (
     ),
     Break("F35", "return colored(name, shown) if self._has_color else shown", "return shown"),
     Break("F36", "        self.retry_after = retry_after\n", "        self.retry_after = None\n"),
-    Break("F37", "error = StreamParse if is_permanent else StreamTransient", "error = StreamParse"),
+    Break("F37", "error = (StreamParse if is_permanent else StreamTransient)(", "error = (StreamParse)("),
     Break(
         "F38",
         '            message["stop_reason"] = "tool_use" if any(b.is_client_call for b in self._blocks) else "end_turn"\n',
@@ -217,7 +217,7 @@ SEEDS = (
     Break(
         "F39 F55 P5",
         "        return error.should_retry\n    return kind not in PERMANENT_KINDS",
-        '        return error.should_retry\n    return kind not in PERMANENT_KINDS or "529" in _text(error)',
+        '        return error.should_retry\n    return kind not in PERMANENT_KINDS or "529" in error.body',
     ),
     Break(
         "F40",
@@ -251,13 +251,13 @@ SEEDS = (
     ),
     Break(
         "F57",
-        "        return _bounded(seconds)\n    moment = _http_date(value)",
-        "        return _bounded(float(int(seconds)))\n    moment = _http_date(value)",
+        "if number_s > _LONGEST_DELAY_S else number_s)",
+        "if number_s > _LONGEST_DELAY_S else float(int(number_s)))",
     ),
     Break(
         "F58",
-        "        if requested_s is not None:\n            return Wait(min(",
-        "        if requested_s:\n            return Wait(min(",
+        "        if requested_s is None or (requested_s == 0 and attempt > 1):",
+        "        if not requested_s:",
     ),
     Break(
         "F60",
@@ -388,8 +388,8 @@ SEEDS = (
     _known("A17 P8 Q22", "x-should-retry-over-spend-limit"),
     Break(
         "A3",
-        "error.retry_after if isinstance(error, HttpError) else None,\n        kind in",
-        "None,\n        kind in",
+        "        error.retry_after,\n        kind in",
+        "        None,\n        kind in",
     ),
     Break("A4", "    events += _changes(state, choice, error)\n", ""),
     Break("Q28", "        events.append(ModelFallbackSucceeded(", "        print(ModelFallbackSucceeded("),
@@ -401,8 +401,8 @@ SEEDS = (
     ),
     Break(
         "A36",
-        "_round_wait(max(named, default=float(retry)), bool(named), policy)",
-        "_round_wait(min(named, default=float(retry)), bool(named), policy)",
+        "waits.insert(0, (max(named, default=float(retry)), bool(named)))",
+        "waits.insert(0, (min(named, default=float(retry)), bool(named)))",
     ),
     Break("A40", "LEAST_ROUND_WAIT_S = 1.0", "LEAST_ROUND_WAIT_S = 0.0"),
     Break("A41", "ROUND_WAIT_CAP_S = 60.0", "ROUND_WAIT_CAP_S = 90.0"),
@@ -745,18 +745,16 @@ SEEDS = (
     _known("Q13", "custom-ignores-maximum"),
     Break("Q31", '        events.append(Notice(f"giving up: {decision.reason}"))', "        pass"),
     Break("Q17", "if max_delay_s > 0 and wait_s > max_delay_s", "if wait_s > max_delay_s"),
-    Break(
-        "Q18", "            return _bounded(milliseconds / 1000)", "            return _bounded(milliseconds)"
-    ),
+    Break("Q18", '"retry-after-ms", ""), now, unit_s=0.001)', '"retry-after-ms", ""), now, unit_s=1.0)'),
     Break(
         "Q19",
-        "    return None if moment is None else _until(moment, now)\n\n\ndef _http_date",
-        "    return None\n\n\ndef _http_date",
+        "moment = _http_date(text) or _iso_date(text)",
+        "moment = _iso_date(text)",
     ),
     Break(
         "Q21",
-        '_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001)',
-        '_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=1.0)',
+        'unit_s=0.001 if found["unit"] else 1.0',
+        "unit_s=1.0",
     ),
     Break(
         "Q23",

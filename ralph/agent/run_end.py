@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.classify import FailureKind, failure_kind, is_low_credit, is_shortage
+from ralph.values.classify import FailureKind, failure_kind, is_shortage
 from ralph.values.endpoint import messages_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
@@ -123,7 +123,7 @@ class Ending(Struct, frozen=True):
     @property
     def retry_after_s(self) -> float | None:
         is_for_later = self.outcome is Outcome.API_UNAVAILABLE
-        return self.cause.retry_after if is_for_later and isinstance(self.cause, HttpError) else None
+        return self.cause.retry_after if is_for_later and self.cause is not None else None
 
     def told(self, tally: Tally, duration_s: float, hints: tuple[str, ...]) -> RunEnded:
         """The event that reports this end. `duration_s` is the duration of the run in seconds."""
@@ -264,10 +264,11 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
         yield _PROXY_HINT.format(proxy=error.proxy)
     elif isinstance(error, Api) and error.cause in _NETWORK_HINTS:
         yield _NETWORK_HINTS[error.cause].format(endpoint=endpoint)
-    elif is_low_credit(error) or kind is FailureKind.BILLING:
-        yield "The account has no credit left: see Plans & Billing in the provider's console."
-    elif kind is FailureKind.USAGE_LIMIT:
-        yield "A spending limit of the account is reached: raise it in the provider's console, or wait until it resets."
+    elif kind in (FailureKind.BILLING, FailureKind.USAGE_LIMIT):
+        yield (
+            "The account has no credit or quota left: see billing and limits in the provider's console, or wait until the "
+            "quota is renewed."
+        )
     elif isinstance(error, HttpError) and error.status == 407:
         proxy = error.proxy or "the proxy"
         yield f"Credentials are missing for {proxy}: give its URL as http://user:password@host:port."

@@ -1,7 +1,7 @@
 """Makes errors from answers that contain no message. Such an answer is an HTTP error, a 2xx answer that is not an
 event stream, or an error object. No I/O happens here.
 
-This module reads the error objects of Anthropic, OpenAI and FastAPI, and the pages of proxies. It ignores fields of
+This module reads the error objects of Anthropic, OpenAI, FastAPI and MiniMax, and the pages of proxies. It ignores fields of
 the wrong type, whereas a typed decoder would reject the whole object. `http_error` and `not_a_stream` redact the
 texts in their errors, and `stream_error` does not.
 """
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.values.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant
+from ralph.api.retry_after import requested_wait_s
+from ralph.values.accounts import exhausted_account
+from ralph.values.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant, words_of
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
-from ralph.values.retry_after import requested_wait_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,20 +26,60 @@ if TYPE_CHECKING:
     from ralph.values.errors import AgentError
 
 
-def stream_error(event: dict[str, Any]) -> AgentError:
-    """The error that the server reports in an `error` event, or in an error object in a 2xx body.
+_MINIMAX_STATUS = {
+    1000: 500,
+    1001: 504,
+    1002: 429,
+    1004: 401,
+    1008: 402,
+    1024: 500,
+    1033: 500,
+    1039: 429,
+    2013: 400,
+    2045: 429,
+    2049: 401,
+    2056: 429,
+}
+"""The HTTP status that MiniMax's `base_resp.status_code` means. The vendor's page of error codes lists them
+(platform.minimax.io/docs/api-reference/errorcode). They come with status 200."""
+
+
+def reports_error(value: object) -> bool:
+    """Whether the decoded body of a 2xx answer is an error object. `value` may be anything."""
+    return isinstance(value, dict) and bool(value.get("error") or _minimax_code(value))
+
+
+def _minimax_code(value: dict[str, Any]) -> int:
+    """MiniMax's error code. 0 if there is no error."""
+    base = value.get("base_resp")
+    code = base.get("status_code") if isinstance(base, dict) else 0
+    return code if isinstance(code, int) else 0
+
+
+def stream_error(event: dict[str, Any], now: datetime | None = None) -> AgentError:
+    """The error that the server reports in an `error` event, or in an error object in a 2xx body. If the error may name the
+    time at which an exhausted account is filled again, `now` is needed to compute the wait.
 
     The error is StreamParse if it is permanent, and StreamTransient if it is transient. An error code or a message
     with a known meaning, such as a spend limit, decides first. Otherwise the field `error.type` decides. If
     `error.type` is not one of the API's types, the HTTP status in the field `code` decides. If there is no field `error`, the
     whole event is the error.
     """
-    fields = error_fields(event if event.get("error") or event.get("object") == "error" else {"error": event})
-    status = status_meant(fields.type, fields.status)
+    is_whole = event.get("error") or event.get("object") == "error" or _minimax_code(event)
+    fields = error_fields(event if is_whole else {"error": event})
     message = fields.message or str(event.get("error") or "the server reported an error without a message")
-    is_permanent = kind_of(status, fields.type, fields.code, message) in PERMANENT_KINDS
-    error = StreamParse if is_permanent else StreamTransient
-    return error(message, fields.type, fields.code, fields.request_id, fields.status)
+    account = exhausted_account((fields.type, fields.code), message)
+    own_status = fields.status or (402 if account is not None else None)
+    wait_s = None
+    if account is not None and now is not None:
+        wait_s = requested_wait_s({}, now, own_status, body=event, message=message, account=account)
+    status = status_meant(fields.type, own_status)
+    is_permanent = kind_of(status, fields.type, fields.code, message, wait_s) in PERMANENT_KINDS
+    error = (StreamParse if is_permanent else StreamTransient)(
+        message, fields.type, fields.code, fields.request_id, own_status
+    )
+    error.retry_after = wait_s
+    return error
 
 
 class ErrorFields(Struct, frozen=True):
@@ -49,14 +90,15 @@ class ErrorFields(Struct, frozen=True):
     """The API's `details.error_code`. If it is missing, the field `code`, but only if that is one of
     `classify.DECISIVE_CODES`."""
     status: int | None = None
-    """The HTTP status, if the server wrote it into the field `code`."""
+    """The HTTP status, if the server wrote it into the field `code`, or MiniMax's code has one."""
     message: str | None = None
     request_id: str | None = None
 
 
 def error_fields(value: object) -> ErrorFields:
     """Reads the fields of an error object. The object may have one of these forms: `{"error": {...}}` (Anthropic,
-    OpenAI), `{"error": "text"}`, `{"object": "error", ...}` or `{"detail": ...}`.
+    OpenAI), `{"error": "text"}`, `{"object": "error", ...}`, `{"code": ..., "message": ...}` (DashScope), `{"detail": ...}` or
+    `{"base_resp": {...}}` (MiniMax).
 
     `value` is the decoded body. If it is not an object, all fields are None. Never raises an exception.
     """
@@ -66,12 +108,14 @@ def error_fields(value: object) -> ErrorFields:
     fields: dict[str, Any] = error if isinstance(error, dict) else {}
     if value.get("object") == "error":
         fields = value
-    details, code = fields.get("details"), fields.get("code")
+    details = fields.get("details")
+    code = str((fields or value).get("code"))
     api_code = details.get("error_code") if isinstance(details, dict) else None
+    status = int(code) if re.fullmatch(r"[1-5]\d\d", code) else None
     return ErrorFields(
         type=_text_or_none(fields.get("type")),
-        code=_text_or_none(api_code) or (code if isinstance(code, str) and code in DECISIVE_CODES else None),
-        status=int(str(code)) if re.fullmatch(r"[1-5]\d\d", str(code)) else None,
+        code=_text_or_none(api_code) or (code if code in DECISIVE_CODES else None),
+        status=status or _MINIMAX_STATUS.get(_minimax_code(value)),
         message=_sentence(value),
         request_id=_text_or_none(value.get("request_id")),
     )
@@ -93,7 +137,10 @@ def _sentence(value: object, depth: int = 3) -> str | None:
         place = value.get("loc")
         where = ".".join(map(str, place)) if isinstance(place, list) else ""
         return f"{where}: {value['msg']}" if where else value["msg"]
-    found = (_sentence(value.get(name), depth - 1) for name in ("error", "message", "detail"))
+    found = (
+        _sentence(value.get(name), depth - 1)
+        for name in ("error", "message", "detail", "base_resp", "status_msg")
+    )
     return next(filter(None, found), None)
 
 
@@ -114,14 +161,18 @@ def http_error(
     case. `body` may be incomplete. `now` is the current time. It is needed if the `Retry-After` header is a date.
     """
     text = redact(body.decode("utf-8", "replace"))
-    fields = _error_fields(text)
+    value = _decoded(text)
+    fields = error_fields(value)
     message = fields.message
+    words = words_of(message, text)
+    account = exhausted_account((fields.type, fields.code), words)
+    wait_s = requested_wait_s(headers, now, status, body=value, message=words, account=account)
     location = headers.get("location")
     if 300 <= status < 400 and location:
         message = f"redirect to {redact(location)}, not followed: it would take the key elsewhere"
     return HttpError(
         status,
-        requested_wait_s(headers, now, status),
+        wait_s,
         text,
         error_type=fields.type,
         error_code=fields.code,
@@ -147,9 +198,9 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
     return StreamParse(f"{host} answered with {kind}{page}, not an event stream: {start}")
 
 
-def _error_fields(text: str) -> ErrorFields:
-    """The fields of an error's body. All are None if the body is incomplete or not JSON."""
+def _decoded(text: str) -> object:
+    """The decoded body of an error. None if the body is incomplete or not JSON."""
     try:
-        return error_fields(json.loads(text))
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return ErrorFields()
+        return None

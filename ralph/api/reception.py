@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
-from ralph.api.error_body import http_error, not_a_stream, request_id_of, stream_error
+from ralph.api.error_body import http_error, not_a_stream, reports_error, request_id_of, stream_error
 from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead
 from ralph.api.http_library import httpx, httpx_sse
 from ralph.api.network_causes import error_before_answer, error_inside_answer
@@ -117,7 +117,7 @@ class Reception:
                 self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
     def _stream_answer(self, request_id: str | None) -> Answer:
-        assembler = StreamAssembler()
+        assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts())
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
@@ -198,14 +198,15 @@ class Reception:
             event = strict_json(data)
         except (ValueError, RecursionError) as error:
             if name == "error":
-                raise stream_error({"error": data.strip()}) from error
+                raise stream_error({"error": data.strip()}, self._clock.utc_now()) from error
             if data.strip() in {"", "[DONE]"}:
                 return (
                     None  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
                 )
             raise Json(str(error), self._excerpt(data)) from error
         if name == "error":
-            raise stream_error(event if isinstance(event, dict) else {"error": event})
+            told = event if isinstance(event, dict) else {"error": event}
+            raise stream_error(told, self._clock.utc_now())
         if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
             raise StreamParse(f"a stream event that is no object with a type: {self._excerpt(data)}")
         if "type" not in event and name != "message":
@@ -249,8 +250,8 @@ class Reception:
             value = strict_json(text)
         except (ValueError, RecursionError):
             value = None
-        if isinstance(value, dict) and value.get("error"):
-            raise _redacted(stream_error(value), self._redact)
+        if isinstance(value, dict) and reports_error(value):
+            raise _redacted(stream_error(value, self._clock.utc_now()), self._redact)
         if isinstance(value, dict) and value.get("type") == "message":
             self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
             try:

@@ -47,6 +47,8 @@ from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import with_later_usage
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ralph.api.stream_events import StreamEvent
     from ralph.values.tool_calls import Block
 
@@ -254,7 +256,9 @@ class StreamAssembler:
     True, `answer` returns the message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, began: datetime | None = None) -> None:
+        """`began` is the time at which the answer began. An error in it may name the time of the end of a wait."""
+        self._began = began
         self._message: dict[str, Any] | None = None
         self._blocks: list[OpenBlock] = []
         """The blocks in the order of their indexes."""
@@ -295,7 +299,7 @@ class StreamAssembler:
         if self.is_complete:
             return
         try:
-            typed = stream_event(event)
+            typed = stream_event(event, self._began)
         except StreamParse as error:
             typed = self._read_in_clear_form(event, error)
         if has_invalid_utf8:

@@ -9,6 +9,7 @@ whose meaning is clear are read too.
 # No `from __future__ import annotations` here: msgspec would compile each annotation by itself at the first event.
 
 import re
+from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, convert
@@ -143,18 +144,18 @@ def in_clear_form(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def stream_event(event: dict[str, Any]) -> StreamEvent | None:
+def stream_event(event: dict[str, Any], began: datetime | None = None) -> StreamEvent | None:
     """Converts an event to its type. Returns None for an event of an unknown type, and for an event that adds nothing
     to the answer, such as a ping.
 
     If a field is wrong, raises StreamParse with the field's path. If the event reports an error of the server, raises
-    that error.
+    that error. `began` is the time at which the answer began, for `stream_error`.
     """
     kind = event.get("type")
     if kind not in _KNOWN_EVENTS:
         # The last two forms come from servers that imitate OpenAI's API.
         if kind == "error" or event.get("object") == "error" or (kind is None and event.get("error")):
-            raise stream_error(event)
+            raise stream_error(event, began)
         return None
     typed: StreamEvent
     if kind != "content_block_delta":

@@ -101,17 +101,25 @@ class RetryPolicy(Struct, frozen=True):
 
 
 def standard() -> RetryPolicy:
-    """The policy with four retries. If the server requests a wait, ralph waits for that time, but for at most 60 s."""
+    """The policy with four retries. If the server requests a wait, ralph waits for that time, but for at most 60 s.
 
-    def objection(attempt: int, _wait_s: float, _slept_s: float) -> GiveUp | None:
+    If the requested wait is longer than all waits that are left could be, ralph gives up, as no retry can succeed. A requested
+    wait of 0 counts for the first retry alone. A server that always sends it would use up all retries within a second.
+    """
+
+    def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
+        left_s = LONGEST_STANDARD_WAIT_S * (len(STANDARD_SCHEDULE_S) + 1 - attempt)
+        if 0 < left_s < wait_s:
+            reason = f"the server asks for a wait of {time_limit(wait_s)}, and --retry standard waits {time_limit(left_s)} at most"
+            return GiveUp(reason, is_early=True)
         return _used_up(attempt, len(STANDARD_SCHEDULE_S))
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
-        if (refused := objection(attempt, 0.0, slept_s)) is not None:
+        if (refused := objection(attempt, requested_s or 0.0, slept_s)) is not None:
             return refused
-        if requested_s is not None:
-            return Wait(min(requested_s, LONGEST_STANDARD_WAIT_S), from_server=True)
-        return Wait(STANDARD_SCHEDULE_S[attempt - 1])
+        if requested_s is None or (requested_s == 0 and attempt > 1):
+            return Wait(STANDARD_SCHEDULE_S[attempt - 1])
+        return Wait(min(requested_s, LONGEST_STANDARD_WAIT_S), from_server=True)
 
     return RetryPolicy("standard", len(STANDARD_SCHEDULE_S), next_wait, objection)
 
@@ -226,7 +234,10 @@ def round_wait(
     if not rules.is_rotation or any(failure.kind is not FailureKind.RATE_LIMIT for failure in failed):
         return decision
     waits = _waits_of_rate_limits(policy, retry, requests_s, rested_s, rules)
-    judged = [policy.objection(retry, wait.seconds, slept_s) or wait for wait in waits]
+    judged = [
+        policy.objection(retry, wait_s, slept_s) or _round_wait(wait_s, is_named, policy)
+        for wait_s, is_named in waits
+    ]
     limited = next((wait for wait in judged if isinstance(wait, Wait)), judged[-1])
     if not policy.outlasts_outages:
         return limited
@@ -241,9 +252,9 @@ def _waits_of_rate_limits(
     requests_s: Iterable[float | None],
     rested_s: Sequence[float],
     rules: Rules,
-) -> list[Wait]:
-    """The possible waits after a round in which every target and key was rate-limited. The caller uses the first wait
-    that the policy allows.
+) -> list[tuple[float, bool]]:
+    """The possible waits in seconds after a round in which every target and key was rate-limited, and whether a server named
+    them. The caller uses the first wait that the policy allows.
 
     The last wait in the list ends when the first target can be asked again. With `round_robin`, another wait precedes
     it. That is the longest wait that a server requested. If no server requested a wait, its length in seconds is the
@@ -253,10 +264,10 @@ def _waits_of_rate_limits(
         (cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
     ]
     cooldowns_s += [(left_s, False) for left_s in rested_s]
-    waits = [_round_wait(*min(cooldowns_s), policy)]
+    waits = [min(cooldowns_s)]
     if rules.strategy == "round_robin":
         named = [cooldown_s for cooldown_s, is_named in cooldowns_s if is_named]
-        waits.insert(0, _round_wait(max(named, default=float(retry)), bool(named), policy))
+        waits.insert(0, (max(named, default=float(retry)), bool(named)))
     return waits
 
 

@@ -26,10 +26,11 @@ from ralph.values.classify import (
     is_bad_key,
     is_shortage,
 )
-from ralph.values.errors import AgentError, HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ralph.values.errors import AgentError
 
 _OF_THE_REQUEST = frozenset({FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW})
 """Kinds of failure that the request itself causes. Ralph assumes that every other target would refuse the request
@@ -67,7 +68,7 @@ def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
     return Failure(
         kind,
         error_class is ErrorClass.TRANSIENT,
-        error.retry_after if isinstance(error, HttpError) else None,
+        error.retry_after,
         kind in _OF_THE_KEY or is_bad_key(error),
         is_shortage(error),
     )

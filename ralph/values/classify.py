@@ -1,9 +1,9 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
 run gets if this error ends the run.
 
-The decision is based on fields, not on message texts. There are three exceptions: context overflow, low credit, and a
-spend limit. For these, some servers give no other sign than the text. A test compares this module with the table in
-`docs/retry.md`.
+The decision is based on fields, not on message texts. There are two exceptions: context overflow, and an exhausted account
+(`values/accounts.py`). For these, some servers give no other sign than the text. A test compares this module with the table
+in `docs/retry.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import enum
 import re
 
+from ralph.values.accounts import CODES as ACCOUNT_CODES
+from ralph.values.accounts import exhausted_account
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
 
@@ -62,14 +64,10 @@ PERMANENT_CAUSES = frozenset(
 """Causes of network failures that last until somebody fixes them. All other causes, including unknown ones, are
 expected to be temporary."""
 
-# "insufficient_quota" is OpenAI's. It comes with status 429, but waiting does not help.
-SPEND_LIMIT_CODES = frozenset(
-    {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
-)
 OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 """OpenAI's error code for a prompt that exceeds the context window. Gateways pass this code on."""
 
-DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
+DECISIVE_CODES = ACCOUNT_CODES | OVERFLOW_CODES
 """Error codes that alone determine the kind of failure. The status and the error type are then ignored."""
 
 STATUS_OF_TYPE = {
@@ -95,8 +93,6 @@ _OVERFLOW_TEXT = (
     r"(?i:prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
     r"|maximum context length|context_length_exceeded)"
 )
-_LOW_CREDIT_TEXT = r"(?i:credit balance is too low)"
-_SPEND_LIMIT_TEXT = r"(?i:you have reached your (specified )?(workspace )?api usage limits)"
 
 _KIND_OF_STATUS = {
     401: FailureKind.AUTH,
@@ -140,7 +136,7 @@ def is_damaged(error: AgentError) -> bool:
         case Json():
             return True
         case StreamParse():
-            return error.error_type is None and error.error_code is None and error.status is None
+            return not error.is_reported
         case _:
             return False
 
@@ -148,10 +144,11 @@ def is_damaged(error: AgentError) -> bool:
 def failure_kind(error: AgentError) -> FailureKind:
     match error:
         case HttpError():
-            return kind_of(error.status, error.error_type, error.error_code, _text(error))
-        case StreamTransient() | StreamParse() if error.error_type or error.error_code or error.status:
+            words = words_of(error.message, error.body)
+            return kind_of(error.status, error.error_type, error.error_code, words, error.retry_after)
+        case StreamTransient() | StreamParse() if error.is_reported:
             status = status_meant(error.error_type, error.status)
-            return kind_of(status, error.error_type, error.error_code, error.message)
+            return kind_of(status, error.error_type, error.error_code, error.message, error.retry_after)
         case StreamTransient():
             return FailureKind.STREAM
         case Api(cause=NetworkCause.TIMEOUT):
@@ -171,19 +168,24 @@ def status_meant(error_type: str | None, status: int | None) -> int | None:
     return STATUS_OF_TYPE.get(error_type or "", status)
 
 
-def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
+def kind_of(
+    status: int | None,
+    error_type: str | None,
+    error_code: str | None,
+    text: str,
+    retry_after: float | None = None,
+) -> FailureKind:
     """The kind of failure for an error that a server reports, either in an HTTP error or inside a stream. `status` is
-    None if the status is unknown.
+    None if the status is unknown. `retry_after` is the wait that the server requests, or None.
+
+    An exhausted account that is filled again at a known time is a rate limit with a long wait.
     """
-    if error_code in SPEND_LIMIT_CODES:
-        return FailureKind.USAGE_LIMIT
+    account = exhausted_account((error_type, error_code), text)
+    if account is not None:
+        is_timed = account.is_refilled and retry_after is not None
+        return FailureKind.RATE_LIMIT if is_timed else FailureKind.USAGE_LIMIT
     if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
         return FailureKind.CONTEXT_OVERFLOW
-    # A user's spend limit comes as 400, a tier's as 429. Only the text distinguishes them from other errors.
-    if status in (400, 429) and re.search(_SPEND_LIMIT_TEXT, text):
-        return FailureKind.USAGE_LIMIT
-    if status == 400 and re.search(_LOW_CREDIT_TEXT, text):
-        return FailureKind.BILLING
     if status == 400 and re.search(_OVERFLOW_TEXT, text):
         return FailureKind.CONTEXT_OVERFLOW
     return FailureKind.STREAM if status is None else _kind_of_status(status)
@@ -198,27 +200,19 @@ def outcome_of(error: AgentError) -> Outcome:
     kind = failure_kind(error)
     if kind is FailureKind.CONTEXT_OVERFLOW:
         return Outcome.LIMIT_REACHED
-    if is_low_credit(error):
-        return Outcome.API_REJECTED
     if kind in (FailureKind.AUTH, FailureKind.USAGE_LIMIT, FailureKind.BILLING):
         return Outcome.AUTH
     return Outcome.API_REJECTED
 
 
 def is_for_later(error: AgentError) -> bool:
-    """Whether ralph must not retry in this run, although a later run may succeed. True for a 429 or 5xx answer with
-    `x-should-retry: false`, unless the kind of failure is permanent.
+    """Whether ralph must not retry in this run, although a later run may succeed. True for a rate limit or a 5xx answer
+    with `x-should-retry: false`, unless the kind of failure is permanent.
     """
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
-    return (error.status == 429 or error.status >= 500) and failure_kind(error) not in PERMANENT_KINDS
-
-
-def is_low_credit(error: AgentError) -> bool:
-    """Whether the server refused the request (status 400) because the account has too little credit. Ralph recognises
-    this only by the text of the error.
-    """
-    return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
+    kind = failure_kind(error)
+    return kind is FailureKind.RATE_LIMIT or (error.status >= 500 and kind not in PERMANENT_KINDS)
 
 
 def is_shortage(error: AgentError) -> bool:
@@ -228,20 +222,13 @@ def is_shortage(error: AgentError) -> bool:
 
 def is_bad_key(error: AgentError) -> bool:
     """Whether the server refuses the API key (status 401). The server may accept a different key."""
-    return _status_of(error) == 401
-
-
-def _status_of(error: AgentError) -> int | None:
-    """The HTTP status of an `HttpError`. For a `StreamParse`, the HTTP status that corresponds to it. None for other
-    errors.
-    """
     match error:
         case HttpError():
-            return error.status
+            return error.status == 401
         case StreamParse():
-            return status_meant(error.error_type, error.status)
+            return status_meant(error.error_type, error.status) == 401
         case _:
-            return None
+            return False
 
 
 def _is_transient_status(error: HttpError) -> bool:
@@ -261,5 +248,6 @@ def _kind_of_status(status: int) -> FailureKind:
     return FailureKind.INVALID_REQUEST if status >= 400 else FailureKind.PROTOCOL
 
 
-def _text(error: HttpError) -> str:
-    return error.message or error.body[:4096]
+def words_of(message: str | None, body: str) -> str:
+    """The words of an HTTP error in which texts are searched: its message, or the beginning of its body if there is none."""
+    return message or body[:4096]

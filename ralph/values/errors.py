@@ -45,12 +45,14 @@ class AgentError(Exception):
     proxy = ""
     """The proxy that the request went to, in words, such as `the proxy http://localhost:3128 (HTTPS_PROXY)`. Empty if it went
     to the server itself."""
+    retry_after: float | None = None
+    """The wait that the server requests, in seconds (>= 0), or None if the server requests no wait. An error inside an answer
+    has one only if an exhausted account is filled again at a known time."""
 
 
 class HttpError(AgentError):
     """An answer whose status is not 2xx.
 
-    `retry_after` is the wait that the server requests, in seconds (>= 0), or None if the server requests no wait.
     `body` holds at most 64 KiB and is redacted. If the body is an error object of the API, `error_type`, `error_code`
     and `message` are taken from the body. `should_retry` is the value of the `x-should-retry` header, or None if the
     answer has no such header.
@@ -108,6 +110,11 @@ class _AnswerError(AgentError):
         self.request_id = request_id
         self.status = status
         """The HTTP status that the server wrote into its error object, or None if it wrote none."""
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the server reported an error. False if ralph found that the answer cannot be used."""
+        return any((self.error_type, self.error_code, self.status))
 
     def __str__(self) -> str:
         kind = f"{self.error_type}: " if self.error_type else ""

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 from freezegun import freeze_time
 
+from ralph.api.retry_after import requested_wait_s
 from ralph.machine import waiter
 from ralph.machine.waiter import SystemClock
-from ralph.values.retry_after import requested_wait_s
 
 
 def test_a_servers_date_is_measured_against_the_wall_clock() -> None:

@@ -17,11 +17,26 @@ def test_standard_waits_2_4_8_16_and_gives_up() -> None:
     assert waits(standard()) == [2, 4, 8, 16]
 
 
-@every_row(("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (1e10, 60)])
+@every_row(("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (240, 60)])
 def test_standard_replaces_the_wait_by_the_requested_wait_up_to_60_s(
     requested_s: float, wait_s: float
 ) -> None:
     assert standard().next_wait(1, requested_s, 0) == Wait(wait_s, from_server=True)
+
+
+@every_row(("retry", "left_s"), [(1, 240), (2, 180), (3, 120), (4, 60)])
+def test_standard_gives_up_at_once_when_a_requested_wait_is_longer_than_all_that_are_left(
+    retry: int, left_s: float
+) -> None:
+    assert isinstance(standard().next_wait(retry, left_s, 0), Wait)
+    too_long = standard().next_wait(retry, left_s + 0.1, 0)
+    assert isinstance(too_long, GiveUp)
+    assert too_long.is_early
+
+
+def test_a_requested_wait_of_nothing_counts_once_in_a_chain() -> None:
+    assert waits(standard(), 0) == [0, 4, 8, 16]
+    assert waits(standard(), 0.1) == [0.1] * 4
 
 
 def test_a_requested_wait_does_not_buy_a_fifth_retry() -> None:

@@ -209,7 +209,7 @@ OUTCOMES = [
     (http(404), Outcome.API_REJECTED),
     (http(302), Outcome.API_REJECTED),
     (http(422), Outcome.API_REJECTED),
-    (http(400, message=LOW_CREDIT), Outcome.API_REJECTED),
+    (http(400, message=LOW_CREDIT), Outcome.AUTH),
     (http(401), Outcome.AUTH),
     (http(402), Outcome.AUTH),
     (http(403), Outcome.AUTH),

@@ -59,13 +59,13 @@ _PROMPT = "Call the tool tell_word with the word ready."
 _MILLION = 1_000_000
 _ADVICE_BY_KIND = {
     FailureKind.RATE_LIMIT: "try again later; a run waits by itself, and --fallback-model names a spare one",
-    FailureKind.USAGE_LIMIT: "raise the spend limit of the account, or use another key",
+    FailureKind.USAGE_LIMIT: "add credit to the account of this key or raise its limit, or use another key",
     FailureKind.OVERLOADED: "try again later; a run waits by itself, and --fallback-model names a spare one",
     FailureKind.SERVER: "try again later, or look at the server's own log",
     FailureKind.TIMEOUT: "see whether the server is busy or still loads its model; else check network and HTTPS_PROXY",
     FailureKind.STREAM: "try again; if it stays, look at the server's own log and at proxies on the way",
     FailureKind.PROTOCOL: "correct the base URL: this is no server of the Messages API (docs/other-servers.md)",
-    FailureKind.BILLING: "add credit to the account of this key",
+    FailureKind.BILLING: "add credit to the account of this key or raise its limit, or use another key",
     FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
     FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
 }
@@ -249,8 +249,8 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
     outcome = outcome_of(error)
     if is_shortage(error):
         return short(subject, shortage_of(error) or ShortageError("thread"))
-    requested = error.retry_after if isinstance(error, HttpError) else None
-    waits = f"; the server asks to wait {requested:g} s" if requested is not None else ""
+    requested_s = error.retry_after
+    waits = f"; the server asks to wait {requested_s:g} s" if requested_s is not None else ""
     text = f"{error}{waits}; a run would end with {outcome.value} (exit {outcome.exit_code()})"
     if outcome is Outcome.API_UNAVAILABLE:
         text = f"{error}{waits}; a run would wait and try again"

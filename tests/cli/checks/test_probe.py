@@ -79,7 +79,7 @@ def probe(base_url: str) -> dict[str, Finding]:
             Level.FAIL,
             "credit balance",
             "add credit",
-            69,
+            77,
         ),
         (
             Step(CALL, Fault(stall_before_headers_s=60)),

@@ -172,7 +172,7 @@ LOW_CREDIT = "Your credit balance is too low to access the Anthropic API. Please
 
 # status, message, exit code, what the lines must say
 REJECTIONS = [
-    (400, LOW_CREDIT, 69, "Billing"),
+    (400, LOW_CREDIT, 77, "billing"),
     (400, "messages: at least one is required", 69, "messages: at least one is required"),
     (401, "invalid x-api-key", 77, "ANTHROPIC_API_KEY"),
     (402, "pay", 77, "credit"),
@@ -210,10 +210,10 @@ def test_a1_a_server_that_comes_back_is_waited_for_exits_0(ralph, serve) -> None
 
 
 def test_a18_outlasted_retries_give_back_the_time_the_server_named_exits_75(ralph, serve) -> None:
-    serve(*[Fault(status=529, headers={"retry-after": "0"})] * 5)
+    serve(*[Fault(status=529, headers={"retry-after": "0.01"})] * 5)
     ran = ralph("hi", "--output-format", "json")
     assert ran.code == 75
-    assert ran.result["retry_after_s"] == 0
+    assert ran.result["retry_after_s"] == 0.01
     assert "[retry] Failed after 4 retries" in ran.stderr
     assert ran.last_line.startswith("[ralph] api_unavailable (exit 75): HTTP 529")
 

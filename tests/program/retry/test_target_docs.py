@@ -124,7 +124,6 @@ def test_an_example_prints_the_lines_that_its_page_shows(ralph, serve, heading) 
 
 # --- The table of failures
 
-LOW_CREDIT = HttpError(400, None, "", message="Your credit balance is too low")
 FAILURES: dict[str, list[AgentError]] = {
     "429": [HttpError(429, None, "")],
     "408, 409, 5xx, no answer, a stream that breaks off": [
@@ -133,14 +132,12 @@ FAILURES: dict[str, list[AgentError]] = {
         Api(NetworkCause.TIMEOUT),
         StreamTransient("cut"),
     ],
-    "401, a spending limit": [
+    "401, an exhausted account": [
         HttpError(401, None, ""),
         HttpError(429, None, "", error_code="enforced_spend_limit_reached"),
+        HttpError(400, None, "", message="Your credit balance is too low"),
     ],
-    "402, 403, 404, 407, low credit": [
-        *(HttpError(status, None, "") for status in (402, 403, 404, 407)),
-        LOW_CREDIT,
-    ],
+    "402, 403, 404, 407": [HttpError(status, None, "") for status in (402, 403, 404, 407)],
     "3xx, a broken protocol, a certificate, an unknown host": [
         HttpError(307, None, ""),
         StreamParse("x"),

@@ -15,7 +15,7 @@ from tests.program.machine.test_signals import is_alive
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
 SILENT = Step(Turn("late"), Fault(stall_before_headers_s=60))
 OVERLOADED_FOR_LONG = Fault(status=529, headers={"retry-after": "50"})
-OVERLOADED = Fault(status=529, headers={"retry-after": "0"})
+OVERLOADED = Fault(status=529, headers={"retry-after": "0.01"})
 FIRST = "claude-sonnet-5-5"
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.values.retry_after import LONGEST_REQUESTED_S, requested_wait_s
+from ralph.api.retry_after import LONGEST_REQUESTED_S, requested_wait_s
 from tests.rows import every_row
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -35,6 +35,23 @@ NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
         ("soon", None),
         ("", None),
         ("9" * 35, LONGEST_REQUESTED_S),
+        ("1_0", None),
+        ("1e1", None),
+        ("+7", None),
+        ("7.", None),
+        ("\u0667", None),
+        ("Sat, 2\u0661 Nov 2026 12:00:30 GMT", None),
+        ("7, 7", 7),
+        ("7,7,7", 7),
+        ("7, 9", None),
+        ("Sat, 21 Nov 2026 12:00:30 GMT, Sat, 21 Nov 2026 12:00:30 GMT", 30),
+        ("20s", 20),
+        ("6m0s", 360),
+        ("1h2m3.5s", 3723.5),
+        ("250ms", 0.25),
+        ("2026-11-21T12:00:30Z", 30),
+        (str(int(NOW.timestamp()) + 30), 30),
+        (str((int(NOW.timestamp()) + 30) * 1000), 30),
         ("Sat, 99 Nov 2026 12:00:30 GMT", None),
     ],
 )
@@ -59,6 +76,105 @@ def test_a_reset_may_be_a_unix_time() -> None:
     assert requested_wait_s({"x-ratelimit-reset-ms": str((int(NOW.timestamp()) + 40) * 1000)}, NOW, 429) == 40
 
 
+@every_row(
+    ("name", "value", "requested_s"),
+    [
+        ("ratelimit-reset", "45", 45),
+        ("x-ratelimit-reset-requests", "6m0s", 360),
+        ("x-ratelimit-reset-tokens", "120ms", 0.12),
+        ("anthropic-ratelimit-tokens-reset", str(int(NOW.timestamp()) + 40), 40),
+        ("anthropic-ratelimit-unified-5h-reset", str(int(NOW.timestamp()) + 40), 40),
+        ("x-ratelimit-limit-requests", "60", None),
+        ("x-other-reset", "60", None),
+    ],
+)
+def test_a_reset_has_the_name_and_the_form_of_its_vendor(
+    name: str, value: str, requested_s: float | None
+) -> None:
+    assert requested_wait_s({name: value}, NOW, 429) == requested_s
+    assert requested_wait_s({name: value}, NOW, 529) is None
+
+
+@every_row(("status", "requested_s"), [("rejected", 40), ("allowed", None), ("allowed_warning", None)])
+def test_a_limit_of_a_subscription_counts_only_when_it_is_the_one_that_refused(
+    status: str, requested_s: float | None
+) -> None:
+    headers = {
+        "anthropic-ratelimit-unified-7d-status": status,
+        "anthropic-ratelimit-unified-7d-reset": str(int(NOW.timestamp()) + 40),
+    }
+    assert requested_wait_s(headers, NOW, 429) == requested_s
+
+
+def test_the_limit_of_tokens_does_not_stand_for_that_of_requests() -> None:
+    headers = {
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "20s",
+        "x-ratelimit-remaining-tokens": "9000",
+        "x-ratelimit-reset-tokens": "6m0s",
+    }
+    assert requested_wait_s(headers, NOW, 429) == 20
+
+
+def in_a_body(error: object) -> float | None:
+    return requested_wait_s({}, NOW, 429, body={"type": "error", "error": error})
+
+
+@every_row(
+    ("error", "requested_s"),
+    [
+        ({"retry_after": 60}, 60),
+        ({"retryAfter": "60"}, 60),
+        ({"retry_after_ms": 1500}, 1.5),
+        ({"retry_after_seconds": 2.5}, 2.5),
+        ({"resets_at": int(NOW.timestamp()) + 40}, 40),
+        ({"resets_in_seconds": 40}, 40),
+        ({"details": [{"@type": "x"}, {"@type": "google.rpc.RetryInfo", "retryDelay": "34s"}]}, 34),
+        ({"metadata": {"headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "30"}}}, 30),
+        ({"metadata": {"headers": {"Retry-After": "30"}}}, 30),
+        ({"retry_after": True}, None),
+        ({"retry_after": -1}, None),
+        ({"retry_after": {"seconds": 3}}, None),
+        ({"details": {"error": {"details": {"retry_after": 3}}}}, None),
+        ([], None),
+    ],
+)
+def test_a_field_of_the_error_names_a_time(error: object, requested_s: float | None) -> None:
+    assert in_a_body(error) == requested_s
+
+
+def test_a_header_counts_more_than_a_field_and_a_message() -> None:
+    body = {"retry_after": 60}
+    assert requested_wait_s({"retry-after": "2"}, NOW, 429, body=body, message="retry in 9s") == 2
+    assert requested_wait_s({}, NOW, 429, body=body, message="retry in 90s") == 90
+
+
+@every_row(
+    ("message", "requested_s"),
+    [
+        ("resets at 2026-11-21T12:00:30Z (2056)", 30),
+        ("resets at 2026-11-21T21:00:00+08:00", 3600),
+        ("Your limit will reset at 2026-11-21 13:00:00", 3600),
+        ("You will regain access on 2026-11-22 at 00:00 UTC.", 43200),
+        ("You will regain access on 2026-11-22.", 43200),
+        ("Please retry in 58.5s.", 58.5),
+        ("Please try again in 6m0s. Visit", 360),
+        ("Please try again in 250ms", 0.25),
+        ("try again in 5 days 22 hours 11 minutes.", 511860),
+        ("please try again after 1 seconds", 1),
+        ("Please retry after 25 seconds.", 25),
+        ("Individual quota reached. Resets in 141h28m14s.", 509294),
+        (f"Claude AI usage limit reached|{int(NOW.timestamp()) + 40}", 40),
+        ("Please try again later.", None),
+        ("retry in 5 apples", None),
+        ("resets at 2026-99-99T00:00:00Z", None),
+        ("it resets at noon", None),
+    ],
+)
+def test_the_words_of_a_message_name_a_time(message: str, requested_s: float | None) -> None:
+    assert requested_wait_s({}, NOW, 429, message=message) == requested_s
+
+
 def test_a_limit_of_the_api_counts_only_when_it_is_exhausted() -> None:
     headers = {
         "anthropic-ratelimit-requests-remaining": "3",
@@ -69,6 +185,9 @@ def test_a_limit_of_the_api_counts_only_when_it_is_exhausted() -> None:
     assert requested_wait_s(headers, NOW, 429) == 20
 
 
+FIELDS = st.sampled_from(
+    ["error", "details", "metadata", "headers", "retry_after", "retryDelay", "resets_at", "x-ratelimit-reset"]
+)
 IN_30_S = {
     "date": {"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"},
     "reset": {
@@ -94,6 +213,16 @@ def test_without_a_date_that_can_be_read_our_own_clock_measures(date: str) -> No
 
 def test_a_servers_clock_does_not_touch_a_number_of_seconds() -> None:
     assert requested_wait_s({"retry-after": "7", "date": "Thu, 01 Jan 1970 00:00:00 GMT"}, NOW, 429) == 7
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.floats() | st.integers(), lambda one: st.dictionaries(FIELDS, one)
+    )
+)
+def test_no_body_makes_it_raise_or_give_a_senseless_wait(body: object) -> None:
+    requested_s = requested_wait_s({}, NOW, 429, body=body, message=str(body))
+    assert requested_s is None or 0 <= requested_s <= LONGEST_REQUESTED_S
 
 
 NAMES = st.sampled_from(

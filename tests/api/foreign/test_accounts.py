@@ -1,0 +1,362 @@
+"""Exhausted accounts in the words of their vendors, and the times that servers name."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.api.foreign.wire import DONE, QUICKLY, Row, answering, note, play, refusal, run, sse, stream
+from tests.api.harness import http_answer
+from tests.program.conftest import ralph_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STANDARD = ""
+AT_NOON = "Fri, 15 May 2026 12:00:00 GMT"
+
+
+def error(message: str, **fields: Any) -> dict[str, Any]:
+    """An error object in the form of Anthropic, which most gateways send too."""
+    return {"type": "error", "error": {"type": "rate_limit_error", "message": message, **fields}}
+
+
+def in_stream(body: dict[str, Any]) -> bytes:
+    return sse({"type": "ping"}, {"type": "error", **body})
+
+
+def in_whole_body(body: dict[str, Any]) -> bytes:
+    return http_answer(json.dumps(body).encode(), "application/json")
+
+
+# --- Accounts that only a person can fill: one request, 77
+
+ZAI_EMPTY = error("Insufficient balance or no resource package. Please recharge.", code="1113")
+EMPTY = [
+    ("z.ai, 429 with a code", "openworker#66, docs.z.ai", refusal(429, ZAI_EMPTY)),
+    (
+        "z.ai, the code as the type",
+        "claude-code#11345",
+        refusal(429, {"type": "error", "error": {"type": "1113", "message": "Please recharge."}}),
+    ),
+    (
+        "z.ai, in Chinese",
+        "continue#11823",
+        refusal(429, {"error": {"message": "余额不足或无可用资源包,请充值。"}}),
+    ),
+    (
+        "z.ai, wrapped by a router",
+        "claude-code-router#1071",
+        refusal(
+            429,
+            {
+                "error": {
+                    "type": "api_error",
+                    "code": "provider_response_error",
+                    "message": "Error from provider(zai,glm-4.6: 429): "
+                    '{"error":{"code":"1113","message":"Insufficient balance or no resource package."}}',
+                }
+            },
+        ),
+    ),
+    ("z.ai, in the stream", "docs.z.ai", in_stream(ZAI_EMPTY)),
+    (
+        "an advice to retry changes nothing",
+        "own",
+        refusal(429, ZAI_EMPTY, x_should_retry="true", retry_after="1"),
+    ),
+    (
+        "MiniMax, 200 with base_resp",
+        "platform.minimax.io/docs",
+        in_whole_body({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}),
+    ),
+    ("MiniMax, 500", "platform.minimax.io/docs", refusal(500, error("insufficient balance (1008)"))),
+    (
+        "DashScope, 400",
+        "help.aliyun.com/en/model-studio/error-code",
+        refusal(400, {"code": "Arrearage", "message": "Access denied.", "request_id": "r"}),
+    ),
+    (
+        "DashScope, behind a gateway",
+        "opencode#23029",
+        refusal(429, error("Access denied, please make sure your account is in good standing.")),
+    ),
+    (
+        "LiteLLM, 400",
+        "litellm#4208",
+        refusal(
+            400,
+            {
+                "error": {
+                    "message": "Budget has been exceeded! Current cost: 2",
+                    "type": "auth_error",
+                    "code": 400,
+                }
+            },
+        ),
+    ),
+    (
+        "LiteLLM, 429",
+        "OpenCRE#1102",
+        refusal(429, {"error": {"message": "over", "type": "budget_exceeded", "code": "429"}}),
+    ),
+    (
+        "Moonshot",
+        "kimi-code#1857",
+        refusal(429, {"error": {"message": "suspended", "type": "exceeded_current_quota_error"}}),
+    ),
+    (
+        "OpenAI, a spend limit",
+        "help.openai.com/en/articles/6614457",
+        refusal(429, {"error": {"message": "m", "type": "t", "code": "project_spend_limit_exceeded"}}),
+    ),
+    (
+        "Anthropic, low credit",
+        "sub2api#1587",
+        refusal(400, error("Your credit balance is too low to access the Anthropic API.")),
+    ),
+    (
+        "Anthropic, extra usage",
+        "claude-code#45046",
+        refusal(400, error("You're out of extra usage. Add more at claude.ai/settings/usage.")),
+    ),
+    (
+        "one-api",
+        "one-api#1270",
+        refusal(429, error("user quota is not enough", code="insufficient_user_quota")),
+    ),
+    (
+        "sub2api",
+        "sub2api#890",
+        refusal(403, {"code": "INSUFFICIENT_BALANCE", "message": "Insufficient account balance"}),
+    ),
+    ("Novita", "novita.ai/docs", refusal(400, {"code": "BILLING_BALANCE_NOT_ENOUGH", "message": "m"})),
+    (
+        "Kimi Code, an unknown cycle",
+        "kilocode#11403",
+        refusal(403, error("You've reached your usage limit for this billing cycle.")),
+    ),
+]
+
+
+def ended(answer: bytes, settings: str, directory: Path) -> tuple[int, dict[str, Any]]:
+    """The exit code and the result of a run that gets this answer once and asks no more."""
+    with answering([answer]) as (server, requests):
+        ran = run(ralph_in(directory), server, settings=settings)
+    assert len(requests) == 1, ran.stderr
+    return ran.code, ran.result
+
+
+@pytest.mark.parametrize(("name", "source", "answer"), EMPTY, ids=[row[0] for row in EMPTY])
+def test_an_empty_account_ends_the_run_at_once(name, source, answer, tmp_path) -> None:
+    code, result = ended(answer, QUICKLY, tmp_path)
+    assert (code, result.get("retry_after_s")) == (77, None)
+    assert "no credit or quota" in str(result["hints"])
+
+
+def test_an_empty_account_ends_a_loop(tmp_path) -> None:
+    ralph = ralph_in(tmp_path)
+    with answering([refusal(429, ZAI_EMPTY)]) as (server, requests):
+        ralph.user_file.write_text(QUICKLY)
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        ran = ralph("loop", "do it", "--max-iterations", "3")
+    assert (ran.code, len(requests)) == (77, 1), ran.stderr
+
+
+# --- Times that a server names: one request, 75 with the time
+
+RESET_TIMES = [
+    (
+        "MiniMax, a dated reset",
+        "MiniMax-M2.7#36",
+        refusal(
+            429,
+            error("usage limit exceeded, 5-hour usage limit reached, resets at 2026-05-15T15:00:00Z (2056)"),
+            date=AT_NOON,
+        ),
+        3 * 3600,
+    ),
+    (
+        "MiniMax, only the window",
+        "MiniMax-M2.7#36",
+        refusal(429, error("usage limit exceeded, 5-hour usage limit reached for Token Plan Starter (2056)")),
+        5 * 3600,
+    ),
+    (
+        "MiniMax, in the stream",
+        "MiniMax-M2.7#36",
+        in_stream(error("usage limit exceeded, 5-hour usage limit reached for Token Plan Starter (2056)")),
+        5 * 3600,
+    ),
+    (
+        "z.ai, in the time of Beijing",
+        "model-hotel#955",
+        refusal(
+            429,
+            error(
+                "Usage limit reached for 5 hour. Your limit will reset at 2026-05-15 22:00:00", code="1308"
+            ),
+            date=AT_NOON,
+        ),
+        2 * 3600,
+    ),
+    (
+        "z.ai, only the window",
+        "docs.z.ai",
+        refusal(429, error("Usage limit reached for the past 7 days. Insufficient balance for extra usage.")),
+        7 * 86400,
+    ),
+    (
+        "Kimi Code, 403",
+        "openclaw#142656",
+        refusal(
+            403, error("You've reached your weekly (7-day) usage limit.", type="access_terminated_error")
+        ),
+        7 * 86400,
+    ),
+    (
+        "Anthropic, a limit of the user",
+        "platform.claude.com/docs",
+        refusal(
+            400,
+            error(
+                "You have reached your specified API usage limits. You will regain access on 2026-05-16 at 00:00 UTC."
+            ),
+            date=AT_NOON,
+        ),
+        12 * 3600,
+    ),
+    (
+        "Anthropic, a subscription",
+        "jcode#1183",
+        refusal(429, error("This request would exceed your account's rate limit."), retry_after="13262"),
+        13262,
+    ),
+    (
+        "Anthropic, a subscription without retry-after",
+        "opencodex#3809",
+        refusal(
+            429,
+            error("This request would exceed your account's rate limit."),
+            date=AT_NOON,
+            anthropic_ratelimit_unified_5h_status="rejected",
+            anthropic_ratelimit_unified_5h_reset="1778850000",
+            anthropic_ratelimit_unified_7d_status="allowed",
+            anthropic_ratelimit_unified_7d_reset="1779000000",
+        ),
+        1778850000 - 1778846400,
+    ),
+    (
+        "Codex",
+        "CLIProxyAPI#1666",
+        refusal(
+            429,
+            {"error": {"type": "usage_limit_reached", "message": "m", "resets_in_seconds": 529498}},
+        ),
+        529498,
+    ),
+    (
+        "OpenRouter, free models",
+        "openclaude#936",
+        refusal(
+            429,
+            {
+                "error": {
+                    "message": "Rate limit exceeded: free-models-per-day.",
+                    "code": 429,
+                    "metadata": {
+                        "headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1778850000000"}
+                    },
+                }
+            },
+            date=AT_NOON,
+        ),
+        1778850000 - 1778846400,
+    ),
+    (
+        "Cloudflare, problem JSON",
+        "claude-code#86846",
+        refusal(503, {"type": "https://x/", "title": "busy", "status": 503, "retry_after": 900}),
+        900,
+    ),
+    ("the IETF's header", "own", refusal(429, error("slow down"), ratelimit_reset="4500"), 4500),
+    (
+        "OpenAI's header",
+        "openai cookbook",
+        refusal(
+            429, error("slow down"), x_ratelimit_remaining_requests="0", x_ratelimit_reset_requests="6m0s"
+        ),
+        360,
+    ),
+    ("a duration", "own", refusal(429, error("slow down"), retry_after="1h20s"), 3620),
+    (
+        "words",
+        "wally#62",
+        refusal(503, error("Rate limit reached. Please try again in 5 days 22 hours 11 minutes.")),
+        5 * 86400 + 22 * 3600 + 11 * 60,
+    ),
+    ("a header that was sent twice", "own", refusal(429, error("slow down"), retry_after="900, 900"), 900),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "answer", "wait_s"), RESET_TIMES, ids=[row[0] for row in RESET_TIMES]
+)
+def test_a_time_beyond_all_waits_ends_the_run_at_once_with_it(name, source, answer, wait_s, tmp_path) -> None:
+    code, result = ended(answer, STANDARD, tmp_path)
+    assert (code, result["retry_after_s"]) == (75, wait_s)
+    assert "come back after" in str(result["hints"])
+
+
+# --- Times that are waited for
+
+SHORT_TIMES = [
+    (
+        "Google's RetryInfo",
+        "python-genai#2114",
+        refusal(
+            429,
+            {
+                "error": {
+                    "code": 429,
+                    "message": "You exceeded your current quota.",
+                    "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "0.25s"}],
+                }
+            },
+        ),
+        0.25,
+    ),
+    (
+        "milliseconds in words",
+        "community.openai.com",
+        refusal(429, error("Please try again in 250ms.")),
+        0.25,
+    ),
+    (
+        "nothing at the first retry",
+        "claude-code#75087",
+        refusal(529, error("Overloaded"), retry_after="0"),
+        0,
+    ),
+    ("no number of HTTP's", "own", refusal(529, error("Overloaded"), retry_after="1_0"), 2),
+    ("two times", "own", refusal(529, error("Overloaded"), retry_after="7, 9"), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "answer", "wait_s"), SHORT_TIMES, ids=[row[0] for row in SHORT_TIMES]
+)
+def test_a_time_that_is_soon_is_waited_for(name, source, answer, wait_s, tmp_path) -> None:
+    row = Row(name, source, (answer, stream(note()), DONE), settings=STANDARD, notes="1\n")
+    (retry,) = [one for one in play(row, tmp_path).ran.objects if one.get("subtype") == "api_retry"]
+    assert retry["retry_delay_ms"] == wait_s * 1000
+
+
+def test_a_storm_that_asks_for_no_wait_is_outlasted_by_the_schedule(tmp_path) -> None:
+    busy = refusal(529, error("Overloaded"), retry_after="0")
+    with answering([busy, busy, DONE]) as (server, requests):
+        ran = run(ralph_in(tmp_path), server, settings=STANDARD)
+    waits = [one["retry_delay_ms"] for one in ran.objects if one.get("subtype") == "api_retry"]
+    assert (ran.code, len(requests), waits) == (0, 3, [0, 4000])
