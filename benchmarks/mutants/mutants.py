@@ -142,6 +142,13 @@ MUTANTS = (
         ("test_accounts.py", "test_retry_after.py"),
     ),
     Mutant(
+        "a-key-renewed-again-and-again",
+        "a program's key is renewed once in a chain",
+        "if not is_bad_key(error) or route in state.renewed or not keys",
+        "if not is_bad_key(error) or not keys",
+        ("test_key_programs.py",),
+    ),
+    Mutant(
         "a-wait-that-cannot-help",
         "standard ends at once if the requested wait is longer than all that are left",
         "if 0 < left_s < wait_s:",

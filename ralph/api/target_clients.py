@@ -4,17 +4,19 @@ makes an HTTP client when that client is first needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.api.client import Endpoint, MessagesApi, host_of
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.transport import build_transport
+from ralph.values.classify import is_bad_key
 from ralph.values.credentials import Secret
 from ralph.values.endpoint import DEFAULT_BASE_URL
-from ralph.values.errors import Api, NetworkCause
+from ralph.values.errors import AgentError, Api, NetworkCause
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
+    from ralph.values.credentials import Credential
     from ralph.values.ports import Clock, Events, Waiter
 
 
@@ -35,12 +38,26 @@ class Connecting(Struct, frozen=True):
     waiter: Waiter
     clock: Clock
     redact: Callable[[str], str]
+    keys: Keys | None = None
+    """The keys that programs of the user print. None if there is no such program."""
+
+
+class Keys(Protocol):
+    def current(self, credential: Credential) -> Credential:
+        """The credential as it is sent with the next request. May run a program. Raises only `Interrupted`."""
+        ...
+
+    def refuse(self, credential: Credential) -> None:
+        """Is called if the server refuses the credential."""
+        ...
 
 
 class TargetClients:
     def __init__(self, connecting: Connecting) -> None:
         self._connecting = connecting
         self._clients: dict[Endpoint, MessagesApi] = {}
+        self._endpoints: dict[tuple[str, int], Endpoint] = {}
+        """The last endpoint of each target and key."""
         self._answered = {_host_of(DEFAULT_BASE_URL)}
         """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
         hosts, the failure is treated as temporary."""
@@ -56,7 +73,14 @@ class TargetClients:
         Raises OSError if the file with certificates cannot be read, for example because the machine is short of file
         descriptors.
         """
+        keys = self._connecting.keys
+        if keys is not None:
+            target = replace(target, credentials=tuple(map(keys.current, target.credentials)))
         endpoint = endpoint_of(target, key)
+        last = self._endpoints.get((target.name, key))
+        if last != endpoint and last in self._clients:  # its key is no longer used
+            self._clients.pop(last).close()
+        self._endpoints[target.name, key] = endpoint
         if endpoint not in self._clients:
             self._clients[endpoint] = self._connected(endpoint)
         return self._clients[endpoint]
@@ -72,7 +96,12 @@ class TargetClients:
                 raise shortage_error(error) from error
             detail = self._connecting.redact(str(error))
             raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
-        return client.send_message(body, events)
+        try:
+            return client.send_message(body, events)
+        except AgentError as error:
+            if is_bad_key(error) and self._connecting.keys is not None:
+                self._connecting.keys.refuse(target.credentials[key])
+            raise
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
         try:
@@ -100,8 +129,7 @@ class TargetClients:
 
 def endpoint_of(target: Target, key: int) -> Endpoint:
     """The endpoint of a target, with the headers for one of its keys. `key` is the key's index, counted from 0."""
-    credentials = target.credentials[key : key + 1]
-    own = tuple((credential.header, credential.value.plain) for credential in credentials)
+    own = (header for credential in target.credentials[key : key + 1] for header in credential.headers)
     return Endpoint(target.base_url, Secret((*own, *target.headers.plain)))
 
 

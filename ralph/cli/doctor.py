@@ -298,13 +298,13 @@ def _answers_of_targets(
 
     redactor = _redactor(environment, settings)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
-    if settings.key_helper is not None and cwd is not None:
-        from ralph.run.key_helper import with_helpers_key  # noqa: PLC0415 - few users have one
+    if settings.key_programs and cwd is not None:
+        from ralph.run.key_helper import ProgramKeys  # noqa: PLC0415 - few users have one
         from ralph.run.wiring import Surroundings  # noqa: PLC0415 - as many as have a key helper
 
         around = Surroundings(settings, environment, cwd, waiter, clock, EventStream(), redactor)
         try:
-            settings = with_helpers_key(around, settings.key_helper, ()).settings
+            settings = ProgramKeys(around, ()).begin().settings
         except SettingsError as error:
             yield fail("targets", str(error), "correct that program: no run begins without its key")
             return
@@ -342,12 +342,8 @@ def _look_at_values(settings: Settings) -> Finding:
     except OSError as error:
         reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
         return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
-    helper = (
-        ""
-        if settings.key_helper is None
-        else f"; apiKeyHelper of {settings.key_helper.plain[1]} prints the key"
-    )
-    return ok("settings", f"all of them can be used{helper}")
+    programs = [f"; {one.setting} of {one.origin} prints the key" for one in settings.key_programs]
+    return ok("settings", f"all of them can be used{''.join(programs)}")
 
 
 COMMAND = SettingsCommand("doctor", doctor, DoctorLine)

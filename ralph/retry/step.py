@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.retry.backoff import LASTS_S, GiveUp, ShortTime, Wait, met_again
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
-from ralph.values.classify import failure_kind, is_damaged, is_shortage, outcome_of
+from ralph.values.classify import failure_kind, is_bad_key, is_damaged, is_shortage, outcome_of
 from ralph.values.errors import AgentError, Api, HttpError, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
@@ -72,6 +72,8 @@ class RetryState(Struct, frozen=True):
     because a retry sends identical bytes."""
     round_failures: tuple[FailedAttempt, ...] = ()
     """The failures of the current round, in order."""
+    renewed: frozenset[Route] = frozenset()
+    """The routes whose key a program has printed again in this chain, because the server had refused it."""
     damaged: FailedAttempt | None = None
     """The last attempt whose answer arrived in an unreadable form, or None. If no target can succeed any more, the
     chain ends with the error of this attempt. `agent/task.py` asks again after such an error."""
@@ -140,7 +142,11 @@ def step(
         round_failures=(*state.round_failures, failed),
         damaged=failed if is_damaged(error) else state.damaged,
     )
-    decision, choice = _decide(state, failed.failure, moment)
+    if _may_renew(state, error, moment):
+        decision, choice = _renewal(state)
+        state = replace(state, renewed=state.renewed | {failed.route})
+    else:
+        decision, choice = _decide(state, failed.failure, moment)
     events: list[Event] = [attempt_ended(state, moment.latency_s, error.tokens, error, decision)]
     if isinstance(decision, Wait):
         events.append(_scheduled(state, decision, moment.policy.max_retries))
@@ -150,6 +156,21 @@ def step(
     if isinstance(decision, GiveUp) and decision.is_early:
         events.append(Notice(f"giving up: {decision.reason}"))
     return _next_state(state, decision, choice), decision, tuple(events)
+
+
+def _may_renew(state: RetryState, error: AgentError, moment: Moment) -> bool:
+    """Whether a program prints the key that the server has refused, and the policy has a retry left. Once in a chain."""
+    route, chain = state.choice.route, state.choice.chain
+    keys = state.target.credentials
+    if not is_bad_key(error) or route in state.renewed or not keys or keys[route.key].program is None:
+        return False
+    return isinstance(moment.policy.next_wait(chain.retries + 1, 0.0, chain.slept_s), Wait)
+
+
+def _renewal(state: RetryState) -> tuple[Decision, TargetsState]:
+    """The decision to ask the same target at once, which counts as a retry, and the state after it."""
+    chain = state.choice.chain
+    return Wait(0.0), replace(state.choice, chain=replace(chain, retries=chain.retries + 1))
 
 
 def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decision, TargetsState]:

@@ -1,7 +1,8 @@
-"""Runs the program that prints the key (`apiKeyHelper` of Claude Code's settings).
+"""Runs the programs that print keys: `api_key_command` of a target, and `apiKeyHelper` of Claude Code's settings.
 
-It is the user's own, so it runs outside of the sandbox, but without credentials, and only if commands can replace none of its
-files.
+They are the user's own, so they run outside of the sandbox, but without credentials, and only if commands can replace none of
+their files. A program is run when a run begins, again before a request when its key has become old, and after the server has
+refused the key.
 """
 
 from __future__ import annotations
@@ -16,49 +17,102 @@ from msgspec.structs import replace
 from ralph.machine.own_programs import own_program, trusted_directories, why_unsafe_command
 from ralph.machine.starting import start_process, start_thread
 from ralph.run.wiring import safe_environment, search_for_programs
-from ralph.settings.merge import SettingsError, with_credential
+from ralph.settings.merge import SettingsError
+from ralph.settings.toml_file import user_settings_path
 from ralph.values.credentials import MIN_SECRET_CHARS, Credential, Secret
 from ralph.values.endpoint import header_value
+from ralph.values.events import Notice
 from ralph.values.ports import TIMED_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ralph.conversation.target import Target
     from ralph.run.wiring import Surroundings
+    from ralph.values.credentials import KeyProgram
 
-WITHIN_S = 10.0
-"""The longest time that the program may take."""
+WITHIN_S = 30.0
+"""The longest time that a program may take."""
 _MOST_SHOWN = 200
 
 
-def with_helpers_key(
-    around: Surroundings, helper: Secret[tuple[str, str]], writable: Sequence[str]
-) -> Surroundings:
-    """Runs the program, and gives the key that it printed to each target that would get the environment's. `helper` is
-    `Settings.key_helper`, `writable` is as in `plan_sandbox`. Raises SettingsError and Interrupted.
-    """
-    key = _key(around, helper, writable)
-    around.redactor.learn([key])
-    credential = Credential("x-api-key", Secret(key), "apiKeyHelper")
-    return replace(around, settings=with_credential(around.settings, credential))
+class ProgramKeys:
+    """The keys that programs have printed in this run. Implements the port `Keys` of the clients."""
+
+    def __init__(self, around: Surroundings, writable: Sequence[str]) -> None:
+        """`writable` is as in `plan_sandbox`."""
+        self._around = around
+        self._writable = writable
+        self._keys: dict[KeyProgram, str] = {}
+        self._ran_s: dict[KeyProgram, float] = {}
+        """The times of the run's clock at which the programs have ended."""
+        self._refused: set[KeyProgram] = set()
+
+    def begin(self) -> Surroundings:
+        """Runs each program once. Returns the surroundings whose targets have the keys, and which know these keys. Raises
+        SettingsError and Interrupted.
+        """
+        settings = self._around.settings
+        targets = tuple(map(self._with_keys, settings.targets))
+        return replace(self._around, settings=replace(settings, targets=targets), keys=self)
+
+    def _with_keys(self, target: Target) -> Target:
+        return replace(target, credentials=tuple(map(self._with_key, target.credentials)))
+
+    def _with_key(self, credential: Credential) -> Credential:
+        program = credential.program
+        if program is None:
+            return credential
+        if program not in self._keys:
+            self._run(program)
+        return replace(credential, value=Secret(self._keys[program]))
+
+    def current(self, credential: Credential) -> Credential:
+        """The credential with the key for the next request. If the program fails, that is the last key, with a notice. Raises
+        Interrupted.
+        """
+        program = credential.program
+        if program is not None and self._is_old(program):
+            try:
+                self._run(program)
+            except SettingsError as error:
+                self._ran_s[program] = self._around.clock.now_s()
+                self._around.events.emit(Notice(f"{error}; its last key is used"))
+            self._refused.discard(program)
+        return self._with_key(credential)
+
+    def _is_old(self, program: KeyProgram) -> bool:
+        age_s = self._around.clock.now_s() - self._ran_s.get(program, 0.0)
+        return program in self._refused or 0 < program.ttl_s <= age_s
+
+    def refuse(self, credential: Credential) -> None:
+        """Stores that the server has refused the key, so that the program is run again before the next request."""
+        if credential.program is not None:
+            self._refused.add(credential.program)
+
+    def _run(self, program: KeyProgram) -> None:
+        key = _key_of(program, self._around, self._writable)
+        self._around.redactor.learn([key])
+        self._keys[program] = key
+        self._ran_s[program] = self._around.clock.now_s()
 
 
-def _key(around: Surroundings, helper: Secret[tuple[str, str]], writable: Sequence[str]) -> str:
-    command, origin = helper.plain
+def _key_of(program: KeyProgram, around: Surroundings, writable: Sequence[str]) -> str:
     search = search_for_programs(around, writable)
     home = around.environment.get("HOME", "")
-    home = home if os.path.isdir(home) else os.sep  # noqa: PTH112 - a str
-    subject = f"{origin}: apiKeyHelper"
-    why = why_unsafe_command(command, home, home, search)
+    settings_file = user_settings_path(around.environment)
+    places = ("" if settings_file is None else str(settings_file.parent), home, os.sep)
+    cwd = next(place for place in places if os.path.isdir(place))  # noqa: PTH112 - strings throughout
+    subject = f"{program.origin}: {program.setting}"
+    why = why_unsafe_command(program.command.plain, cwd, home, search)
     if why:
         raise SettingsError(f"{subject} is not run: {why}; put its program elsewhere")
     environment = {
         **safe_environment(around, writable),
         "PATH": os.pathsep.join(trusted_directories(search)),
     }
-    status, said, errors = _run(
-        [own_program("sh", search) or "/bin/sh", "-c", command], home, environment, around
-    )
+    shell = [own_program("sh", search) or "/bin/sh", "-c", program.command.plain]
+    status, said, errors = _run(shell, cwd, environment, around, program.setting)
     if status is None:
         raise SettingsError(f"{subject} did not end within {WITHIN_S:g} s")
     if status != 0:
@@ -74,7 +128,7 @@ def _key(around: Surroundings, helper: Secret[tuple[str, str]], writable: Sequen
 
 
 def _run(
-    words: list[str], cwd: str, environment: dict[str, str], around: Surroundings
+    words: list[str], cwd: str, environment: dict[str, str], around: Surroundings, waiting_for: str
 ) -> tuple[int | None, str, str]:
     """The exit code of a program, or None if its time was over, and its output and errors."""
     import subprocess  # noqa: PLC0415 - 8 ms that few runs pay
@@ -95,7 +149,7 @@ def _run(
     try:
         start_thread(lambda: mailbox.put(process.communicate()), name="key helper")
         until_s = around.clock.now_s() + WITHIN_S
-        told = around.waiter.wait(mailbox, until_s=until_s, waiting_for="apiKeyHelper")
+        told = around.waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # also what it left running

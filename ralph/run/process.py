@@ -58,10 +58,10 @@ class RunProcess:
             raise CannotError(too_few)
         context = self.context
         around = context.surroundings()
-        if around.settings.key_helper is not None:
-            from ralph.run.key_helper import with_helpers_key  # noqa: PLC0415 - few users have one
+        if around.settings.key_programs:
+            from ralph.run.key_helper import ProgramKeys  # noqa: PLC0415 - few users have one
 
-            around = with_helpers_key(around, around.settings.key_helper, context.options.writable)
+            around = ProgramKeys(around, context.options.writable).begin()
         if context.options.exports_traces:
             self._open_traces()
         return around

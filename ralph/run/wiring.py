@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.agent.task import Prompt
-    from ralph.api.target_clients import TargetClients
+    from ralph.api.target_clients import Keys, TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.machine.own_programs import ProgramSearch
@@ -64,6 +64,8 @@ class Surroundings(Struct, frozen=True, dict=True):
     clock: Clock
     events: Events
     redactor: Redactor
+    keys: Keys | None = None
+    """The keys that programs print. None if no target has such a program, or if none has been run yet."""
 
     @cached_property
     def secrets(self) -> frozenset[str]:
@@ -259,6 +261,7 @@ def build_clients(around: Surroundings) -> TargetClients:
             waiter=around.waiter,
             clock=around.clock,
             redact=around.redactor.redact_all,
+            keys=around.keys,
         )
     )
     try:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ralph.settings.claude_environment import aims_requests
 from ralph.settings.tables import KEYS, Remark
 from ralph.values.claude_file import TRUSTED_ONLY, Does, key_named, keys_within
-from ralph.values.credentials import Secret
+from ralph.values.credentials import KeyProgram, Secret
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class ClaudeWishes(Struct, frozen=True):
     """The file that sets a variable."""
     of_commands: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
     """The variables that only commands get."""
-    key_helper: Secret[tuple[str, str]] | None = None
+    key_helper: KeyProgram | None = None
     """The shell command that prints the key, and the name of its file."""
     directories: tuple[str, ...] = ()
     """The absolute paths of the directories that tools may write too. They need not exist."""
@@ -135,7 +135,9 @@ def _with(
         typed=frozenset(acting) if is_typed else found.typed,
         origins={**found.origins, **dict.fromkeys((*acting, *others), file.name)},
         of_commands=Secret({**found.of_commands.plain, **others}),
-        key_helper=found.key_helper if helper is None else Secret((helper, file.name)),
+        key_helper=found.key_helper
+        if helper is None
+        else KeyProgram("apiKeyHelper", file.name, Secret(helper)),
         directories=tuple(dict.fromkeys((*found.directories, *_directories(document, file.name, cwd, home)))),
         remarks=(*found.remarks, *remarks),
     )

@@ -39,6 +39,7 @@ from ralph.settings.tables import (
     other_places,
 )
 from ralph.settings.targets import (
+    API_KEY_COMMAND,
     EnvironmentAccess,
     entry_secrets,
     explicit_targets,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from ralph.machine.own_programs import ProgramSearch
     from ralph.settings.targets import TargetEntry
     from ralph.values.claude_file import ClaudeFile
+    from ralph.values.credentials import KeyProgram
     from ralph.values.setting import Key
 
 _FLAG = "flag "
@@ -72,7 +74,6 @@ _FLAG = "flag "
 _FOREIGN = "has no table of ralph's, so it is another program's and is not read"
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK, _MODEL = "model.fallback", "model.name"
-_TO_COME = Credential("x-api-key", Secret("of apiKeyHelper"), "apiKeyHelper")
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
@@ -159,17 +160,16 @@ def load_settings(
     refuse_reached(settings, environment, (cwd, *reach), config_file, written)
     if claude.files:
         _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
+    _refuse_reached_program(settings, environment, (cwd, *reach), config_file, written)
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
         search = search_around(environment, (cwd, *reach), written)
         servers = configured_servers(settings, environment, cwd, search, files or ())
         settings = replace(settings, mcp_servers=servers)
-    # The program that prints the key runs later.
-    targets = settings.targets if settings.key_helper is None else with_credential(settings, _TO_COME).targets
-    problem = missing_key(targets, environment)
+    problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
-        problem = meant_for_another_cloud(targets, environment)
+        problem = meant_for_another_cloud(settings.targets, environment)
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
     return settings
@@ -237,31 +237,51 @@ def _with_wishes(
         name: f"{origin} of {claude.origins[origin]}" if origin in claude.origins else origin
         for name, origin in settings.origins.items()
     }
+    if claude.key_helper is not None and settings.credential is None:
+        settings = _with_program(settings, claude.key_helper)
     return replace(
         settings,
         remarks=(*remarks, *settings.remarks, *claude.remarks),
         origins=MappingProxyType(origins),
-        key_helper=None if settings.credential else claude.key_helper,
         variables=Secret({name: environment[name] for name in claude.variables.plain}),
         command_variables=claude.of_commands,
         directories=claude.directories,
     )
 
 
-def with_credential(settings: Settings, credential: Credential) -> Settings:
-    """The settings in which each target that would have got a key of the environment has this one. It is sent in both headers,
-    as Claude Code does with the key of `apiKeyHelper`.
-    """
-    header = ("authorization", f"Bearer {credential.secret}")
+def _with_program(settings: Settings, program: KeyProgram) -> Settings:
+    """The settings in which each target that would have got a key of the environment gets that of the program."""
+    credential = Credential("x-api-key", Secret(""), program.setting, program)
 
     def with_it(target: Target) -> Target:
         is_meant_for = target.base_url == settings.model.base_url or is_default(target.base_url)
         if target.credentials or not is_meant_for:
             return target
-        others = tuple(one for one in target.headers.plain if one[0].lower() != header[0])
-        return replace(target, credentials=(credential,), headers=Secret((*others, header)))
+        others = tuple(one for one in target.headers.plain if one[0].lower() != "authorization")
+        return replace(target, credentials=(credential,), headers=Secret(others))
 
-    return replace(settings, credential=credential, targets=tuple(map(with_it, settings.targets)))
+    return replace(settings, targets=tuple(map(with_it, settings.targets)))
+
+
+def _refuse_reached_program(
+    settings: Settings,
+    environment: Mapping[str, str],
+    roots: Sequence[Path],
+    config_file: Path | None,
+    more: Iterable[str],
+) -> None:
+    """Raises SettingsError if commands may write the file of `--config` that names a program for a key. The program runs outside
+    of the sandbox. The other parameters are as in `refuse_reached`.
+    """
+    is_named = any(one.setting == API_KEY_COMMAND for one in settings.key_programs)
+    user_file = user_settings_path(environment)
+    if not is_named or config_file is None or settings.origins[TARGETS] == str(user_file):
+        return
+    why = search_around(environment, roots, more).why_open(str(roots[0] / config_file))
+    if why:
+        raise SettingsError(
+            f"{config_file}: {API_KEY_COMMAND} does not count, as {why}: put the file elsewhere"
+        )
 
 
 def _refuse_reached_wishes(files: Iterable[str], search: ProgramSearch) -> None:

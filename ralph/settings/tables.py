@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.mcp.configuration import McpServer
     from ralph.values.claude_file import ClaudeFile
-    from ralph.values.credentials import Credential, Headers
+    from ralph.values.credentials import Credential, Headers, KeyProgram
     from ralph.values.models import NamedModel
 else:
     from ralph.values.setting import Declared as Annotated
@@ -503,9 +503,6 @@ class Settings(Struct, frozen=True):
     secrets must not be shown either."""
     claude_files: "tuple[ClaudeFile, ...]" = ()
     """The settings files made for Claude Code, and the value of `--settings`."""
-    key_helper: Secret[tuple[str, str]] | None = None
-    """The shell command that prints the key, and the name of the file that names it. None if there is none, or if the
-    environment has a key."""
     variables: Secret[dict[str, str]] = Secret({})
     """The variables of these files that act as the environment, with the values that count."""
     command_variables: Secret[dict[str, str]] = Secret({})
@@ -532,6 +529,12 @@ class Settings(Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """The warnings to print at the start of the run."""
         return tuple(remark.text for remark in self.remarks)
+
+    @property
+    def key_programs(self) -> "tuple[KeyProgram, ...]":
+        """The programs that print keys of the targets, without repetitions."""
+        programs = (key.program for target in self.targets for key in target.credentials)
+        return tuple(dict.fromkeys(program for program in programs if program is not None))
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -583,6 +586,7 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
     "pass_env": BY_NAME["tools.pass_env"].places[::-1],
     "headers": ("ANTHROPIC_CUSTOM_HEADERS",),
     "api_key_env": ("ANTHROPIC_API_KEY",),
+    "api_key_command": (),
     "price": (),
 }
 

@@ -10,23 +10,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.settings import kinds as must_be
 from ralph.settings.claude_environment import login_of_another_program, why_not_asked
 from ralph.settings.kinds import about, decoded_table
-from ralph.values.credentials import NO_HEADERS, Secret, credential_from, secret_header_values
+from ralph.values.credentials import (
+    NO_HEADERS,
+    Credential,
+    KeyProgram,
+    Secret,
+    credential_from,
+    secret_header_values,
+)
 from ralph.values.endpoint import is_default, is_loopback
 from ralph.values.models import ALIASES, Price, named_model
-from ralph.values.setting import DOLLARS, TEXT, Kind, at_least, one_of
+from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.settings.tables import ModelSettings
-    from ralph.values.credentials import Credential, Headers
+    from ralph.values.credentials import Headers
     from ralph.values.models import NamedModel
 
+API_KEY_COMMAND = "api_key_command"
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
@@ -38,6 +47,8 @@ class TargetEntry(Struct, frozen=True):
     base_url: str | None = None
     api_key_env: tuple[str, ...] = ()
     """The variables that hold the target's keys. The keys are tried in this order."""
+    api_key_command: Secret[str] | None = None
+    api_key_ttl_s: float | None = None
     headers: Headers = NO_HEADERS
     max_tokens: int | None = None
     context_window: int | None = None
@@ -64,6 +75,12 @@ def _price(table: dict[str, Any]) -> Price:
     return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
 
 
+def _command(text: str) -> Secret[str]:
+    if not text.strip() or "\0" in text:
+        raise ValueError("must be a shell command that prints the key")
+    return Secret(text.strip())
+
+
 _LIST = Kind(
     Annotated[list[dict[str, Any]], Meta(min_length=1)],
     "a list of tables, each under its own [[targets]]; without any, leave it out",
@@ -74,6 +91,8 @@ KINDS: dict[str, Kind] = {
     "model": TEXT,
     "base_url": must_be.BASE_URL,
     "api_key_env": must_be.KEY_VARIABLES,
+    API_KEY_COMMAND: Kind(str, "a shell command that prints the key", _command, is_secret=True),
+    "api_key_ttl_s": SECONDS,
     "headers": must_be.HEADERS,
     "max_tokens": at_least(1),
     "context_window": at_least(1),
@@ -180,7 +199,7 @@ def explicit_targets(
 def _explicit(
     entry: TargetEntry, model: ModelSettings, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Target:
-    uses_access = entry.base_url is None and not entry.api_key_env
+    uses_access = entry.base_url is None and not entry.api_key_env and entry.api_key_command is None
     with about(f"{entry.name!r}: model"):
         # The environment's aliases are meant for the environment's server only.
         named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
@@ -205,7 +224,14 @@ def _explicit(
 def _keys(
     entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Iterable[Credential]:
-    """The keys of an entry, without repetitions, in the order in which ralph tries them."""
+    """The keys of an entry, without repetitions, in the order in which ralph tries them. That of a program is still missing."""
+    if entry.api_key_command is not None:
+        if entry.api_key_env:
+            raise ValueError(f"{entry.name!r}: api_key_env and api_key_command exclude each other")
+        program = KeyProgram(API_KEY_COMMAND, f"target {entry.name!r}", entry.api_key_command)
+        if entry.api_key_ttl_s is not None:
+            program = replace(program, ttl_s=entry.api_key_ttl_s)
+        return (Credential("x-api-key", Secret(""), API_KEY_COMMAND, program),)
     if not entry.api_key_env:
         is_meant_for = entry.base_url is None or is_default(entry.base_url)
         return (access.credential,) if access.credential and is_meant_for else ()

@@ -87,6 +87,18 @@ Headers = Secret[tuple[tuple[str, str], ...]]
 NO_HEADERS: Headers = Secret(())
 
 
+class KeyProgram(Struct, frozen=True):
+    """A shell command of the user's that prints the key for a server."""
+
+    setting: str
+    """The setting that names it: `api_key_command` or `apiKeyHelper`."""
+    origin: str
+    """The target or the file with this setting."""
+    command: Secret[str]
+    ttl_s: float = 300.0
+    """The time after which it is run again before a request, in seconds. With 0, it is run again only after a refused key."""
+
+
 class Credential(Struct, frozen=True):
     """The key or token that ralph sends to the endpoint."""
 
@@ -95,7 +107,15 @@ class Credential(Struct, frozen=True):
     value: Secret[str]
     """The whole value of the header (latin-1), including `Bearer `."""
     source: str
-    """The name of the environment variable that holds the key or token."""
+    """The name of the environment variable that holds the key or token, or of the setting that names its program."""
+    program: KeyProgram | None = None
+    """The program that prints the key. `value` is empty until it has run. None if the key does not change."""
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers that carry the key. That of a program is sent in both, as Claude Code does with `apiKeyHelper`."""
+        own = (self.header, self.value.plain)
+        return (own,) if self.program is None else (own, ("authorization", f"Bearer {self.secret}"))
 
     @property
     def secret(self) -> str:

@@ -150,7 +150,7 @@ def test_every_way_of_thinking_can_be_set(world: World, choice: str) -> None:
     assert one(world, f'thinking = "{choice}"').thinking == choice
 
 
-ALL_KEYS = "name, model, base_url, api_key_env, headers, max_tokens, context_window, thinking, price"
+ALL_KEYS = "name, model, base_url, api_key_env, api_key_command, api_key_ttl_s, headers, max_tokens, context_window, thinking, price"
 PRICE = "input = 1, output = 1, cache_write = 1"
 
 
@@ -171,6 +171,10 @@ PRICE = "input = 1, output = 1, cache_write = 1"
         (f"base_url = '{SECRET}'", "base_url must begin with http:// or https://"),
         (f"api_key_env = '{SECRET}'", "api_key_env must hold names of variables, without values"),
         (f"api_key_env = [['{SECRET}']]", "api_key_env must be the name of a variable, or a list"),
+        (f"api_key_command = ['{SECRET}']", "api_key_command must be a shell command that prints the key"),
+        ("api_key_command = ' '", "api_key_command must be a shell command that prints the key"),
+        ("api_key_command = 'x'\napi_key_ttl_s = -1", "api_key_ttl_s must be a number of seconds"),
+        ("api_key_command = 'x'\napi_key_env = 'ONE'", "api_key_env and api_key_command exclude each other"),
         ("api_key_env = []", "api_key_env must be the name of a variable, or a list"),
         ("api_key_env = 5", "api_key_env must be the name of a variable, or a list"),
         ("api_key_env = ''", "api_key_env must hold names of variables, without values"),

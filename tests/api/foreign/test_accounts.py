@@ -349,7 +349,7 @@ SHORT_TIMES = [
     ("name", "source", "answer", "wait_s"), SHORT_TIMES, ids=[row[0] for row in SHORT_TIMES]
 )
 def test_a_time_that_is_soon_is_waited_for(name, source, answer, wait_s, tmp_path) -> None:
-    row = Row(name, source, (answer, stream(note()), DONE), settings=STANDARD, notes="1\n")
+    row = Row(name, source, (answer, stream(note()), DONE), errors=("HTTP ",), settings=STANDARD, notes="1\n")
     (retry,) = [one for one in play(row, tmp_path).ran.objects if one.get("subtype") == "api_retry"]
     assert retry["retry_delay_ms"] == wait_s * 1000
 
