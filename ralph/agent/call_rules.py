@@ -5,18 +5,15 @@ This module also counts consecutive malformed answers. A call is malformed if it
 that does not exist, or has wrong arguments. An answer is malformed if all its calls are malformed. A malformed answer
 is not counted as a turn, and each of its calls gets an error result. A call that a guard, a permission or the final
 turn refuses is not malformed.
-
-The arguments of a call are checked against the tool's schema. The supported parts of JSON Schema are those that tool
-definitions use: `type`, `properties`, `required`, `enum`, `minimum` and `items`. Other keywords and invalid parts of an
-MCP tool's schema are ignored, because the MCP server checks the arguments itself. No value is converted.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from ralph.agent.arguments import fault_in_arguments, fitted_arguments, shown_value
 from ralph.agent.guards import Guards
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import MalformedCall
@@ -28,12 +25,12 @@ from ralph.values.tool_calls import (
     Runnable,
     ToolCall,
     ToolOutput,
-    type_names,
     unknown_arguments,
 )
+from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ralph.agent.guards import Refusal
     from ralph.agent.ports import Gate
@@ -50,6 +47,7 @@ MOST_MALFORMED_ANSWERS = 3
 _NO_CHANGE = FileChange(path="", before="", after="")
 
 IGNORED_ARGUMENTS = "(ignored arguments that the tool does not have: {names})"
+_LEFT_OUT = object()
 ENDING = "This call was not run: the run ends here, because the calls before it led nowhere."
 
 
@@ -89,6 +87,8 @@ class CallRules:
         """True if a call has changed a file, or may have. The caller sets it back to False."""
         self.denied: list[ToolCall] = []
         """The calls of the task that the gate refused, and the calls in which the sandbox denied an operation."""
+        self._converted: set[tuple[str, str]] = set()
+        """The tools and arguments of which a value was converted. Each has had its notice."""
 
     def begin_answer(self, turn: int) -> None:
         """Resets the state of the current answer. Must be called before the first call of each answer. `turn` is the
@@ -128,12 +128,13 @@ class CallRules:
             self.has_report = True
             self._desk.receive(call)
             return
-        if isinstance(self._checked(call), ToolOutput):
+        checked = self._checked(call)
+        if isinstance(checked, ToolOutput):
             self._malformed.append(as_written(call))
             return
         self.has_use = True
         if output is not None:
-            self._guards.after(as_written(call), output)
+            self._guards.after(checked.call, output)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
         """Decides whether a call may run. A call of the report tool never runs: this method checks the report and
@@ -150,13 +151,12 @@ class CallRules:
         if self._finishing.is_final:
             return refused(refused_in_final_turn(needs_report=self._desk is not None))
         checked = self._checked(call)
-        shown = as_written(call)
         if isinstance(checked, ToolOutput):
-            self._malformed.append(shown)
+            self._malformed.append(as_written(call))
             self._events.emit(MalformedCallRefused(self.turn, call.name, str(checked.content)))
             return checked
         self.has_use = True
-        refusal = self._guards.before(shown)
+        refusal = self._guards.before(checked.call)
         if refusal is not None:
             return self._guarded(refusal)
         ruling = self.gate.judge(checked, self._checked)
@@ -191,8 +191,8 @@ class CallRules:
 
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
         """Checks the form of a call. Returns an error result if the call is malformed, otherwise the call as hooks and
-        rules judge it. So this is the one place where arguments would be converted, those of the model and those that
-        a hook or somebody who was asked has changed.
+        rules judge it. So this is the one place where arguments are converted, those of the model and those that a hook
+        or somebody who was asked has changed. The arguments of MCP tools pass as they are.
         """
         if call.name not in self._tools:
             offered = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
@@ -200,11 +200,25 @@ class CallRules:
         if isinstance(call, MalformedCall):
             return refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")
         schema = self._tools[call.name].input_schema
+        if not call.name.startswith(MCP_PREFIX):
+            call = self._fitted(call, schema)
         fault = fault_in_arguments(call.name, schema, call.arguments)
         if fault is not None:
             return refused(f"This call was not run. {fault}.")
         names = ", ".join(unknown_arguments(schema, call.arguments))
         return Runnable(call, (IGNORED_ARGUMENTS.format(names=names),) if names else ())
+
+    def _fitted(self, call: ToolCall, schema: Mapping[str, Any]) -> ToolCall:
+        """The call with arguments of the types in the schema, where their meaning is clear."""
+        fitted = fitted_arguments(schema, call.arguments)
+        for name, value in call.arguments.items():
+            if fitted.get(name, _LEFT_OUT) is value or (call.name, name) in self._converted:
+                continue
+            self._converted.add((call.name, name))
+            meant = shown_value(fitted[name]) if name in fitted else "not given"
+            text = f'{call.name}: "{name}" came as {shown_value(value)} and is taken as {meant}'
+            self._events.emit(Notice(text))
+        return replace(call, arguments=fitted)
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
@@ -216,99 +230,3 @@ def as_written(call: ToolCall | MalformedCall) -> ToolCall:
 
 def refused(why: str) -> ToolOutput:
     return ToolOutput(why, is_error=True)
-
-
-_LONGEST_SHOWN_VALUE = 60
-_MOST_FAULTS_NAMED = 5
-
-
-def fault_in_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> str | None:
-    """The faults in the arguments of a tool call, each with its path and the expected type. None if there are none.
-    `arguments` may be any JSON value.
-    """
-    if not isinstance(arguments, dict):
-        return f"{tool_name}: the arguments must be an object, got {_shown(arguments)}"
-    faults = list(_faults(schema, arguments, path=""))
-    if not faults:
-        return None
-    more = len(faults) - _MOST_FAULTS_NAMED
-    named = "; ".join(faults[:_MOST_FAULTS_NAMED]) + (f"; and {more} more" if more > 0 else "")
-    return f"{tool_name}: {named}"
-
-
-def _faults(schema: Any, value: Any, path: str) -> Iterator[str]:
-    if not isinstance(schema, dict):
-        return
-    where = f'"{path}"' if path else "the value"
-    expected = _type_in(schema)
-    if expected is not None and not _is_of_type(value, expected):
-        yield f"{where} must be {type_names(expected)}, got {_shown(value)}"
-        return
-    allowed, minimum = schema.get("enum"), schema.get("minimum")
-    if isinstance(allowed, list) and not any(_is_same(value, one) for one in allowed):
-        choices = ", ".join(json.dumps(one) for one in allowed)
-        yield f"{where} must be one of {choices}, got {_shown(value)}"
-    if _is_number(minimum) and _is_number(value) and value < minimum:
-        yield f"{where} must be at least {minimum}, got {_shown(value)}"
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _faults(schema.get("items"), item, f"{path}[{index}]")
-    if isinstance(value, dict):
-        yield from _faults_inside(schema, value, path)
-
-
-def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) -> Iterator[str]:
-    prefix = f"{path}." if path else ""
-    properties, required = schema.get("properties"), schema.get("required")
-    properties = properties if isinstance(properties, dict) else {}
-    for key in required if isinstance(required, list) else ():
-        if isinstance(key, str) and key not in value:
-            yield f'"{prefix}{key}" is required ({type_names(_type_in(properties.get(key)) or "any")})'
-    for key, item in value.items():
-        if key in properties:
-            yield from _faults(properties[key], item, f"{prefix}{key}")
-
-
-def _type_in(schema: Any) -> str | list[str] | None:
-    """The type or the types that the schema requires. None if the schema names no type."""
-    expected = schema.get("type") if isinstance(schema, dict) else None
-    if isinstance(expected, list) and expected and all(isinstance(one, str) for one in expected):
-        return expected
-    return expected if isinstance(expected, str) else None
-
-
-def _is_of_type(value: Any, expected: str | list[str]) -> bool:
-    if isinstance(expected, list):
-        return any(_is_of_type(value, one) for one in expected)
-    is_of_type = _TYPES.get(expected)
-    return is_of_type is None or is_of_type(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number in JSON. In Python, booleans, NaN and Infinity are numbers too, but not in JSON."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-# An error message names a value by the first of these types to which it belongs.
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": _is_number,
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
-}
-
-
-def _is_same(value: Any, allowed: Any) -> bool:
-    """Whether two values are equal in JSON. In Python, 1 and True are equal, but in JSON they are not."""
-    return bool(type(value) is type(allowed) and value == allowed)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    if len(text) > _LONGEST_SHOWN_VALUE:
-        text = text[:_LONGEST_SHOWN_VALUE] + "..."
-    kind = next((name for name, is_of_type in _TYPES.items() if is_of_type(value)), "not JSON")
-    return text if value is None else f"{text} ({kind})"

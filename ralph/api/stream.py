@@ -8,13 +8,15 @@ A stream that breaks a rule of the protocol is accepted with a warning if its to
 refused if a call could become another one.
 
 When a block of a tool call ends, the input of the call is parsed. If the input is invalid, the call is marked as
-malformed. Ralph never guesses how to repair a broken input.
+malformed. Ralph never guesses how to repair a broken input. Only for its own tools does it take an input whose meaning is
+clear (`clear_object`).
 """
 
 from __future__ import annotations
 
 import json
 from bisect import insort
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +44,9 @@ from ralph.api.stream_events import (
 from ralph.conversation.context_size import tokens_of_bytes
 from ralph.values.answer import Answer, MalformedCall, numbered
 from ralph.values.errors import StreamParse, StreamTransient
-from ralph.values.strict_json import strict_json
+from ralph.values.strict_json import check_encodable, clear_object, strict_json
 from ralph.values.tool_calls import ToolCall
+from ralph.values.tool_choice import MCP_PREFIX
 from ralph.values.usage import with_later_usage
 
 if TYPE_CHECKING:
@@ -78,6 +81,8 @@ class OpenBlock:
         self.is_closed = False
         self.malformed: str | None = None
         """The reason why the tool call cannot run, or None if it can run. Set when the block has ended."""
+        self.clear_fault: str | None = None
+        """The fault in the input of a tool call that can run all the same, because its meaning is clear. None if there is none."""
         self.raw_input = ""
         """The input of the tool call as the model wrote it. Set when the block has ended."""
         self.kind: str = block["type"]
@@ -171,22 +176,21 @@ class OpenBlock:
                 value = strict_json(self.raw_input)
             elif value:  # the input arrived when the block began, without deltas
                 self.raw_input = json.dumps(value)
-            _check_strict(value)
+            check_encodable(value)
         except (ValueError, RecursionError) as error:
             self.malformed = f"its input is not valid JSON ({error})"
         if self.malformed is None and not isinstance(value, dict):
             self.malformed = f"its input must be a JSON object, got {type(value).__name__}"
+        if (
+            self.malformed is not None
+            and self.is_client_call
+            and not self.block["name"].startswith(MCP_PREFIX)
+        ):
+            with suppress(ValueError, RecursionError):
+                value = clear_object(self.raw_input)
+                self.clear_fault, self.malformed = self.malformed, None
         # The API requires an object. It documents this form for an input that is not JSON.
         self.block["input"] = value if self.malformed is None else {"INVALID_JSON": self.raw_input}
-
-
-def _check_strict(value: Any) -> None:
-    """Raises ValueError for values that JSON does not allow: NaN, Infinity (also written as 1e999) and lone
-    surrogates.
-    """
-    # The decoder has joined the two halves of a surrogate pair. A single half is refused here, because no command
-    # could receive it.
-    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _joined_surrogates(text: str) -> str:
@@ -331,6 +335,11 @@ class StreamAssembler:
         warnings = [*self._warned]
         if not self._has_message_delta:
             warnings.insert(0, "the server sent no message_delta")
+        warnings += [
+            f"a call of {one.block['name']} was taken for what it means: {one.clear_fault}"
+            for one in self._blocks
+            if one.clear_fault is not None
+        ]
         message = dict(self._message)
         message["content"] = [one.block for one in self._blocks if not (one.is_again and one.says_nothing)]
         if not message.get("stop_reason"):

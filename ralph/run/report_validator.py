@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
     schema = {key: tool_input_schema[key] for key in ("$schema", "properties") if key in tool_input_schema}
     known = validators.validator_for(schema, default=validators.Draft202012Validator)
     extend: Any = validators.extend  # jsonschema has no types for it
-    draft = extend(known, {"uniqueItems": _unique_items})
+    draft = extend(known, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})
     # An empty registry knows no other document and cannot fetch one.
     checker: Checker = draft(schema, registry=Registry(), format_checker=known.FORMAT_CHECKER)
     return checker
@@ -80,6 +81,25 @@ def _unique_items(
 
     if wanted is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
         yield ValidationError("the items are not all different")
+
+
+def _multiple_of(
+    _checker: Checker, step: float, instance: object, _schema: object
+) -> Iterator[ValidationError]:
+    """Checks `multipleOf` with the decimal numbers that the schema and the report contain.
+
+    The check in jsonschema divides floats: for it, 0.07 is no multiple of 0.01.
+    """
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
+
+    is_number = isinstance(instance, int | float) and not isinstance(instance, bool)
+    if is_number and _exact(instance) % _exact(step):
+        yield ValidationError("not a multiple")
+
+
+def _exact(number: Any) -> Fraction:
+    """The number as it is written. A float would be the nearest binary fraction."""
+    return Fraction(number if isinstance(number, int) else repr(number))
 
 
 def _hashable(value: Any) -> object:

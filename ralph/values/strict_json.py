@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 import msgspec
@@ -39,6 +40,32 @@ def unambiguous_json(text: str) -> Any:
     """
     _WITH_KEYS_ONCE.decode(text)
     return strict_json(text)
+
+
+def clear_object(text: str) -> dict[str, Any]:
+    """Decodes a JSON object that is not written as standard JSON, although its meaning is clear: its strings contain raw
+    line breaks or tabs, or the whole object is written as one string.
+
+    Raises ValueError for any other text, and RecursionError as `strict_json` does.
+    """
+    value: Any = text
+    for _ in range(2):
+        if not isinstance(value, str) or _OTHER_CONTROL_CHARACTER.search(value):
+            break
+        value = _CLEAR.decode(value)
+    if not isinstance(value, dict) or _is_deeper(value, DEEPEST):
+        raise ValueError("no object whose meaning is clear")
+    check_encodable(value)
+    return value
+
+
+def check_encodable(value: Any) -> None:
+    """Raises ValueError for values that JSON does not allow: NaN, Infinity (also written as 1e999) and lone
+    surrogates.
+    """
+    # The decoder has joined the two halves of a surrogate pair. A single half is refused here, because no command
+    # could receive it.
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,6 +105,8 @@ def _finite(text: str) -> float:
 
 _QUICK = msgspec.json.Decoder()
 _WITH_KEYS_ONCE = json.JSONDecoder(object_pairs_hook=_once)
+_CLEAR = json.JSONDecoder(strict=False, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
+_OTHER_CONTROL_CHARACTER = re.compile(r"[^\x20-\U0010ffff\t\n\r]")
 _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 

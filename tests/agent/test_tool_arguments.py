@@ -6,8 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.call_rules import fault_in_arguments
-from ralph.values.tool_calls import unknown_arguments
+from ralph.agent.arguments import fault_in_arguments, fitted_arguments
+from ralph.agent.call_rules import CallRules
+from ralph.agent.run_end import Finishing
+from ralph.permissions.gate import CallGate
+from ralph.values.controls import RunControls
+from ralph.values.events import Notice
+from ralph.values.tool_calls import Runnable, ToolCall, ToolDefinition, ToolOutput, unknown_arguments
+from tests.fakes import RecordingEvents
 from tests.rows import every_row
 
 SCHEMA = {
@@ -102,6 +108,90 @@ def test_a_long_value_is_shown_in_part() -> None:
     sentence = error(limit="x" * 10_000)
     assert sentence is not None
     assert len(sentence) < 200
+
+
+def rules_for(name: str) -> tuple[CallRules, RecordingEvents]:
+    events = RecordingEvents()
+    tool = ToolDefinition(name, "", {"type": "object", "properties": {"n": {"type": "integer"}, "any": {}}})
+    return CallRules([tool], Finishing(), None, events, CallGate(RunControls(), events)), events
+
+
+def test_a_converted_call_is_judged_and_run_and_the_input_of_a_server_passes_as_it_is() -> None:
+    written = {"n": "5", "any": "5"}
+    rules, events = rules_for("Own")
+    assert rules.ruling(ToolCall("a", "Own", written)) == Runnable(ToolCall("a", "Own", {"n": 5, "any": "5"}))
+    rules.ruling(ToolCall("b", "Own", written))
+    told = ['Own: "n" came as "5" (string) and is taken as 5 (integer)']
+    assert [event.text for event in events.of(Notice)] == told
+    assert written == {"n": "5", "any": "5"}, "the input of the model is kept"
+    rules, events = rules_for("mcp__a__b")
+    assert isinstance(rules.ruling(ToolCall("a", "mcp__a__b", written)), ToolOutput)
+    sent = ToolCall("b", "mcp__a__b", {"n": 5, "any": None, "more": "5"})
+    ruling = rules.ruling(sent)
+    assert isinstance(ruling, Runnable)
+    assert ruling.call is sent
+    assert events.of(Notice) == []
+
+
+def test_calls_that_differ_only_in_how_a_number_is_written_are_equal_for_the_guards() -> None:
+    rules, _ = rules_for("Own")
+    for number, value in enumerate([5, "5", 5.0]):
+        ruling = rules.ruling(ToolCall(f"t{number}", "Own", {"n": value}))
+        assert isinstance(ruling, Runnable)
+        rules.observe(ruling.call, ToolOutput("same"), None)
+    refused = rules.ruling(ToolCall("t3", "Own", {"n": "5.0"}))
+    assert isinstance(refused, ToolOutput)
+    assert "Refused" in str(refused.content)
+
+
+@every_row(
+    ("written", "meant"),
+    [
+        ({"limit": "5000"}, {"limit": 5000}),
+        ({"limit": " 5000 "}, {"limit": 5000}),
+        ({"limit": "-5"}, {"limit": -5}),
+        ({"limit": 5000.0}, {"limit": 5000}),
+        ({"limit": "5000.0"}, {"limit": 5000}),
+        ({"limit": "5e3"}, {"limit": 5000}),
+        ({"limit": None}, {}),
+        ({"ratio": "0.5"}, {"ratio": 0.5}),
+        ({"ratio": "2"}, {"ratio": 2}),
+        ({"all": "true"}, {"all": True}),
+        ({"all": "False"}, {"all": False}),
+        ({"all": None, "mode": None}, {}),
+    ],
+)
+def test_a_value_of_another_type_is_taken_where_it_has_one_meaning(
+    written: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    fitted = fitted_arguments(SCHEMA, {"file_path": "x", **written})
+    assert repr(fitted) == repr({"file_path": "x", **meant}), "1 and true are equal in Python"
+
+
+@every_row(
+    "arguments",
+    [
+        *(
+            {"limit": value}
+            for value in ("ten", "", "5000ms", "0x10", "1_000", "+5", "07", "٣", "true", "null", "[1]")
+        ),
+        *({"limit": value} for value in ("9" * 5000, 5.5, "5.5", True, [1], float("nan"), "1e999")),
+        *({"all": value} for value in (1, 0, "1", "yes", "", "on", [True])),
+        {"ratio": "half"},
+        {"mode": 1},
+        {"file_path": None},
+        {"file_path": 5},
+        {"either": None},
+        {"either": "5"},
+        {"items": "[]"},
+        {"encoding": None},
+    ],
+)
+def test_a_value_whose_meaning_is_not_clear_stays_as_it_is(arguments: dict[str, Any]) -> None:
+    given = {"file_path": "x", **arguments}
+    fitted = fitted_arguments(SCHEMA, given)
+    assert list(fitted) == list(given)
+    assert all(fitted[name] is value for name, value in given.items())
 
 
 json_values = st.recursive(

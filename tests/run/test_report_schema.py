@@ -427,8 +427,33 @@ def test_a_recursive_schema_checks_as_deep_as_can_be_and_says_so_beyond() -> Non
 
 
 def test_what_the_library_trips_over_is_a_line() -> None:
-    (line,) = problems({"multipleOf": 0.5}, 10**400)
+    (line,) = problems({"format": "regex"}, "a{99999999999999999999}")
     assert line == "payload: could not be checked (OverflowError); send it in a plainer form"
+
+
+@every_row(
+    ("step", "value", "is_multiple"),
+    [
+        *((0.01, value, True) for value in (0.07, 19.99, 4.35, 1.1, 1e20, 0, -0.07, 3, 10**400)),
+        *((0.01, value, False) for value in (0.075, 1e-3, 0.0700001)),
+        *((0.1, value, True) for value in (0.3, 1e16, "0.35", True, None)),
+        (0.1, 0.35, False),
+        (1e-05, 0.00003, True),
+        (2, 4.0, True),
+        (2, 5, False),
+        (0.5, 10**400 + 1, True),
+        (10**400, 3 * 10**400, True),
+    ],
+)
+def test_a_multiple_is_one_of_the_decimal_numbers_as_they_are_written(
+    step: float, value: Any, is_multiple: bool
+) -> None:
+    found = problems({"multipleOf": step}, value)
+    assert found == (
+        []
+        if is_multiple
+        else [f"payload: expected a multiple of {json.dumps(step)}, got {json.dumps(value)}"]
+    )
 
 
 ROWS = [

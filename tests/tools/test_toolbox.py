@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.call_rules import fault_in_arguments
+from ralph.agent.arguments import fault_in_arguments
 from ralph.places.state import name_for
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.kernel.landlock import Support

@@ -53,9 +53,9 @@ def text_block(index: int, *parts: str) -> list[Event]:
     ]
 
 
-def tool_block(index: int, *parts: str, call_id: str = "tu_1") -> list[Event]:
+def tool_block(index: int, *parts: str, call_id: str = "tu_1", name: str = "Read") -> list[Event]:
     return [
-        block(index, type="tool_use", id=call_id, name="Read", input={}),
+        block(index, type="tool_use", id=call_id, name=name, input={}),
         *(delta(index, "input_json_delta", partial_json=part) for part in parts),
         stop(index),
     ]
@@ -144,8 +144,14 @@ def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
         '{"a": +1}',
         '{"a": .5}',
         '{"a": True}',
-        '{"a": "x\ny"}',
+        '{"a": "x\x1by"}',
+        '{"a": "x\ny"',
+        '{"a": "x\ny", "a": "z"}',
+        '{"a": "x\ny", "b": 1e999}',
         '{"a": "\\x41"}',
+        '"{\\"a\\": 1"',
+        '"[1]"',
+        json.dumps(json.dumps(json.dumps({"a": 1}))),
         '{"a": 1} // done',
         '```json\n{"a": 1}\n```',
     ],
@@ -159,6 +165,33 @@ def test_finished_arguments_that_are_no_json_are_an_error_and_never_guessed(raw:
     assert call.raw == raw
     assert "JSON" in call.reason
     assert answer.content[0]["input"] == {"INVALID_JSON": raw}
+
+
+CLEAR_INPUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "line breaks and tabs": ('{"a": "x\ny\r\n\tz"}', {"a": "x\ny\r\n\tz"}),
+    "one string": (json.dumps('{"a": {"b": [1]}}'), {"a": {"b": [1]}}),
+    "one string with line breaks": ('"{\\"a\\": \\"x\ny\\"}"', {"a": "x\ny"}),
+}
+
+
+@every_row("name", CLEAR_INPUTS)
+def test_an_input_whose_meaning_is_clear_runs_for_ralphs_own_tools_with_a_warning(name: str) -> None:
+    raw, meant = CLEAR_INPUTS[name]
+    answer = assemble(start(), *tool_block(0, raw), *end("tool_use"))
+    assert answer.calls == (ToolCall("tu_1", "Read", meant),)
+    assert answer.content[0]["input"] == meant, "what goes back to the server is an object"
+    [warning] = answer.warnings
+    assert warning.startswith("a call of Read was taken for what it means: its input")
+    [other] = assemble(start(), *tool_block(0, raw, name="mcp__a__b"), *end("tool_use")).calls
+    assert isinstance(other, MalformedCall)
+    assert other.raw == raw
+    [cut] = assemble(start(), *tool_block(0, raw), *end("max_tokens")).calls
+    assert isinstance(cut, MalformedCall)
+
+
+def test_an_input_that_came_with_the_start_of_its_block_may_be_a_string_too() -> None:
+    begin = block(0, type="tool_use", id="tu_1", name="Read", input='{"a": 1}')
+    assert assemble(start(), begin, stop(0), *end("tool_use")).calls == (ToolCall("tu_1", "Read", {"a": 1}),)
 
 
 def test_nothing_of_a_refusal_may_run() -> None:
