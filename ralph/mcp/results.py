@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 EMPTY = "(no output)"
 EMPTY_FAILURE = "(the server says that the call failed, and nothing else)"
@@ -37,7 +37,7 @@ def parts_of(result: Mapping[str, Any]) -> list[Part]:
     found = (part for block in content for part in _parts(block)) if isinstance(content, list) else ()
     parts = [part for part in found if not isinstance(part, str) or part.strip()]
     structured = result.get("structuredContent")
-    if structured is not None and not any(_is_same(part, structured) for part in parts):
+    if structured is not None and not _repeats([part for part in parts if isinstance(part, str)], structured):
         parts.append(json.dumps(structured, ensure_ascii=False))
     return parts or [EMPTY_FAILURE if is_error(result) else EMPTY]
 
@@ -95,12 +95,24 @@ def _named(size_bytes: int, media_type: Any, word: str) -> str:
     return f"[{word} that cannot be shown: {media_type or 'no type'}, {size_bytes:,} bytes]"
 
 
-def _is_same(part: Part, structured: Any) -> bool:
-    """Whether a text part contains the structured content as JSON. The protocol wants servers to send both."""
-    if not isinstance(part, str):
-        return False
+def _repeats(texts: Sequence[str], structured: Any) -> bool:
+    """Whether texts say the same as the structured content. The protocol wants servers to send both. FastMCP wraps a value
+    that is no object as `{"result": value}`, and makes a text of each item of a list.
+    """
+    is_wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
+    value = structured["result"] if is_wrapped else structured
+    if any(_is_same(text, structured) or _is_same(text, value) for text in texts):
+        return True
+    are_items = isinstance(value, list) and 0 < len(value) == len(texts)
+    return are_items and all(map(_is_same, texts, value))
+
+
+def _is_same(text: str, value: Any) -> bool:
+    """Whether a text is the value, as it is or as JSON."""
+    if text == value:
+        return True
     try:
         # As texts, because 1 equals true in Python.
-        return json.dumps(json.loads(part), sort_keys=True) == json.dumps(structured, sort_keys=True)
+        return json.dumps(json.loads(text), sort_keys=True) == json.dumps(value, sort_keys=True)
     except (ValueError, RecursionError):
         return False

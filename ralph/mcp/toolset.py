@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ralph.mcp.refused_schema import why_refused
 from ralph.mcp.tool_list import tools_of, without_duplicates
 from ralph.values.tool_choice import covers, is_chosen
 
@@ -54,6 +55,8 @@ class McpToolset:
             for tool in every
             if is_chosen(tool.definition.name, self._lists, is_asked_for=tool.server in self._asked_for)
         )
+        refused = {tool.definition.name: why_refused(tool.definition.input_schema) for tool in chosen}
+        chosen = tuple(tool for tool in chosen if refused[tool.definition.name] is None)
         self._tools = {tool.definition.name: (tool.server, tool.tool) for tool in chosen}
         self.definitions = tuple(tool.definition for tool in chosen)
         idle = [
@@ -63,6 +66,7 @@ class McpToolset:
         ]
         self.notices = (
             *(f"two MCP tools would be called {name}; the first one is kept" for name in again),
+            *(f"the MCP tool {name} is left out: {why}" for name, why in refused.items() if why is not None),
             *(f"{pattern} names no tool of the MCP servers of this run" for pattern in idle),
         )
 

@@ -37,6 +37,8 @@ _FIELDS = frozenset(
     | {"fallback_credit_token", "billing_policy"}
 )
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_PROPERTY_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_UNIONS = ("oneOf", "allOf", "anyOf")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -130,6 +132,11 @@ def _tools(tools: Any) -> Iterator[str]:
             yield f"tools.{number}.custom.input_schema: Field required"
         elif schema.get("type") != "object":
             yield f"tools.{number}.custom.input_schema.type: Input should be 'object'"
+        elif not schema.keys().isdisjoint(_UNIONS):
+            yield f"tools.{number}.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level"
+        elif not all(map(_PROPERTY_NAME.fullmatch, schema.get("properties", {}))):
+            pattern = f"^{_PROPERTY_NAME.pattern}$"
+            yield f"tools.{number}.custom.input_schema.properties: Property keys should match pattern '{pattern}'"
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:

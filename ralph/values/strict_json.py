@@ -29,7 +29,7 @@ def strict_json(text: str) -> Any:
         # messages of the standard library describe a fault in more detail.
         value = _EXACT.decode(text)
     # Counting brackets is quick, and hardly any text has so many that the depth must be measured.
-    if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
+    if text.count("[") + text.count("{") > DEEPEST and is_deeper(value, DEEPEST):
         raise ValueError(f"nested deeper than {DEEPEST}")
     return value
 
@@ -53,7 +53,7 @@ def clear_object(text: str) -> dict[str, Any]:
         if not isinstance(value, str) or _OTHER_CONTROL_CHARACTER.search(value):
             break
         value = _CLEAR.decode(value)
-    if not isinstance(value, dict) or _is_deeper(value, DEEPEST):
+    if not isinstance(value, dict) or is_deeper(value, DEEPEST):
         raise ValueError("no object whose meaning is clear")
     check_encodable(value)
     return value
@@ -77,7 +77,7 @@ def _once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
+def is_deeper(value: Any, levels: int) -> bool:
     """Whether the value is nested more than `levels` deep. The function uses no recursion."""
     level = [value]
     for _ in range(levels):

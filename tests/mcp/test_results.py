@@ -79,6 +79,38 @@ def test_structured_content_that_a_text_repeats_is_shown_once() -> None:
     assert parts_of({"content": [number], "structuredContent": {"a": True}}) == ['{"a": 1}', '{"a": true}']
 
 
+def texts(*found: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": one} for one in found]
+
+
+@every_row(
+    ("content", "structured", "added"),
+    [
+        (texts("5"), {"result": 5}, []),
+        (texts("true"), {"result": True}, []),
+        (texts("sunny"), {"result": "sunny"}, []),
+        (texts('"sunny"'), {"result": "sunny"}, []),
+        (texts("5"), {"result": "5"}, []),
+        (texts("a", "b"), {"result": ["a", "b"]}, []),
+        (texts('{"n": 1}', '{\n  "n": 2\n}'), {"result": [{"n": 1}, {"n": 2}]}, []),
+        (texts("[1, 2]"), {"result": [1, 2]}, []),
+        (texts("a", "b"), ["a", "b"], []),
+        (texts('{"result": 5}'), {"result": 5}, []),
+        (texts("5"), {"result": 6}, ['{"result": 6}']),
+        (texts("1"), {"result": True}, ['{"result": true}']),
+        (texts("a"), {"result": ["a", "b"]}, ['{"result": ["a", "b"]}']),
+        (texts("b", "a"), {"result": ["a", "b"]}, ['{"result": ["a", "b"]}']),
+        (texts("a"), {"result": "a", "more": 1}, ['{"result": "a", "more": 1}']),
+        (texts("a"), {"found": "a"}, ['{"found": "a"}']),
+        ([], {"result": []}, ['{"result": []}']),
+        (texts("3 rows"), {"result": [1, 2, 3]}, ['{"result": [1, 2, 3]}']),
+    ],
+)
+def test_a_typed_result_is_shown_once(content, structured, added) -> None:
+    shown = [one["text"] for one in content]
+    assert parts_of({"content": content, "structuredContent": structured}) == [*shown, *added]
+
+
 @every_row(("result", "expected"), [({}, False), ({"isError": True}, True), ({"isError": "yes"}, False)])
 def test_an_error_is_one_that_says_so(result, expected) -> None:
     assert is_error(result) is expected

@@ -109,6 +109,14 @@ def test_a_good_request_passes(changes: dict[str, Any]) -> None:
             "tools.0.custom.input_schema.type: Input should be 'object'",
         ),
         (
+            {"tools": [{"name": "a", "input_schema": {"type": "object", "properties": {"$filter": {}}}}]},
+            "tools.0.custom.input_schema.properties: Property keys should match pattern '^[a-zA-Z0-9_.-]{1,64}$'",
+        ),
+        (
+            {"tools": [{"name": "a", "input_schema": {"type": "object", "anyOf": [{}]}}]},
+            "tools.0.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level",
+        ),
+        (
             {"messages": [{"role": "user", "content": [CACHED] * 4}], "system": [CACHED]},
             "A maximum of 4 blocks with cache_control may be provided. Found 5.",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.cli.checks.finding import Finding, fail, ok
+from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.run.options import RunOptions
 from ralph.run.servers import build_mcp, connect_servers
 from ralph.run.wiring import Surroundings, build_toolbox, plan_sandbox
@@ -31,7 +31,7 @@ _MOST_SHOWN = 8
 def look_at_servers(
     settings: Settings, environment: Mapping[str, str], cwd: Path, waiter: InboxWaiter, clock: Clock
 ) -> Iterator[Finding]:
-    """One finding for each server with its tools. A single failure if a run could not begin with these servers. All
+    """One finding for each server with its tools, and one for each notice that a run would give. A single failure if a run could not begin with these servers. All
     servers have ended when this function returns.
     """
     redactor = Redactor(known_secrets(environment, settings.secrets))
@@ -55,3 +55,4 @@ def look_at_servers(
         more = f" and {len(tools) - _MOST_SHOWN} more" if len(tools) > _MOST_SHOWN else ""
         listed = f" ({', '.join(tools[:_MOST_SHOWN])}{more})" if tools else ""
         yield ok(_NAME, f"{server}: connected, {len(tools)} tools{listed}")
+    yield from (warn(_NAME, notice, "docs/mcp.md") for notice in mcp.notices)
