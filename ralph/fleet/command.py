@@ -93,7 +93,9 @@ class Fleet:
         self._store = store
         self._console = console
         self._stop = stop
-        self._waiting = Waiting(database, console.tell, stop, most_s=most_wait_s)
+        self._waiting = Waiting(
+            database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
+        )
 
     def _ask(self, call: Callable[[], T]) -> T:
         return patiently(call, waiting=self._waiting)
@@ -114,7 +116,7 @@ class Fleet:
         limits = msgspec.structs.replace(written, **submission.limits)
         for fault in faults_of_limits(limits):
             raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
-        prepare(self._database)
+        self._ask(lambda: prepare(self._database))
         self._ask(lambda: refuse_pooler(self._database))
         self._ask(self._store.create)
         done = self._ask(lambda: self._store.submit(name, limits, file.jobs))

@@ -6,6 +6,7 @@ module contains a password.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import math
 import os
@@ -16,7 +17,7 @@ import ssl
 import stat
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -248,21 +249,15 @@ def refuse_others_file(database: Database) -> None:
 
 def prepare(database: Database) -> None:
     """Makes the folder of the fleet and the SQLite file, so that other users can access neither. The engine and its
-    library give the files beside the SQLite file the same permissions. Call it before the engine opens the store.
-    Raises StoreError.
+    library give the files beside the SQLite file the same permissions. Call it before the engine opens the store, with
+    `patiently`. Raises StoreError, OSError and sqlite3.Error.
     """
-    try:
-        _own_folder(database.folder, is_named=False)
-        if database.file is not None:
-            _own_folder(database.file.parent, is_named=database.file.parent != database.folder)
-            _own_file(database.file)
-            with closing(sqlite3.connect(database.file, timeout=BUSY_S)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-    except (OSError, JournalError, sqlite3.Error) as error:
-        reason = error.__cause__ if isinstance(error, JournalError) else error
-        raise StoreError(
-            f"the store at {database.place} cannot be used: {reason}", Outcome.IO_ERROR
-        ) from error
+    _own_folder(database.folder, is_named=False)
+    if database.file is not None:
+        _own_folder(database.file.parent, is_named=database.file.parent != database.folder)
+        _own_file(database.file)
+        with closing(sqlite3.connect(database.file, timeout=_OWN_BUSY_S)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _own_folder(folder: Path, *, is_named: bool) -> None:
@@ -270,7 +265,10 @@ def _own_folder(folder: Path, *, is_named: bool) -> None:
     write to it.
     """
     if not os.path.lexists(folder):
-        make_private(folder)
+        try:
+            make_private(folder)
+        except JournalError as error:
+            raise error.__cause__ or error from None
     _refuse_others_folder(folder, may_be_open=not is_named)
     if not is_named and folder.lstat().st_mode & 0o077:
         folder.chmod(0o700)
@@ -420,8 +418,8 @@ class Waiting:
         outlasts_full_disk: Callable[[], bool] = lambda: False,
         most_s: float | None = None,
     ) -> None:
-        """`outlasts_full_disk` says whether to wait while the disk of the SQLite file is full. A user's command does not.
-        `most_s` is the longest wait. None waits without end.
+        """`outlasts_full_disk` says whether to wait while the disk of the SQLite file is full. A user's command that does not wait
+        for jobs does not. `most_s` is the longest wait. None waits without end.
         """
         self.database = database
         self.most_s = math.inf if most_s is None else most_s
@@ -461,9 +459,10 @@ def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
                 result = call()
             except Exception as error:
                 refusal = refusal_of(database, error)
-                if refusal is not None and not (_is_full_disk(error) and waiting.outlasts_full_disk()):
+                is_full = _is_full_disk(database, error)
+                if refusal is not None and not (is_full and waiting.outlasts_full_disk()):
                     raise refusal from error
-                reason = away_reason(error)
+                reason = str(_driver_error(error)) if is_full else away_reason(error)
                 if reason is None:
                     raise
                 if not is_waiting:
@@ -562,7 +561,7 @@ def away_reason(error: BaseException) -> str | None:
         return "all connections of this process are in use"
     cause = _driver_error(error)
     if isinstance(cause, sqlite3.OperationalError):
-        return str(cause) if _sqlite_code(cause) in _SQLITE_BUSY | _SQLITE_FULL else None
+        return str(cause) if _sqlite_code(cause) in _SQLITE_BUSY else None
     if not isinstance(cause, psycopg.Error):
         return None
     if cause.sqlstate is not None:
@@ -576,11 +575,13 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
     """The error to raise if the store refuses for good. None if the error is another one."""
     cause = _driver_error(error)
     kind = None
-    if isinstance(cause, sqlite3.DatabaseError):
+    if _is_full_disk(database, error):
+        kind = "disk"
+    elif isinstance(cause, OSError):
+        kind = "file"
+    elif isinstance(cause, sqlite3.DatabaseError):
         kind = (
-            "disk"
-            if _sqlite_code(cause) in _SQLITE_FULL
-            else "file"
+            "file"
             if _sqlite_code(cause) in _SQLITE_BROKEN
             else "tables"
             if str(cause).startswith("no such table")
@@ -598,9 +599,22 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
     return StoreError(advice.format(place=database.place, reason=reason), outcome)
 
 
-def _is_full_disk(error: BaseException) -> bool:
+def _is_full_disk(database: Database, error: BaseException) -> bool:
     cause = _driver_error(error)
-    return isinstance(cause, sqlite3.Error) and _sqlite_code(cause) in _SQLITE_FULL
+    if isinstance(cause, OSError):
+        return cause.errno in {errno.ENOSPC, errno.EDQUOT}
+    if not isinstance(cause, sqlite3.Error):
+        return False
+    code = _sqlite_code(cause)
+    return code in _SQLITE_FULL or (code == sqlite3.SQLITE_CANTOPEN and not _has_room(database))
+
+
+def _has_room(database: Database) -> bool:
+    """Whether the disk of the SQLite file has a block and a file left. Without, SQLite cannot open the files beside its own."""
+    with suppress(OSError):
+        disk = os.statvfs((database.file or database.folder).parent)
+        return disk.f_bavail > 0 and (disk.f_favail > 0 or disk.f_files == 0)
+    return True
 
 
 def _driver_error(error: BaseException) -> BaseException | None:

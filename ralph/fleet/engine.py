@@ -56,7 +56,7 @@ class Engine:
         self._queue = queue_name(set_name)
         self._set_name = set_name
         self._executor_id = executor_id
-        config: DBOSConfig = {
+        self._config: DBOSConfig = {
             "name": APPLICATION,
             "application_version": VERSION,
             "executor_id": executor_id,
@@ -65,8 +65,7 @@ class Engine:
             "use_listen_notify": False,
             **dbos_settings(database),  # type: ignore[typeddict-item] # its keys are those of DBOSConfig
         }
-        DBOS(config=config)
-        DBOS.listen_queues([self._queue])
+        self._is_launched = False
 
         @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
         def attempt(*_stored: object) -> None:  # an older ralph stored arguments
@@ -77,9 +76,19 @@ class Engine:
         self._workflow = attempt
 
     def launch(self, limits: SetLimits) -> None:
-        """Begins to work. Raises StoreError if the engine's tables have rows that could run code here."""
+        """Begins to work. May be called again if it fails. Raises StoreError if the engine's tables have rows that could run
+        code here.
+        """
         self._rows.refuse_others()
-        DBOS.launch()
+        if not self._is_launched:
+            DBOS(config=self._config)
+            DBOS.listen_queues([self._queue])
+            try:
+                DBOS.launch()
+            except Exception:
+                DBOS.destroy()  # what has launched in part cannot launch again
+                raise
+            self._is_launched = True
         self._rows.keep_others_out()
         self.set_limits(limits)
 

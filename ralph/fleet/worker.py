@@ -18,6 +18,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -132,10 +133,6 @@ class _Supervisor:
         self._worked = mmap.mmap(-1, 1)
 
     def run(self) -> int:
-        prepare(self._database)
-        self._undelivered.identity()  # while the disk has room
-        _refuse_mounted(self._undelivered.folder, self._database.folder / "work")
-        _remove_left_folders(self._database)
         stop = StopEvent()
         waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=lambda: True)
 
@@ -149,6 +146,8 @@ class _Supervisor:
                 signal.signal(number, heard)
         codes: Iterable[int] = ()
         with suppress(WaitStoppedError):
+            patiently(self._prepare, waiting=waiting)
+            _remove_left_folders(self._database)
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
             self._from_store(WorkerStore.create, waiting)
             patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
@@ -164,6 +163,11 @@ class _Supervisor:
         if not self._signals:
             return worst_exit_code(codes)
         return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
+
+    def _prepare(self) -> None:
+        prepare(self._database)
+        self._undelivered.identity()  # a full disk has no room for it later
+        _refuse_mounted(self._undelivered.folder, self._database.folder / "work")
 
     def _from_store(self, call: Callable[[WorkerStore], T], waiting: Waiting) -> T:
         """Asks the store. The connection is closed afterwards: a fork must not inherit one."""
@@ -379,11 +383,11 @@ class _Slot:
         threading.Thread(target=self._watch_signals, daemon=True).start()
         try:
             lock = self._ask(lambda: take_lock(self._database, self._executor, tell=self._tell))
+            self._lost = lock.lost
+            folder = self._database.folder / "work" / self._executor
+            folder_lock = self._ask(lambda: _lock_folder(folder))
         except WaitStoppedError:
             return _IDLE_EXIT
-        self._lost = lock.lost
-        folder = self._database.folder / "work" / self._executor
-        folder_lock = _lock_folder(folder)
         worker = Worker(
             WorkerStore(self._database),
             lock,
@@ -429,8 +433,7 @@ class _Slot:
             self._work(worker, "/".join(job[:2]), functools.partial(self._taken, worker, *job))
 
         engine = Engine(self._database, self._executor, self._set_name, work)
-        # An engine that has launched in part cannot launch again: a new slot tries again.
-        engine.launch(limits)
+        self._ask(lambda: engine.launch(limits))
         self._limits = limits
         self._look_after(worker, engine)
 
@@ -738,10 +741,12 @@ class _Courier(_Slot):
     """
 
     def _serve(self, worker: Worker) -> None:
-        thread = threading.Thread(target=self._deliver_all, args=(worker,), daemon=True)
-        thread.start()
-        while thread.is_alive() and not self._hard_stop.wait(_TICK_S):
+        delivering = ThreadPoolExecutor(1).submit(self._deliver_all, worker)
+        while not delivering.done():
+            if self._hard_stop.wait(_TICK_S):
+                return
             self._ask(functools.partial(self._ask_about_own, worker))
+        delivering.result()
 
     def _deliver_all(self, worker: Worker) -> None:
         identity = self._undelivered.identity()

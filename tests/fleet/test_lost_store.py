@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -109,3 +110,41 @@ def test_a_full_disk_keeps_no_worker_from_ending_and_what_its_job_did_is_kept(
         place.finish("a")
         assert (place.row("one").exit_code, len(place.api.requests)) == (0, 1 if is_last else 2)
         assert not (place.state("a") / "fleet/undelivered" / SET).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.parametrize(
+    ("has_worked", "is_open", "most_files", "reason"),
+    [
+        pytest.param(False, False, 10_000, "unable to open database file", id="opening"),
+        pytest.param(False, True, 10_000, "No space left on device: '.*/executors'", id="taking-the-lock"),
+        pytest.param(False, True, 0, "database or disk is full", id="making-the-engine's-tables"),
+        pytest.param(True, True, 0, "database or disk is full", id="registering-the-queue"),
+    ],
+)
+def test_a_worker_that_begins_on_a_full_disk_waits_for_room_and_says_so(
+    tmp_path: Path, has_worked: bool, is_open: bool, most_files: int, reason: str
+) -> None:
+    models = dict.fromkeys(("one", "two"), lambda _asked: DONE)
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        Place(tmp_path, models, f"sqlite:///{disk}/fleet.db") as place,
+    ):
+        place.submit(place.job("one"))
+        if has_worked:
+            place.finish("a")
+        place.submit(place.job("two"))
+        if not is_open:
+            place.store.close()
+        full = fill(disk, most_files)
+        waits = re.compile(f"waiting for the store at {disk}/fleet.db: .*{reason}")
+        for times in (1, 2):
+            worker = place.work("a", "--until-done")
+            wait_until(lambda: len(waits.findall(place.log("a"))) >= times)  # noqa: B023
+            if times == 1:
+                worker.send_signal(signal.SIGTERM)
+                assert worker.wait(PATIENCE_S) in {0, 128 + signal.SIGTERM}
+        shutil.rmtree(full)
+        assert worker.wait(PATIENCE_S) == 0, place.log("a")
+        assert (place.row("one").exit_code, place.row("two").exit_code) == (0, 0)
+        assert not re.search("a slot ended|Traceback|sqlalche", place.log("a")), place.log("a")

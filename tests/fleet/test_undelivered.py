@@ -324,7 +324,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def fill(folder: Path) -> Path:
+def fill(folder: Path, most_files: int = 10_000) -> Path:
     """Fills the disk of a folder, so that not even a folder can be made, and returns the folder that fills it."""
     filler = folder / "filler"
     filler.mkdir()
@@ -334,7 +334,7 @@ def fill(folder: Path) -> Path:
                 while True:
                     file.write(bytes(size))
     with suppress(OSError):
-        for number in range(10_000):
+        for number in range(most_files):
             (filler / str(number)).touch()
     return filler
 
