@@ -17,8 +17,8 @@ import typer
 
 from ralph.cli.report import OpenFlag, PageFile
 from ralph.cli.typer_command import command_group, made, option
-from ralph.cli.values import COUNT, absolute
-from ralph.values.outcome import CannotError, UsageError
+from ralph.cli.values import COUNT, absolute, run_directories
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def submit(
     with _extra():
         from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.command import Submission, refuse_set_name  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.job_file import jobs_file_bytes  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.job_rules import rate_from  # noqa: PLC0415 - not needed for --help
 
     refuse_set_name(set_name)
@@ -116,6 +117,7 @@ def submit(
             raise UsageError(f"--rate {error}") from None
     submission = Submission(
         path=file,
+        content=jobs_file_bytes(file),
         set_name=set_name,
         limits={name: value for name, value in limits.items() if value is not None},
         check_options=check_job_options,
@@ -331,7 +333,12 @@ def export(
     if target is None or target == "-":
         _print_text(text)
     else:
-        Path(target).write_text(text)
+        from ralph.output.result_file import write_result_file  # noqa: PLC0415 - not needed for --help
+
+        try:
+            write_result_file(target, text.encode(), run_directories(None))
+        except OSError as error:
+            raise CannotError(f"cannot write {target}: {error.strerror}", Outcome.IO_ERROR) from None
     return 0
 
 
@@ -358,10 +365,12 @@ def job(
     """
     from ralph.fleet.exported_job import do_exported_job  # noqa: PLC0415 - not needed for --help
     from ralph.fleet.job_content import UnknownFormatError, job_from  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.job_file import MOST_FILE_BYTES  # noqa: PLC0415 - not needed for --help
     from ralph.fleet.job_rules import faults_of, why_no_name  # noqa: PLC0415 - not needed for --help
+    from ralph.machine.opened_file import read_regular_file  # noqa: PLC0415 - not needed for --help
 
     try:
-        one = job_from(Path(file).read_bytes())
+        one = job_from(read_regular_file(file, MOST_FILE_BYTES, flags=0))
     except UnknownFormatError as error:
         raise CannotError(str(error)) from None
     except OSError as error:
@@ -389,10 +398,11 @@ def _jobs_to_export(
         with _opened(db) as store:
             return (*store.jobs_of(set_name), set_name)
     from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-    from ralph.fleet.job_file import read_jobs  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.job_file import jobs_file_bytes, read_jobs  # noqa: PLC0415 - not needed for --help
     from ralph.fleet.job_rules import why_no_name  # noqa: PLC0415 - not needed for --help
 
-    read = read_jobs(file or "-", environment=os.environ, check_options=check_job_options)
+    path = file or "-"
+    read = read_jobs(path, jobs_file_bytes(path), environment=os.environ, check_options=check_job_options)
     name = read.name if set_name is None else set_name
     if why := why_no_name(name):
         raise UsageError(f"--set {why}")

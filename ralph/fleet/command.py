@@ -62,6 +62,7 @@ class Console(Struct, frozen=True, kw_only=True):
 class Submission(Struct, frozen=True, kw_only=True):
     path: str
     """The jobs file, or `-`."""
+    content: bytes
     set_name: str | None
     limits: Mapping[str, object]
     """The limits of the command line, by the names of `SetLimits`. They win over those of the file."""
@@ -109,7 +110,11 @@ class Fleet:
         known = self._known_set(name)
         earlier = [] if known is None else self._ask(lambda: self._store.job_ids(name))
         file = read_jobs(
-            path, environment=environment, check_options=submission.check_options, earlier=earlier
+            path,
+            submission.content,
+            environment=environment,
+            check_options=submission.check_options,
+            earlier=earlier,
         )
         name = submission.set_name or file.name
         written = file.limits if known is None or file.limits != SetLimits() else known.limits

@@ -116,15 +116,37 @@ class _JobsDocument(Struct, frozen=True):
     limits: object = None
 
 
+def jobs_file_bytes(path: str) -> bytes:
+    """The content of a jobs file. `path` is `-` for standard input. Raises JobsFileError."""
+    try:
+        if path != _STDIN:
+            return read_named_file(str(Path(path).absolute()), (str(Path.cwd()),), MOST_FILE_BYTES)
+        data = sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise _hopeless(path, f"cannot be read: {error.strerror}") from None
+    if len(data) > MOST_FILE_BYTES:
+        raise _hopeless(path, f"has more than {MOST_FILE_BYTES:,} bytes")
+    return data
+
+
+def _hopeless(path: str, problem: str) -> JobsFileError:
+    return JobsFileError([f"{_source(path)}: {problem}"], 1)
+
+
+def _source(path: str) -> str:
+    return "standard input" if path == _STDIN else path
+
+
 def read_jobs(
     path: str,
+    content: bytes,
     *,
     environment: Mapping[str, str],
     check_options: Callable[[Sequence[str], bool], None],
     defaults: Mapping[str, object] | None = None,
     earlier: Collection[str] = (),
 ) -> JobsFile:
-    """Reads and checks the jobs in a file. `path` is `-` for standard input, and may be relative.
+    """Reads and checks the jobs in the content of a file. `path` is `-` for standard input, and may be relative.
 
     `environment` has the credentials that no job may contain. `check_options` takes the words in a job's `options`, and
     whether the job is a loop; it raises UsageError if a worker could not use these words. `defaults` has values for
@@ -133,7 +155,7 @@ def read_jobs(
     """
     folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
     reading = _Reading(path, folder, defaults or {}, check_options, SecretFinder(environment))
-    return reading.read(earlier)
+    return reading.read(content, earlier)
 
 
 class _Reading:
@@ -148,7 +170,7 @@ class _Reading:
         secrets: SecretFinder,
     ) -> None:
         self._path = path
-        self._source = "standard input" if path == _STDIN else path
+        self._source = _source(path)
         self._folder = folder
         self._defaults = dict(defaults)
         self._check_options = check_options
@@ -160,9 +182,9 @@ class _Reading:
         self._problems: list[str] = []
         self._count = 0
 
-    def read(self, earlier: Collection[str]) -> JobsFile:
+    def read(self, content: bytes, earlier: Collection[str]) -> JobsFile:
         name = "jobs" if self._path == _STDIN else Path(self._path).stem
-        document = self._document()
+        document = self._document(content)
         limits = self._limits(document.limits)
         shared = self._shared(document.defaults)
         jobs: list[Job] = []
@@ -181,26 +203,12 @@ class _Reading:
             raise JobsFileError(self._problems, self._count)
         return JobsFile(name if why_no_name(name) is None else "jobs", tuple(jobs), limits)
 
-    def _document(self) -> _JobsDocument:
+    def _document(self, content: bytes) -> _JobsDocument:
         try:
-            text = prompt_text(self._bytes())
-        except OSError as error:
-            raise self._hopeless(f"cannot be read: {error.strerror}") from None
+            text = prompt_text(content)
         except ValueError as error:
-            raise self._hopeless(str(error)) from None
+            raise _hopeless(self._path, str(error)) from None
         return self._toml(text) if self._path.endswith(".toml") else self._lines(text)
-
-    def _bytes(self) -> bytes:
-        if self._path != _STDIN:
-            where = str(Path(self._path).absolute())
-            return read_named_file(where, (str(Path.cwd()),), MOST_FILE_BYTES)
-        data = sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
-        if len(data) > MOST_FILE_BYTES:
-            raise ValueError(f"has more than {MOST_FILE_BYTES:,} bytes")
-        return data
-
-    def _hopeless(self, problem: str) -> JobsFileError:
-        return JobsFileError([f"{self._source}: {problem}"], 1)
 
     def _lines(self, text: str) -> _JobsDocument:
         jobs = []
@@ -218,14 +226,14 @@ class _Reading:
             place = f"{self._source}:{where[1]}" if where else self._source
             raise JobsFileError([f"{place}: is no TOML: {str(error).partition(' (at ')[0]}"], 1) from None
         except (ValueError, RecursionError) as error:  # 5,000 digits, lists 1,000 deep
-            raise self._hopeless(f"is no TOML: {type(error).__name__}") from None
+            raise _hopeless(self._path, f"is no TOML: {type(error).__name__}") from None
         for key in tables.keys() - {"jobs", "set", "defaults"}:
             self._tell(
                 self._source, JobFault(key, "is unknown: a jobs file has [[jobs]], [set] and [defaults]")
             )
         jobs, defaults = tables.get("jobs", []), tables.get("defaults", {})
         if not isinstance(jobs, list) or not isinstance(defaults, dict):
-            raise self._hopeless("must have jobs as [[jobs]], and defaults as the table [defaults]")
+            raise _hopeless(self._path, "must have jobs as [[jobs]], and defaults as the table [defaults]")
         # Where a text contains such a line too, the numbers of the jobs take the place of the lines.
         heads = [
             at for at, line in enumerate(text.split("\n"), 1) if re.match(r"\s*\[\[\s*jobs\s*\]\]", line)

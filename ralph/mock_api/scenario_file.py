@@ -4,7 +4,10 @@ names the path of the key.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -60,12 +63,21 @@ def load_scenario(path: Path | str) -> Scenario:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = _text_of(file)
     except OSError as error:
         raise ScenarioError(f"{file}: {error.strerror}") from error
     except ValueError as error:
         raise ScenarioError(f"{file}: {error}") from error
     return parse_scenario(text, name=str(file), is_json=file.suffix == ".json")
+
+
+def _text_of(file: Path) -> str:
+    """Raises OSError also for a pipe or a device: reading it may never end."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, encoding="utf-8") as opened:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return opened.read()
 
 
 def example_names() -> list[str]:

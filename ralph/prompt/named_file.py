@@ -56,6 +56,7 @@ def read_named_file(
 ) -> bytes:
     """The whole content of the file. `path` and `directories` are as in `open_named_file`.
 
+    A pipe must have a process at its other end, as that of `<(command)` has: nobody may ever write to one that has a name.
     `takes_pipe` is False if the file will be read again later, because a pipe can be read only once. Raises OSError.
     Its errno is EINVAL if the file is neither a regular file nor an allowed pipe. It is EFBIG if the file has more
     than `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
@@ -63,7 +64,10 @@ def read_named_file(
     descriptor = open_named_file(path, directories)
     try:
         mode = os.fstat(descriptor).st_mode
-        if not (stat.S_ISREG(mode) or (takes_pipe and stat.S_ISFIFO(mode))):
+        if takes_pipe and stat.S_ISFIFO(mode):
+            if _has_name(descriptor, path):
+                raise OSError(errno.EINVAL, "it is a named pipe, to which nobody may ever write", path)
+        elif not stat.S_ISREG(mode):
             raise OSError(
                 errno.EINVAL, "it is no regular file" + (" and no pipe" if takes_pipe else ""), path
             )
@@ -156,6 +160,13 @@ def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
             if os.path.samestat(os.lstat(path), status):
                 return f"as {path}, which must not be read"
     return None
+
+
+def _has_name(pipe: int, path: str) -> bool:
+    try:
+        return opened_path(pipe, path) is not None
+    except OSError:  # macOS reports no path then
+        return False
 
 
 def _read_to_end(descriptor: int, path: str, most_bytes: int) -> bytes:

@@ -85,8 +85,6 @@ def _text_of(path: Path, where: str, directories: Sequence[Path | str], *, takes
         raise ValueError(f"cannot read {where}: no such file (and a schema as text begins with {{)") from None
     except (OSError, ValueError) as error:
         code = getattr(error, "errno", None)
-        if code == errno.EINVAL:
-            raise ValueError(f"{where} is no file") from None
         if code == errno.EFBIG:
             raise ValueError(f"{where} is longer than {MOST_SCHEMA_BYTES} bytes") from None
         raise ValueError(f"cannot read {where}: {getattr(error, 'strerror', None) or error}") from None

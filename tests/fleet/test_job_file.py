@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.cli.job_options import check_job_options
-from ralph.fleet.job_file import JobsFile, JobsFileError, read_jobs
+from ralph.fleet.job_file import JobsFile, JobsFileError, jobs_file_bytes, read_jobs
 from ralph.fleet.jobs import Job, Rate, SetLimits
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
 from tests.rows import every_row
@@ -26,7 +26,8 @@ KEY = "sk-canary-0123456789abcdef"
 
 
 def read(path: Path, **given: Any) -> JobsFile:
-    return read_jobs(str(path), **{"environment": {}, "check_options": check_job_options, **given})
+    checks = {"environment": {}, "check_options": check_job_options, **given}
+    return read_jobs(str(path), jobs_file_bytes(str(path)), **checks)
 
 
 def problems(path: Path, content: str | bytes, **given: Any) -> list[str]:

@@ -111,8 +111,9 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     open_before = open_files()
     for name, line in [
-        (".", ". is no file"),
-        ("", " is no file"),
+        (".", "cannot read .: it is no regular file and no pipe"),
+        ("", "cannot read : it is no regular file and no pipe"),
+        ("pipe", "cannot read pipe: it is a named pipe, to which nobody may ever write"),
         ("gone.json", "cannot read gone.json: no such file (and a schema as text begins with {)"),
         ("true", "cannot read true: no such file (and a schema as text begins with {)"),
         ("pipe/x", "cannot read pipe/x: Not a directory"),
@@ -121,7 +122,7 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
         ("a\0b", 'cannot read "a\\u0000b": a path cannot contain a NUL byte'),
     ]:
         assert fault(name, tmp_path) == line
-    with pytest.raises(ValueError, match="pipe is no file"):
+    with pytest.raises(ValueError, match="cannot read pipe: it is no regular file"):
         read_schema("pipe", tmp_path, takes_pipe=False)
     assert open_files() == open_before
 
