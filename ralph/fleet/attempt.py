@@ -310,8 +310,6 @@ class Takeup:
             self._plan(end, decision)
             if is_refused:
                 self._refused = decision.reason
-        except LostError:
-            raise
         except (Exception, Interrupted) as error:  # whatever kept it from being delivered, it was paid for
             # It may have ended, or been told to stop, while a checkpoint was pushed to a host that never answers.
             if self._ended is None:
@@ -600,9 +598,10 @@ class Takeup:
         raises for the store and the process.
         """
         taken, worker = self.taken, self._worker
-        if self._stop is Stop.LOST:
-            raise LostError
         self._move()
+        if self._stop is Stop.LOST:
+            worker.tell(f"{taken.set_name}/{taken.id}: what was made here is kept: {self._place}")
+            raise LostError
         checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped
         kept = Kept(

@@ -4,6 +4,7 @@ change by a worker names the job's generation, and changes nothing if another wo
 
 from __future__ import annotations
 
+import enum
 import json
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,19 @@ FORGOTTEN_S = 600.0
 """An executor that was not seen for so long is not listed any more."""
 _RESERVED_S = 15.0
 """A job waits so long before it looks again whether running jobs have given back what they had reserved."""
+
+
+class Adopted(enum.Enum):
+    """What the store knows of the work that a killed or lost takeup left."""
+
+    OURS = "ours"
+    """This machine keeps it, and nobody has taken up the job since."""
+    TAKEN_OVER = "taken over"
+    """Another worker has taken up the job since."""
+    TOLD = "told"
+    """That takeup has told its end, and kept nothing."""
+    UNKNOWN = "unknown"
+    """It is of no takeup of this store."""
 
 
 class WorkerStore(FleetStore):
@@ -316,25 +330,31 @@ class WorkerStore(FleetStore):
             self._put(c, kept)
         return True
 
-    def adopt(self, kept: Kept, executor: str) -> bool | None:
-        """Records what a takeup of this executor left that could not tell, if nobody has taken up the job since. Returns True
-        also if that was recorded before, False if it is of no job that waits for it, and None if that takeup has told its
-        end and kept nothing.
+    def adopt(self, kept: Kept, executor: str) -> Adopted:
+        """Records what a takeup of this executor left that could not tell: as the job's own, if nobody has taken up the job
+        since, else with that takeup.
         """
-        left = (attempts.c.set_name == kept.set_name, attempts.c.job == kept.job)
+        left = (
+            *(attempts.c.set_name == kept.set_name, attempts.c.job == kept.job),
+            *(attempts.c.generation == kept.generation, attempts.c.executor == executor),
+        )
         here = (*_is_kept_as(kept), undelivered.c.place == kept.place)
         with self._engine.begin() as c:
             row = self._locked_row(c, kept.set_name, kept.job)
             known = c.execute(sa.select(undelivered.c.path).where(*here)).scalar() or ""
             if f"{kept.generation}.{executor}" in PurePath(known).parts:
-                return True
+                return Adopted.OURS
             if row is not None and (row.generation, row.holder) == (kept.generation, executor):
                 self._put(c, kept)
-                return True
-            told = sa.select(attempts.c.exit_code).where(
-                *left, attempts.c.generation == kept.generation, attempts.c.executor == executor
-            )
-            return False if c.execute(told).scalar() is None else None
+                return Adopted.OURS
+            attempt = c.execute(sa.select(attempts.c.exit_code).where(*left)).one_or_none()
+            if attempt is None:
+                return Adopted.UNKNOWN
+            if attempt.exit_code is not None:
+                return Adopted.TOLD
+            reason = f"its worker was lost; what it had made is kept on {kept.machine}: {kept.path}"
+            c.execute(attempts.update().where(*left).values(reason=storable(reason)))
+            return Adopted.TAKEN_OVER
 
     def _put(self, c: sa.Connection, kept: Kept) -> None:
         c.execute(undelivered.delete().where(*_is_kept_as(kept)))

@@ -38,7 +38,7 @@ from ralph.fleet.listing import progress_line
 from ralph.fleet.locks import take_lock
 from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
 from ralph.fleet.rows import Kept, NotOurs, OpenSet, TakeUp
-from ralph.fleet.takeups import WorkerStore
+from ralph.fleet.takeups import Adopted, WorkerStore
 from ralph.fleet.undelivered import BUNDLE, MOST_BYTES, Undelivered
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
@@ -655,12 +655,12 @@ class _Slot:
             machine=self._machine,
             path=str(place / BUNDLE if work is not None else place),
         )
-        is_ours = worker.store.adopt(kept, executor)
-        if (
-            is_ours is None and work is None
-        ):  # it was moved out of `fleet/work` a moment ago, and has no record
+        adopted = worker.store.adopt(kept, executor)
+        if adopted is Adopted.TOLD and work is None:  # it was moved out of `fleet/work` a moment ago
             self._undelivered.remove(kept)
-        elif not is_ours:
+        elif adopted is Adopted.TAKEN_OVER:
+            self._tell(f"{place} has work of a job that another worker took over: look at it, and remove it")
+        elif adopted is not Adopted.OURS:
             self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
 
     def _is_idle(self, worker: Worker) -> bool:

@@ -15,7 +15,7 @@ from ralph.fleet.database import database_of, prepare
 from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.rows import DueJob, JobRow, Kept, Later, NotOurs, TakeUp
-from ralph.fleet.takeups import WorkerStore
+from ralph.fleet.takeups import Adopted, WorkerStore
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -362,12 +362,12 @@ def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) ->
         assert store.plan_next(first, exit_code=75, delay_s=0, reason="", is_delivered=False)
     known = store.kept_at("p")
     moved = replace(kept, path="/new/s/j0/1.w-1", tries=0)
-    assert store.adopt(moved, "w-1")
+    assert store.adopt(moved, "w-1") is Adopted.OURS
     assert store.kept_at("p") == known
-    assert store.adopt(replace(moved, path="/new/s/j0/1.w-2"), "w-2") is False, (
+    assert store.adopt(replace(moved, path="/new/s/j0/1.w-2"), "w-2") is Adopted.UNKNOWN, (
         "another store has this job too"
     )
-    assert store.adopt(replace(moved, place="elsewhere"), "w-1") is None
+    assert store.adopt(replace(moved, place="elsewhere"), "w-1") is Adopted.TOLD
 
 
 def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:

@@ -707,6 +707,45 @@ def test_what_a_killed_slot_or_worker_had_done_is_delivered_and_not_paid_again(
             assert left.all() == []
 
 
+@pytest.mark.parametrize("how", ["killed", "silent"])
+def test_what_a_lost_worker_had_done_is_kept_and_named_although_another_machine_has_done_the_job(
+    tmp_path: Path, postgres_url: str, how: str
+) -> None:
+    with refusing(tmp_path, postgres_url) as refused:
+        place, host = refused.place, refused.host
+        refused.refuse = lambda: setattr(host, "is_silent", True)
+        worker = place.work("a")
+        wait_until(lambda: refused.requests == 2 and has_ended(place) and "receive-pack" in host.asked[-1])
+        first = place.store.attempt_rows(SET, "paid")[0]
+        if how == "killed":
+            for process in place.processes():
+                os.kill(process, signal.SIGKILL)
+            worker.wait(PATIENCE_S)
+        else:  # as after a time without the network
+            with place.store._engine.begin() as c:
+                c.exec_driver_sql(
+                    "UPDATE ralph_fleet.attempts SET ended_at = 1, reason = 'its worker was lost'"
+                )
+                queued = "state = 'queued', is_queued = false, attempt = 2, generation = 2, holder = NULL"
+                c.exec_driver_sql(f"UPDATE ralph_fleet.jobs SET {queued}, not_before = 9e9")
+            wait_until(lambda: "another worker has taken over this job" in place.log("a"))
+            stop(worker)
+        host.is_silent = False
+        refused.refuse = lambda: None
+        with place.store._engine.begin() as c:
+            c.exec_driver_sql("UPDATE ralph_fleet.jobs SET not_before = 0")
+        place.finish("b")
+        assert (refused.row.state.value, refused.requests) == ("done", 4)
+        assert place.worst("a") == 0, place.log("a")
+        kept = place.state("a") / f"fleet/undelivered/night/paid/1.{first.executor}"
+        assert (kept / "checkout/kept.txt").read_text() == "kept\npaid\n"
+        assert f"{kept} has work of a job that another worker took over: look at it" in place.log("a")
+        assert f"its worker was lost; what it had made is kept on {first.machine}: {kept}" in fleet(
+            place, "b", "show", "paid"
+        )
+        assert (refused.row.kept, place.git("show", f"{BRANCH}:kept.txt")) == (None, "kept\npaid")
+
+
 @pytest.mark.parametrize("killed", ["slot", "worker"])
 @pytest.mark.parametrize("status", [403, 503])
 def test_what_a_slot_has_kept_outlives_its_death_in_a_later_job(
