@@ -25,7 +25,7 @@ from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.locks import LockState
 from ralph.fleet.rows import Kept
-from ralph.fleet.undelivered import BUNDLE, CHECKOUT, KeptWork
+from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, KeptWork
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
@@ -59,8 +59,6 @@ MOST_STATE_BYTES = 64 * 1024 * 1024
 _LOOK_EVERY_S = 0.1
 _TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
-LEFT_SUFFIX = ".left"
-"""Ends the name of a takeup's folder that holds paid work which could not be kept elsewhere."""
 _LAST_CHECKPOINT_S = 3.0
 """The last checkpoint of a cancelled job may take so long. Then its work is kept here."""
 _LOCK_FOR_S = 1.0

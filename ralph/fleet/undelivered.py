@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FOLDER = "undelivered"
 BUNDLE, CHECKOUT = "work.bundle", "checkout"
 _RECORD, _STATE = "record.json", "session"
+LEFT_SUFFIX = ".left"
+"""Ends the name of a takeup's folder in `fleet/work` with work that could not be moved to this folder."""
 MOST_BYTES = 1024**3
 """At this size of all that is kept, workers begin no job. It is about what 20 checkpoints of the largest size have, and a
 disk has that much."""
@@ -92,7 +94,7 @@ class Undelivered:
 
     def is_full(self) -> bool:
         size = 0
-        for place in self._places():
+        for place in [*self._places(), *self.left()]:
             for name in (BUNDLE, _STATE):
                 with suppress(FileNotFoundError):  # delivered meanwhile
                     size += (place / name).stat().st_size
@@ -187,6 +189,11 @@ class Undelivered:
         for place in self._places():
             if name := _NAME.fullmatch(place.name):
                 yield place, int(name[1]), name[2]
+
+    def left(self) -> list[Path]:
+        """The folders of takeups whose work could not be moved here."""
+        found = sorted(self.folder.parent.glob(f"work/*/*/*{LEFT_SUFFIX}"))
+        return [path for path in found if (path / CHECKOUT).exists()]
 
     def _places(self) -> list[Path]:
         while True:

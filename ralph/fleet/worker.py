@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.attempt import LEFT_SUFFIX, LostError, MachineError, Stop, Takeup, Worker
+from ralph.fleet.attempt import LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.checkouts import places_of_jobs
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
@@ -39,7 +39,7 @@ from ralph.fleet.locks import take_lock
 from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
 from ralph.fleet.rows import Kept, NotOurs, OpenSet, TakeUp
 from ralph.fleet.takeups import Adopted, WorkerStore
-from ralph.fleet.undelivered import BUNDLE, MOST_BYTES, Undelivered
+from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, MOST_BYTES, Undelivered
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
 from ralph.machine.processes import stop_ignoring_ends
@@ -148,6 +148,8 @@ class _Supervisor:
         with suppress(WaitStoppedError):
             patiently(self._prepare, waiting=waiting)
             _remove_left_folders(self._database)
+            for left in self._undelivered.left():
+                self._tell(f"{left} has work that could not be kept elsewhere: look at it, and remove it")
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
             self._from_store(WorkerStore.create, waiting)
             patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
@@ -874,7 +876,7 @@ def _remove_work(folder: Path, undelivered: Undelivered) -> None:
     """
     for path in folder.glob("*/*"):
         job, _, generation = path.name.rpartition(".")
-        if path.name.endswith(LEFT_SUFFIX):
+        if path.name.endswith(LEFT_SUFFIX) and (path / CHECKOUT).exists():
             continue
         with suppress(OSError):
             if not generation.isdecimal() or exit_code_left(path) is None:  # an older ralph gave no number

@@ -433,6 +433,19 @@ def test_work_that_cannot_be_kept_elsewhere_stays_where_it_is(tmp_path: Path) ->
         refused.hurry()
         place.finish("a")
         assert (left / "checkout/kept.txt").read_text() == "kept\npaid\n"
+        assert f"its files stay here: '{left}'" in fleet(place, "a", "show", "paid")
+        assert f"{left} has work that could not be kept elsewhere" in place.log("a")
+
+        (left / "checkout/large").touch()
+        os.truncate(left / "checkout/large", MOST_BYTES)
+        place.submit(place.job("beside"))
+        worker = place.work("a")
+        wait_until(lambda: "no job begins here" in place.log("a"))
+        shutil.rmtree(left / "checkout")  # as a user does who has looked at it
+        wait_until(lambda: place.row("beside").state.value == "done")
+        stop(worker)
+        place.finish("a")
+        assert not list((folder / "work").iterdir())
 
 
 @AS_ROOT
