@@ -60,7 +60,7 @@ _RESERVED_S = 15.0
 
 
 class Adopted(enum.Enum):
-    """What the store knows of the work that a killed or lost takeup left."""
+    """The state, in the store, of the work that a killed or lost takeup left."""
 
     OURS = "ours"
     """This machine keeps it, and nobody has taken up the job since."""
