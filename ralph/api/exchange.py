@@ -8,11 +8,13 @@ by shutting down the socket.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 import threading
 import zlib
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -46,6 +48,16 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 MOST_REST_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
+_GZIP = b"\x1f"
+"""The first byte of each member of a gzip file."""
+_CODINGS = frozenset(
+    {"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress", "dcb", "dcz", "exi", "pack200-gzip"}
+)
+"""The codings of IANA's registry. Any other word names none."""
+_ENOUGH_BYTES = 8
+"""That many bytes tell whether a body is compressed."""
+_TEXT = rb"\s*(?:event:|data:|[{] *\")"
+"""The beginning of a stream or of a JSON object. No compressed body begins so."""
 
 
 class Connected(Struct, frozen=True):
@@ -298,29 +310,48 @@ def _shut_down(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
+def codings_of(headers: httpx.Headers) -> list[str]:
+    """The codings that `content-encoding` names, without words that name none, such as `identity`, `none` and `utf-8`."""
+    words = headers.get("content-encoding", "").lower().split(",")
+    return [word for word in (one.partition(";")[0].strip() for one in words) if word in _CODINGS]
+
+
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
     """Yields the body of a response in pieces of at most 64 KiB.
 
-    Ralph requests no compression. If the server nevertheless used gzip or deflate, the body is decompressed. Raises
-    httpx.DecodingError if the server used another encoding. Also raises this error if the body was compressed more
-    than once, because a few bytes of such a body can decompress to gigabytes. Raises the errors of reading.
+    Ralph requests no compression. If the server nevertheless used gzip or deflate, the body is decompressed. If the body
+    is text although a coding is named, it is taken as it is. Raises httpx.DecodingError if the server used another
+    encoding. Also raises this error if the body was compressed more than once, because a few bytes of such a body can
+    decompress to gigabytes. Raises the errors of reading.
     """
-    encoding = response.headers.get("content-encoding", "").strip().lower()
-    if encoding in {"", "identity"}:
-        return response.iter_raw()
-    if encoding in {"gzip", "x-gzip", "deflate"}:
-        return _inflated(response.iter_raw())
-    raise httpx.DecodingError(f"content-encoding {encoding[:40]!r}, which was not asked for")
+    codings, chunks = codings_of(response.headers), response.iter_raw()
+    if not codings:
+        return chunks
+    first = b""
+    while len(first) < _ENOUGH_BYTES and (chunk := next(chunks, b"")):
+        first += chunk
+    chunks = chain((first,), chunks)
+    if re.match(_TEXT, first):
+        return chunks
+    if codings in (["gzip"], ["x-gzip"], ["deflate"]):
+        # Some servers leave out the header of zlib, whose first two bytes are a multiple of 31.
+        is_bare = codings == ["deflate"] and int.from_bytes(first[:2], "big") % 31 > 0
+        return _inflated(chunks, -zlib.MAX_WBITS if is_bare and first[:1] != _GZIP else _ZLIB_OR_GZIP)
+    named = response.headers["content-encoding"][:40]
+    raise httpx.DecodingError(f"content-encoding {named!r}, which was not asked for")
 
 
-def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    inflater = zlib.decompressobj(_ZLIB_OR_GZIP)
+def _inflated(chunks: Iterator[bytes], wbits: int) -> Iterator[bytes]:
+    """Decompresses a body. It may consist of several members (RFC 1952). Bytes that begin no member are ignored."""
+    inflater = zlib.decompressobj(wbits)
     try:
         for chunk in chunks:
             rest = chunk
-            while rest:
+            while rest and not (inflater.eof and rest[:1] != _GZIP):
+                if inflater.eof:
+                    inflater = zlib.decompressobj(wbits)
                 yield inflater.decompress(rest, PIECE_BYTES)
-                rest = inflater.unconsumed_tail
+                rest = inflater.unconsumed_tail or inflater.unused_data
         if not inflater.eof:
             raise httpx.DecodingError("the compressed body ends too early")
     except zlib.error as error:

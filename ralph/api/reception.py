@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.api.error_body import http_error, not_a_stream, reports_error, request_id_of, stream_error
-from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead
+from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead, codings_of
 from ralph.api.http_library import httpx, httpx_sse
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
@@ -35,6 +35,12 @@ JSON_BODY_BYTES = 8 * 1024 * 1024
 EVENT_BYTES = 8 * 1024 * 1024
 # A longer stream is refused. The longest answer of a model takes a third of this, with one word in each delta.
 ANSWER_BYTES = 64 * 1024 * 1024
+
+# The beginning of a body, after a byte order mark: a field of an event stream, or a JSON object.
+_STREAM = rb"(?:\xef\xbb\xbf)?\s*(?:event|data|id|retry)?:"
+_JSON = rb"(?:\xef\xbb\xbf)?\s*[{]"
+_ENOUGH_BYTES = 9
+"""That many bytes without white space around them tell what a body is."""
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -69,6 +75,8 @@ class Reception:
         """The time on the run's clock at which the main thread took the newest bytes of the body."""
         self._bytes_since_event = 0
         self._answer_bytes = 0
+        self._is_over = False
+        """True if the body was read to its end."""
 
     def receive(self) -> Answer:
         """Waits for the answer and returns it. Raises `AgentError` or `Interrupted`."""
@@ -78,9 +86,30 @@ class Reception:
         request_id = request_id_of(head.headers)
         # Some gateways send the content type twice, joined by a comma.
         content_type = re.split("[;,]", head.headers.get("content-type", ""))[0].strip()
-        if content_type.lower() == "text/event-stream":
-            return self._stream_answer(request_id)
-        return self._answer_of_other_type(content_type, request_id)
+        coding = head.headers.get("content-encoding", "identity").strip()
+        if coding.lower() not in {"", "identity"} and not codings_of(head.headers):
+            self._events.emit(
+                Notice(f"the server names a content-encoding {coding[:40]!r} that there is not")
+            )
+        first = self._beginning()
+        is_labelled = content_type.lower() == "text/event-stream"
+        if is_labelled and not re.match(_JSON, first):
+            return self._stream_answer(first, request_id)
+        if re.match(_STREAM, first):
+            label = self._redact(content_type)[:100] or "no content type"
+            self._events.emit(Notice(f"the server labelled its stream as {label}"))
+            return self._stream_answer(first, request_id)
+        return self._answer_of_other_type(first, content_type, request_id)
+
+    def _beginning(self) -> bytes:
+        """Reads the body until it can be seen what it is. Returns all that was read. Raises the errors of `_next_of_body`."""
+        first = b""
+        while len(first) <= EVENT_BYTES and len(first.strip()) < _ENOUGH_BYTES:
+            chunk = self._next_of_body("the answer to go on")
+            if chunk is None:
+                break
+            first += chunk
+        return first
 
     def _http_error(self, head: ResponseHead) -> HttpError:
         """Reads the body of a response whose status is not 2xx, and returns the error for the response. If an
@@ -116,9 +145,10 @@ class Reception:
             if isinstance(item, Connected):
                 self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
-    def _stream_answer(self, request_id: str | None) -> Answer:
+    def _stream_answer(self, first: bytes, request_id: str | None) -> Answer:
+        """Reads the answer from a stream whose first bytes were read before."""
         assembler = StreamAssembler(self._clock.utc_now())
-        response = _TextResponse(self._texts())
+        response = _TextResponse(self._texts(first))
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
                 self._bytes_since_event = 0
@@ -141,14 +171,12 @@ class Reception:
             raise _redacted(error, self._redact) from error.__cause__
         return answer
 
-    def _texts(self) -> Iterator[str]:
-        """Yields the text of the body as it arrives, in the form that the parser needs. Raises StreamParse if an
-        event or the answer is too large, and the errors of `_next_of_body`.
+    def _texts(self, first: bytes) -> Iterator[str]:
+        """Yields the text of the body as it arrives, beginning with `first`, in the form that the parser needs. Raises
+        StreamParse if an event or the answer is too large, and the errors of `_next_of_body`.
         """
-        while True:
-            item = self._next_of_body("the answer to go on")
-            if item is None:
-                return
+        item: bytes | None = first
+        while item is not None:
             self._answer_bytes += len(item)
             if self._answer_bytes > ANSWER_BYTES:
                 raise StreamParse(f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
@@ -156,11 +184,14 @@ class Reception:
             if self._bytes_since_event > EVENT_BYTES:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
             yield self._text.decoded(item)
+            item = self._next_of_body("the answer to go on")
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
         """Waits for the next piece of the body and returns it, or None at the end of the body. Raises StreamTransient
         if a time limit is reached or the connection breaks. Raises StreamParse if the body cannot be decompressed.
         """
+        if self._is_over:
+            return None
         deadline = self._clocks.next_deadline()
         item = self._next(deadline, waiting_for)
         if item is TIMED_OUT and deadline is not None:
@@ -169,6 +200,7 @@ class Reception:
         if isinstance(item, Failed):
             raise error_inside_answer(item.error, self._redact) from item.error
         if isinstance(item, BodyEnd):
+            self._is_over = True
             return None
         self._arrived_s = self._clock.now_s()
         self._clocks.got_bytes(self._arrived_s)
@@ -232,13 +264,13 @@ class Reception:
             body += item
         return body[:ERROR_BODY_BYTES]
 
-    def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """Reads a 2xx response that is not an event stream, according to its content type.
+    def _answer_of_other_type(self, first: bytes, content_type: str, request_id: str | None) -> Answer:
+        """Reads a 2xx response that is not an event stream, whose first bytes were read before.
 
         If the response contains a complete message, returns this message. If it contains an error, raises this error.
         If it is empty, raises StreamTransient. Otherwise raises StreamParse.
         """
-        body = bytearray()
+        body = bytearray(first)
         while (chunk := self._next_of_body("the body of the answer")) is not None:
             body += chunk
             if len(body) > JSON_BODY_BYTES:

@@ -168,6 +168,6 @@ def test_a15_json_cut_short_is_transient(serve, rig) -> None:
 
 def test_a_compressed_answer_that_cannot_be_unpacked_is_permanent(raw_server, rig) -> None:
     head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\r\n"
-    error = failure(rig(raw_server(head.encode() + sse(START))))
+    error = failure(rig(raw_server(head.encode() + b"\x1f\x8b" + sse(START))))
     assert isinstance(error, StreamParse)
     assert "content-encoding" in error.message
