@@ -46,7 +46,9 @@ _MINIMAX_STATUS = {
 
 def reports_error(value: object) -> bool:
     """Whether the decoded body of a 2xx answer is an error object. `value` may be anything."""
-    return isinstance(value, dict) and bool(value.get("error") or _minimax_code(value))
+    return isinstance(value, dict) and bool(
+        value.get("error") or "error" in (value.get("type"), value.get("object")) or _minimax_code(value)
+    )
 
 
 def _minimax_code(value: dict[str, Any]) -> int:
