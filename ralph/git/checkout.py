@@ -10,6 +10,8 @@ import itertools
 import os
 import secrets
 import shlex
+import shutil
+import stat
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -196,7 +198,8 @@ class GitCheckout:
             return False
         if unstaged:
             _refuse_unfiltered(git, unstaged)
-            _stage(git, unstaged)
+            if not self._stage_in_copy(unstaged):
+                _stage(git, unstaged)
         if not self._is_anything_staged(git, status.head):
             return False
         git.change(
@@ -204,6 +207,27 @@ class GitCheckout:
             f"--message={message}",
         )
         return True
+
+    def _stage_in_copy(self, entries: Sequence[StatusEntry]) -> bool:
+        """Stages files in a copy of the index, which then takes its place. Git holds the lock of an index while it reads the
+        files, and a kill leaves the lock: the copy's hinders nobody. Returns False if there is no index yet, or if it has
+        changed meanwhile. Raises CheckoutError, Interrupted and OSError.
+        """
+        index = self.git_directory / "index"
+        own = OwnDirectory("ralph-index-", [*map(str, self._given)])
+        copy = Path(own.path, "index")
+        try:
+            before = index.stat()
+            if not stat.S_ISREG(before.st_mode):
+                return False
+            shutil.copyfile(index, copy)
+            git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
+            _stage(git, entries, {"GIT_INDEX_FILE": str(copy)})
+            return _is_replaced(index, copy, before)
+        except (FileNotFoundError, FileExistsError):
+            return False
+        finally:
+            own.remove()
 
     def commit_aside(
         self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
@@ -517,6 +541,26 @@ def _stage(
     in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
     command = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
     git.change(*command, given=_listed(in_order), variables=variables)
+
+
+def _is_replaced(index: Path, copy: Path, before: os.stat_result) -> bool:
+    """Replaces an index by a copy, unless it is no longer as `before` says. Raises FileExistsError if it is locked."""
+    lock = index.with_name("index.lock")
+    with lock.open("xb") as file:
+        try:
+            now = index.stat()
+            if (now.st_ino, now.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
+                return False
+            file.write(copy.read_bytes())
+            file.flush()
+            os.fchmod(file.fileno(), stat.S_IMODE(now.st_mode))
+            # By its time git knows which files may have changed since they were staged.
+            staged = copy.stat()
+            os.utime(file.fileno(), ns=(staged.st_atime_ns, staged.st_mtime_ns))
+            lock.rename(index)
+        finally:
+            lock.unlink(missing_ok=True)
+    return True
 
 
 def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:

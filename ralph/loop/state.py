@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Meta, Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ralph.git.snapshot import Snapshot
@@ -20,6 +20,7 @@ from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints 
 from ralph.settings.claude_wishes import without_values
 from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
 from ralph.values.redaction import LookedCommit  # noqa: TC001 - `convert` reads the type hints at run time
+from ralph.values.strict_json import strict_json
 from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ MOST_DIGESTS_KEPT = 1000
 """The maximum number of file digests in the record of a snapshot. If a snapshot has more, none of them is recorded."""
 MOST_WAITS_KEPT = 500
 """The maximum number of waits in a record. A patient loop waits about 100 times in a day without the API."""
+
+
+Time = Annotated[str, Meta(pattern=r"^(\d{4}-\d\d-\d\dT[\d:.]+([+-]\d\d:\d\d|Z))?$")]
+"""A time in ISO 8601 with its zone, which is UTC if ralph wrote it. May be empty."""
 
 
 class Phase(enum.Enum):
@@ -70,10 +75,10 @@ class IterationRecord(Struct, frozen=True):
     """True if the iteration left uncommitted work, and the loop committed it because of `--commit`."""
     reason: str = ""
     last_words: str = ""
-    started_at: str | None = None
+    started_at: Time | None = None
     """The time at which the iteration began, in ISO 8601 and UTC. This field and the next four are None in records of
     older versions of ralph."""
-    ended_at: str | None = None
+    ended_at: Time | None = None
     """The time at which the check after the iteration had ended."""
     check_s: float | None = None
     """The duration of the gate and the check in seconds. None if neither ran."""
@@ -94,8 +99,8 @@ class LoopWait(Struct, frozen=True):
 
     setback: str
     """The kind of the failure: the name of a `Setback` in lower case."""
-    began_at: str
-    ended_at: str
+    began_at: Time
+    ended_at: Time
     iteration: int
 
 
@@ -107,7 +112,7 @@ class FileDigest(Struct, frozen=True):
 class CurrentIteration(Struct, frozen=True):
     number: int
     session_id: str
-    started_at: str
+    started_at: Time
     """The time at which the iteration began, in ISO 8601 and UTC."""
     elapsed_s: float
     """The `elapsed_s` of the loop when the iteration began."""
@@ -126,7 +131,7 @@ class CurrentIteration(Struct, frozen=True):
     iteration, it starts again from 0."""
     kills: int = 0
     """The number of consecutive kills of the iteration. Only kills by other processes than the loop are counted."""
-    waits_until: str | None = None
+    waits_until: Time | None = None
     """The end of the current wait, in ISO 8601 and UTC. None if the iteration is not waiting."""
     turns: int = 0
     cost_usd: float | None = 0.0
@@ -146,11 +151,11 @@ class CurrentIteration(Struct, frozen=True):
 
 class LoopState(Struct, frozen=True):
     plan: LoopPlan
-    started_at: str
+    started_at: Time
     """The time at which the loop began, in ISO 8601 and UTC."""
     pid: int
     """The id of the process that is running the loop. If no process is running it, the id of the last one."""
-    updated_at: str = ""
+    updated_at: Time = ""
     elapsed_s: float = 0.0
     """The total running time of the loop in seconds, summed over all its processes, at the time `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
@@ -286,7 +291,7 @@ def read_iterations(lines: bytes) -> tuple[IterationRecord, ...]:
     found: dict[int, IterationRecord] = {}
     for number, line in enumerate(lines.splitlines(), 1):
         try:
-            record = convert(json.loads(line), IterationRecord)
+            record = convert(strict_json(line.decode()), IterationRecord)
         except ValueError as error:
             raise ValueError(f"is damaged in line {number}: {error}") from None
         found[record.number] = record
@@ -298,7 +303,7 @@ def read_state(text: str) -> LoopState:
     caller puts the subject before this message. Raises RecursionError if the text is nested too deep.
     """
     try:
-        fields = json.loads(text)
+        fields = strict_json(text)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
     written = fields.get("format") if isinstance(fields, dict) else None

@@ -17,6 +17,8 @@ from ralph.machine.repository import HELD_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_DEEPEST = 50
+"""The levels of directories that are open at a time."""
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -39,12 +41,12 @@ def remove_tree(top: str | os.PathLike[str]) -> None:
         return os.unlink(top)
     errors: list[OSError] = []
     with _opened_up(top, None) as directory:
-        pending = _emptied(directory, directory, errors)
-        while pending:
-            name = pending.pop()
+        moved = _emptied(directory, directory, 0, errors)
+        while moved:
+            name = moved.pop()
             try:
                 with _opened_up(name, directory) as below:
-                    pending += _emptied(below, directory, errors)
+                    moved += _emptied(below, directory, 0, errors)
                 os.rmdir(name, dir_fd=directory)
             except OSError as error:
                 errors.append(error)
@@ -59,9 +61,9 @@ def remove_tree_if_possible(top: str | os.PathLike[str]) -> None:
         remove_tree(top)
 
 
-def _emptied(directory: int, top: int, errors: list[OSError]) -> list[str]:
-    """Removes the files in an open directory, and moves its directories to another one. Returns their new names there.
-    So each of them is near, and needs neither a stack nor a long path.
+def _emptied(directory: int, top: int, depth: int, errors: list[OSError]) -> list[str]:
+    """Removes what is in an open directory. Directories that are `_DEEPEST` levels down are moved into `top`, so that neither
+    a deep stack nor a long path is needed. Returns their new names there.
     """
     moved: list[str] = []
     for name in os.listdir(directory):
@@ -69,10 +71,14 @@ def _emptied(directory: int, top: int, errors: list[OSError]) -> list[str]:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
                 os.unlink(name, dir_fd=directory)
                 continue
-            with _opened_up(name, directory):  # a directory that may not be changed cannot be moved
-                new = os.urandom(8).hex()
-                os.rename(name, new, src_dir_fd=directory, dst_dir_fd=top)
-            moved.append(new)
+            with _opened_up(name, directory) as below:  # a directory that may not be changed cannot be moved
+                if depth >= _DEEPEST:
+                    new = os.urandom(8).hex()
+                    os.rename(name, new, src_dir_fd=directory, dst_dir_fd=top)
+                    moved.append(new)
+                    continue
+                moved += _emptied(below, top, depth + 1, errors)
+            os.rmdir(name, dir_fd=directory)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,3 +33,17 @@ def test_no_output_of_an_agent_is_the_end_of_its_session(
     log.close()
     seen = read_session(tmp_path / "agent-1.jsonl", CLAUDE)
     assert (seen.id, seen.ended) == ("s-1", None)
+
+
+@pytest.mark.parametrize("told", ["a\0b", "--help", "x" * 300, "a b", "a\nb"])
+def test_what_could_be_no_word_of_a_command_line_is_no_session(tmp_path: Path, told: str) -> None:
+    log = EventLog(
+        open_session(tmp_path, "agent-1.jsonl", is_new=True),
+        CLAUDE,
+        redact=lambda text: text,
+        is_over_budget=lambda _run: False,
+    )
+    log.feed(json.dumps({"type": "system", "session_id": told}).encode() + b"\n")
+    log.close()
+    assert (log.run.session, log.run.has_events) == ("", True)
+    assert read_session(tmp_path / "agent-1.jsonl", CLAUDE).id == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import sys
@@ -183,6 +184,13 @@ def changed(**fields: object) -> str:
             Outcome.IO_ERROR,
             r"is damaged: Expected `int`, got `str` - at `\$.pid`",
             id="kind",
+        ),
+        pytest.param(changed(elapsed_s=math.nan), Outcome.IO_ERROR, "is damaged: NaN is no JSON", id="NaN"),
+        pytest.param(
+            changed(updated_at="2026-11-28T20:00:00"),
+            Outcome.IO_ERROR,
+            r"is damaged: Expected `str` matching regex .* - at `\$.updated_at`",
+            id="no zone",
         ),
         pytest.param(changed(format=3), Outcome.CONFIG, "has format 3: a newer ralph wrote it", id="newer"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from typing import TYPE_CHECKING
@@ -93,3 +94,18 @@ def test_what_cannot_be_removed_is_told_and_the_rest_is_gone(
     with pytest.raises(PermissionError, match="not this one"):
         remove_tree(tmp_path / "top")
     assert [path.name for path in (tmp_path / "top").iterdir()] == ["a"]
+
+
+def test_only_what_is_deep_is_moved_because_a_full_disk_has_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / "top"
+    for one in range(3):
+        (top / str(one) / "/".join("abcdef")).mkdir(parents=True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    remove_tree(top)
+    assert not top.exists()

@@ -5,6 +5,7 @@ beginning and at the end of each process. From it, an iteration whose end nobody
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MOST_FILE_BYTES = 200_000_000
 _LONGEST_LINE_BYTES = 20_000_000
 _TAIL_BYTES = 16_384
+_SESSION = re.compile(r"(?:[\w.:/][\w.:/-]{0,199})?", re.ASCII)
 
 
 class _OwnLine(Struct, frozen=True, omit_defaults=True):
@@ -88,10 +90,14 @@ def read_session(path: Path, row: AgentRow) -> AgentSession:
 
 
 def read_event(run: AgentRun, row: AgentRow, event: Any) -> None:
-    """Adds what an event says. Anything that is no event says nothing."""
+    """Adds what an event says. Anything that is no event says nothing. A session that could not be a word of a command
+    line, or would be an option there, is not known.
+    """
     if isinstance(event, dict) and row.read is not None:
         run.has_events = True
         row.read(run, event)
+        if not _SESSION.fullmatch(run.session):
+            run.session = ""
 
 
 class EventLog:

@@ -250,18 +250,36 @@ def test_after_a_signal_what_the_gate_has_not_seen_goes_to_a_branch_of_its_own_e
     assert not any(line.startswith("pushed") for line in loop_lines(ran))
 
 
-def test_a_first_signal_while_red_work_is_kept_ends_the_loop_and_keeps_it_exits_143(
-    ralph, checkout, iterations
-) -> None:
-    home, hung = Path(ralph.environment["HOME"]), ralph.cwd.parent / "hung"
-    slow = f"test -e {hung} || {{ touch {hung}; exec sleep 60; }}; cat"
-    (home / "slow.sh").write_text(slow)
+@pytest.fixture
+def hung(ralph, checkout) -> Path:
+    """A file that is made when git first reads the file `broken` for a commit, with a filter of the user's that hangs then."""
+    home, made = Path(ralph.environment["HOME"]), ralph.cwd.parent / "hung"
+    (home / "slow.sh").write_text(f"test -e {made} || {{ touch {made}; exec sleep 60; }}; cat")
     checkout.write(".gitattributes", "broken filter=slow\n")
     checkout.git("add", ".gitattributes")
     checkout.git("commit", "-qm", "attributes")
     config = f'[user]\nname = a\nemail = a@b\n[filter "slow"]\nclean = sh {home}/slow.sh\n'
     ralph.environment["GIT_CONFIG_GLOBAL"] = str(home / "config")
     (home / "config").write_text(config)
+    return made
+
+
+def test_a_loop_that_is_killed_while_git_reads_what_it_commits_goes_on_exits_0(
+    ralph, checkout, iterations, hung
+) -> None:
+    iterations([bash("touch broken")])
+    process = ralph.start("loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
+    wait_until(hung.exists)
+    kill(ralph, process)
+    ran = ralph("loop", "--continue")
+    assert ran.code == 0, ran.stderr
+    assert subjects(checkout.top)[1:] == ["ralph loop: iteration 1"]
+    assert checkout.git("status", "--porcelain") == ""
+
+
+def test_a_first_signal_while_red_work_is_kept_ends_the_loop_and_keeps_it_exits_143(
+    ralph, checkout, iterations, hung
+) -> None:
     iterations([bash("touch broken")])
     options = ("--gate", GREEN, "--commit", "--max-iterations", "1", "--sandbox", "off")
     process = ralph.start("loop", "go", *options)
