@@ -24,7 +24,8 @@ _HASH_DIGITS = 8
 # Claude Code cuts descriptions at the same length.
 _LONGEST_DESCRIPTION = 2_048
 # The API refuses these words at the top of a tool's schema; the server checks its arguments itself.
-_REFUSED_AT_TOP = ("oneOf", "anyOf", "allOf", "$schema")
+_UNIONS = ("oneOf", "anyOf", "allOf")
+_REFUSED_AT_TOP = (*_UNIONS, "$schema")
 
 
 class McpTool(Struct, frozen=True):
@@ -70,9 +71,30 @@ def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
         description = f"{description[:_LONGEST_DESCRIPTION]}... [cut]"
     shown = schema if isinstance(schema, dict) else {}
     plain = {key: value for key, value in shown.items() if key not in _REFUSED_AT_TOP}
+    if found := _in_unions(shown):
+        plain["properties"] = found | _properties_of(shown)
     return McpTool(
         server, name, ToolDefinition(tool_name(server, name), description, plain | {"type": "object"})
     )
+
+
+def _in_unions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties in the alternatives of a union at the top of a schema, so that the model knows them without the union. A
+    property that several alternatives define differently is a union itself, which the API takes there.
+    """
+    found: dict[str, list[Any]] = {}
+    for word in _UNIONS:
+        alternatives = schema.get(word)
+        for one in alternatives if isinstance(alternatives, list) else ():
+            for name, inner in _properties_of(one).items():
+                known = found.setdefault(name, [])
+                known += [inner] if inner not in known else []
+    return {name: known[0] if len(known) == 1 else {"anyOf": known} for name, known in found.items()}
+
+
+def _properties_of(schema: Any) -> dict[str, Any]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
 
 
 def without_duplicates(tools: Iterable[McpTool]) -> tuple[tuple[McpTool, ...], tuple[str, ...]]:

@@ -144,6 +144,15 @@ def test_calls_that_differ_only_in_how_a_number_is_written_are_equal_for_the_gua
     assert "Refused" in str(refused.content)
 
 
+def test_calls_of_an_earlier_process_are_converted_too() -> None:
+    rules, _ = rules_for("Own")
+    for number, value in enumerate(["5", 5.0, 5]):
+        rules.resume_from(ToolCall(f"t{number}", "Own", {"n": value}), ToolOutput("same"))
+    assert rules.has_use
+    assert not rules.is_malformed
+    assert isinstance(rules.ruling(ToolCall("t3", "Own", {"n": 5})), ToolOutput)
+
+
 @every_row(
     ("written", "meant"),
     [

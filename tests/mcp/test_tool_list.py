@@ -56,6 +56,28 @@ def test_no_tool_counts_as_one_that_only_reads() -> None:
             {"$schema": "x", "anyOf": [{}], "type": "object", "properties": {"a": True}},
             {"type": "object", "properties": {"a": True}},
         ),
+        (
+            {
+                "properties": {"id": {"type": "string"}},
+                "oneOf": [
+                    {"properties": {"kind": {"const": "a"}, "n": {"type": "integer"}, "id": {}}},
+                    {"properties": {"kind": {"const": "b"}, "n": {"type": "integer"}}},
+                    {"properties": None},
+                    True,
+                ],
+                "allOf": [{"properties": {"more": {}}}],
+            },
+            {
+                "type": "object",
+                "properties": {
+                    "kind": {"anyOf": [{"const": "a"}, {"const": "b"}]},
+                    "n": {"type": "integer"},
+                    "id": {"type": "string"},
+                    "more": {},
+                },
+            },
+        ),
+        ({"anyOf": [{"required": ["a"]}], "oneOf": {}}, {"type": "object"}),
     ],
 )
 def test_a_schema_is_one_that_the_api_takes(schema, becomes) -> None:

@@ -22,8 +22,8 @@ SCHEMAS = {
     "good": {"type": "object", "properties": {"n": {"type": "integer"}}},
     "union": {
         "type": "object",
-        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
-        "properties": {"a": {}, "b": {}},
+        "anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}],
+        "properties": {"c": {}},
     },
     "odata": {"type": "object", "properties": {"$filter": {"type": "string"}}},
     "draft4": {
