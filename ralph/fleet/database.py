@@ -550,6 +550,7 @@ _SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _SQLITE_BROKEN = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_READONLY,
 }
@@ -606,6 +607,8 @@ def _is_full_disk(database: Database, error: BaseException) -> bool:
     if not isinstance(cause, sqlite3.Error):
         return False
     code = _sqlite_code(cause)
+    if code == sqlite3.SQLITE_IOERR and database.file is not None:
+        return database.file.is_file()  # or it was replaced by a pipe
     return code in _SQLITE_FULL or (code == sqlite3.SQLITE_CANTOPEN and not _has_room(database))
 
 

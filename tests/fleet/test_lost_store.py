@@ -30,7 +30,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
 @pytest.mark.parametrize(
-    "replace", [lambda _file: None, lambda file: file.touch(), lambda file: file.write_bytes(b"x" * 5000)]
+    "replace",
+    [
+        *(lambda _file: None, lambda file: file.touch(), lambda file: file.write_bytes(b"x" * 5000)),
+        *(os.mkfifo, os.mkdir),
+    ],
 )
 def test_a_store_that_is_gone_is_one_line_and_exit_74(
     tmp_path: Path, replace: Callable[[Path], object]
