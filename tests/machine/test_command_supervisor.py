@@ -21,6 +21,7 @@ from ralph.machine import launcher, supervisor
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import NEVER_STARTED
+from tests.conftest import may_pass_over_permissions
 from tests.patience import wait_until, within_s
 from tests.processes.children import children, is_gone
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
     from ralph.machine.command_supervisor import SupervisedCommand
 
+roots = pytest.mark.skipif(
+    not may_pass_over_permissions(), reason="only root may look into a process that is not dumpable"
+)
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 # Starts a command that gets the supervisor's pid, and waits to be killed.
@@ -126,6 +130,7 @@ def test_one_launcher_serves_one_command_after_another(serving: CommandSuperviso
 
 
 @linux_only
+@roots
 def test_nothing_of_a_command_is_left_in_the_launcher(serving: CommandSupervisor, tmp_path: Path) -> None:
     with (tmp_path / "input").open("w+b") as source:
         source.write(b"one\ntwo\n")
@@ -201,6 +206,7 @@ def test_a_variable_without_a_name_which_the_system_allows_stops_no_command() ->
 
 
 @linux_only
+@roots
 def test_a_command_has_no_descriptor_but_the_usual_and_the_supervisor_none_of_a_command(
     serving: CommandSupervisor,
 ) -> None:

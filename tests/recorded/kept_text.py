@@ -62,6 +62,8 @@ _PATTERNS = (
     # The sentence for the model depends on the kernel, and is not there without Landlock.
     (re.compile(r"(\\+n|\n){2}Commands run in a sandbox: [^.]*\."), ""),
     (re.compile(r"^(ralph_\w*seconds\w*(\{.*\})?) \S+$"), r"\1 <seconds>"),
+    # Not everybody may make a control group.
+    (re.compile(r"(processes and threads at a time), .*"), r"\1, <counted>"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "<process>"),
 )
 _VERSION = re.compile(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])"), "<version>"

@@ -93,7 +93,7 @@ def work(tmp_path):
             {".": "changed", ".claude": "changed", "ralph.toml": "changed"},
         ),
         (
-            "echo x > .git/commondir; chmod 0 .git . ..",
+            "echo x > .git/commondir; chmod 0 .git .. .",
             {"..": "changed", ".": "changed", ".git": "changed", ".git/commondir": "made"},
         ),
         ("echo x > ralph.toml", {"ralph.toml": "changed"}),
