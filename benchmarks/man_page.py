@@ -53,7 +53,9 @@ _VARIABLES = {
     "ANTHROPIC_API_KEY": "The key for the API.",
     "ANTHROPIC_AUTH_TOKEN": "A bearer token in place of the key.",
     "ANTHROPIC_CUSTOM_HEADERS": "Further headers for the API, one per line.",
-    "HTTPS_PROXY, NO_PROXY": "The proxy for the API.",
+    "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY": "The proxy for the API and for MCP servers, and what needs none.",
+    "NODE_EXTRA_CA_CERTS, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_DIR": "Further certificate authorities, unless "
+    "model.ca_file is set.",
     "RALPH_STATE_DIR": "The directory for sessions and loops, in place of the user's state directory.",
     "RALPH_FLEET_DB": "The store of ralph fleet, in place of the SQLite file in the state directory.",
     "RALPH_TURN_LOCK": "A file on which ralph holds a shared lock while it changes files.",

@@ -225,8 +225,8 @@ _NETWORK_HINTS = {
     ),
     NetworkCause.DNS_TEMPORARY: "No name server answers: is this machine online?",
     NetworkCause.CERTIFICATE: (
-        "The certificate of {endpoint} is not trusted. For a private CA set SSL_CERT_FILE, or `ca_file` in your "
-        "own config file, to its certificate."
+        "The certificate of {endpoint} is not trusted. Add a private CA to this machine's store or name its PEM file by "
+        "NODE_EXTRA_CA_CERTS; SSL_CERT_FILE, or `ca_file` in your own config file, names the only file that counts."
     ),
     NetworkCause.BAD_URL: "Check --base-url and ANTHROPIC_BASE_URL: {endpoint} cannot be used.",
     NetworkCause.TLS: "If {endpoint} speaks plain HTTP, its URL must begin with http://.",

@@ -17,8 +17,8 @@ from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
-from ralph.api.transport import proxy_in_words
 from ralph.conversation.target import ModelDescription, description_of
+from ralph.machine.network.proxies import proxy_in_words
 from ralph.values.endpoint import MESSAGES_PATH
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent

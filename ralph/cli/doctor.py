@@ -252,7 +252,7 @@ def _findings(
         yield problem
     if settings is not None:
         if problem is None:
-            yield _look_at_values(settings)
+            yield from _look_at_values(settings, environment)
         yield night.look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
@@ -329,11 +329,11 @@ def _about_checkout(
     yield from look_at_claude_rules(cwd, environment, settings)
 
 
-def _look_at_values(settings: Settings) -> Finding:
-    """A finding about the settings as a whole. It is a failure if the CA file cannot be read. This is checked here,
+def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yields a finding about the settings as a whole. It is a failure if the CA file cannot be read. This is checked here,
     because ralph does not read the file when it merges the settings. Call this only if the settings could be merged.
     """
-    from ralph.api.transport import trusting  # noqa: PLC0415 - loads TLS
+    from ralph.machine.network.trust import trusting, unusable_places  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file
     try:
@@ -341,9 +341,14 @@ def _look_at_values(settings: Settings) -> Finding:
             trusting(str(ca_file))
     except OSError as error:
         reason = f"cannot use the CA file {ca_file}: {error.strerror or error}"
-        return fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
+        yield fail("settings", reason, "correct model.ca_file or SSL_CERT_FILE")
+        return
+    for variable, place in unusable_places(environment) if ca_file is None else ():
+        yield warn(
+            "settings", f"{variable} names {place}, where no certificate is found", f"correct {variable}"
+        )
     programs = [f"; {one.setting} of {one.origin} prints the key" for one in settings.key_programs]
-    return ok("settings", f"all of them can be used{''.join(programs)}")
+    yield ok("settings", f"all of them can be used{''.join(programs)}")
 
 
 COMMAND = SettingsCommand("doctor", doctor, DoctorLine)

@@ -2,7 +2,7 @@
 package for that.
 
 It is a separate process because importing that package takes a second and 60 MB. It starts no process: ralph starts
-the servers and sends their descriptors. Its only credentials are the headers that the user configured for a server.
+the servers and sends their descriptors. Its only credentials are the headers that the user configured for a server, and the proxy's password.
 It ends when its socket is closed or when ralph dies.
 """
 
@@ -25,6 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from ralph import __version__
+from ralph.machine.network.trust import trusting
 from ralph.machine.own_process import end_with_parent, keep_memory_private
 from ralph.mcp.descriptor_transport import (
     MOST_MESSAGE_BYTES,
@@ -329,7 +330,7 @@ async def _opened(
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)
-    client = partial(_client, connection)
+    client = partial(_client, connection, order.proxy)
     if order.transport == "sse":
         sse = sse_client(order.url, headers=order.headers, httpx_client_factory=client)
         return await stack.enter_async_context(sse)
@@ -343,6 +344,7 @@ async def _opened(
 
 def _client(
     connection: _Connection,
+    proxy: str | None,
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = _HTTP_TIMEOUT,
     auth: httpx2.Auth | None = None,
@@ -352,6 +354,9 @@ def _client(
         headers={"Accept-Encoding": "identity", **(headers or {})},
         timeout=timeout,
         auth=auth,
+        proxy=proxy,
+        verify=trusting(os.environ.get("SSL_CERT_FILE") or None),
+        trust_env=False,  # ralph has found the proxy
         event_hooks={"response": [connection.look_at]},
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ralph.machine.network.proxies import proxy_for
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.server_process import end_servers
@@ -175,9 +176,11 @@ class OwnServers:
             raise ServerFailedError(
                 f"the MCP server {server.name!r} belongs to a driver, and this run has none"
             )
-        order = Connect(server.name, link.connection, transport, server.url, server.headers.plain)
         descriptors: Sequence[int] = ()
         try:
+            named = proxy_for(server.url) if server.url else None
+            proxy = None if named is None else named.url.plain
+            order = Connect(server.name, link.connection, transport, server.url, server.headers.plain, proxy)
             if transport == "stdio":
                 assert self._start is not None  # noqa: S101 - `begin` comes first
                 link.process = self._start(server)

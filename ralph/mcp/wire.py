@@ -27,6 +27,8 @@ class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
     transport: Literal["stdio", "http", "sse"]
     url: str = ""
     headers: dict[str, str] = {}
+    proxy: str | None = None
+    """The URL of the proxy for `url`, with its password."""
 
 
 class Call(Struct, frozen=True, tag="call", tag_field="kind"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ralph.machine.network.trust import VARIABLES
 from ralph.settings.kinds import about
 from ralph.values.models import ALIASES, NamedModel, named_model
 from ralph.values.setting import printable
@@ -26,16 +27,19 @@ _CLOUDS = {
 
 
 # What a program looks at to find a server or to trust it, as far as ralph or its libraries do.
-_AIMING = re.compile(r"(?:ANTHROPIC|OPENAI)_.*|CLAUDE_CODE_USE_.*|SSL_CERT_(?:FILE|DIR)")
+_AIMING = re.compile(r"(?:ANTHROPIC|OPENAI)_.*|CLAUDE_CODE_USE_.*|SSL_CERT_FILE")
+
+
+def is_of_network(variable: str) -> bool:
+    """Whether a variable of this name is about proxies or authorities, which each connection reads from the process's own
+    environment.
+    """
+    return variable in VARIABLES or variable.lower().endswith("_proxy")
 
 
 def aims_requests(variable: str) -> bool:
     """Whether a variable of this name decides where requests go, with which key and model, or whom they trust."""
-    return (
-        _AIMING.fullmatch(variable) is not None
-        or variable == LOGIN_VARIABLE
-        or variable.lower().endswith("_proxy")
-    )
+    return _AIMING.fullmatch(variable) is not None or variable == LOGIN_VARIABLE or is_of_network(variable)
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:

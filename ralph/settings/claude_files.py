@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_around
 from ralph.machine.repository import up_to_repository_root
+from ralph.settings.claude_environment import is_of_network
 from ralph.settings.claude_wishes import ClaudeWishes, wishes_of
 from ralph.settings.tables import Remark
 from ralph.settings.toml_file import about_home
@@ -95,9 +96,9 @@ def read_wishes(
     return replace(wishes, directories=there, remarks=(*wishes.remarks, *gone, *empty))
 
 
-def name_proxies(environment: Mapping[str, str], names: Iterable[str]) -> None:
-    """Sets those of these variables that name proxies for this process, as the HTTP client finds them nowhere else."""
-    os.environ.update({name: environment[name] for name in names if name.lower().endswith("_proxy")})
+def set_network_variables(environment: Mapping[str, str], names: Iterable[str]) -> None:
+    """Sets those of these variables that name proxies or authorities for this process, as connections read them from there."""
+    os.environ.update({name: environment[name] for name in names if is_of_network(name)})
 
 
 def document_of(file: ClaudeFile) -> Any:

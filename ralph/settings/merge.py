@@ -46,7 +46,7 @@ from ralph.settings.targets import (
     implicit_targets,
     meant_for_another_cloud,
     missing_key,
-    plain_http_warnings,
+    plain_http_remarks,
     read_entries,
     with_fallbacks,
     with_first,
@@ -166,7 +166,8 @@ def load_settings(
 
         search = search_around(environment, (cwd, *reach), written)
         servers = configured_servers(settings, environment, cwd, search, files or ())
-        settings = replace(settings, mcp_servers=servers)
+        remarks = plain_http_remarks([(server.url, server.secrets) for server in servers], environment)
+        settings = replace(settings, mcp_servers=servers, remarks=(*settings.remarks, *remarks))
     problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
         problem = meant_for_another_cloud(settings.targets, environment)
@@ -196,8 +197,8 @@ def load_with_claude(
     reach: Sequence[Path] = (),
     claude: ClaudeOptions | None = None,
 ) -> Settings:
-    """As `load_settings`, with what the trusted settings files for Claude Code ask for. The process gets the proxies that they
-    name, as the HTTP client finds them nowhere else.
+    """As `load_settings`, with what the trusted settings files for Claude Code ask for. The process gets the proxies and
+    authorities that they name.
     """
     from ralph.settings import claude_files as of_claude  # noqa: PLC0415 - the start of a run needs no `json`
 
@@ -209,7 +210,7 @@ def load_with_claude(
         wishes = of_claude.read_wishes(read, environment, cwd, claude.sources)
     except of_claude.ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
-    of_claude.name_proxies(wishes.with_variables(environment), wishes.variables.plain)
+    of_claude.set_network_variables(wishes.with_variables(environment), wishes.variables.plain)
     try:
         settings = load_settings(flags, environment, cwd, config_file, files, reach=reach, claude=wishes)
     except SettingsError as error:
@@ -356,7 +357,7 @@ def _settings(
         custom_headers=access.headers,
         key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
         unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
-        remarks=tuple(Remark(text, "use an https:// base URL") for text in plain_http_warnings(targets)),
+        remarks=plain_http_remarks([(target.base_url, target.secrets) for target in targets], environment),
         origins=MappingProxyType(_origins(given)),
     )
 

@@ -145,12 +145,12 @@ class ModelSettings(Struct, frozen=True):
         Path | None,
         Key(
             must_be.PATH,
-            "PEM file of certificate authorities; a relative path starts from the settings file",
+            "PEM file of the only certificate authorities to trust; a relative path starts from the settings file",
             variable="SSL_CERT_FILE",
         ),
     ] = None
-    """The absolute path of a PEM file with trusted certificate authorities. The file may be missing. None means the
-    usual authorities."""
+    """The absolute path of a PEM file with the only certificate authorities to trust. The file may be missing. None means
+    the usual authorities (`machine/network/trust.py`)."""
 
 
 class RetrySettings(Struct, frozen=True):

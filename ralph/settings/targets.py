@@ -13,9 +13,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from ralph.conversation.target import THINKING_CHOICES, Target
+from ralph.machine.network.proxies import proxy_in_words
 from ralph.settings import kinds as must_be
 from ralph.settings.claude_environment import login_of_another_program, why_not_asked
 from ralph.settings.kinds import about, decoded_table
+from ralph.settings.tables import Remark
 from ralph.values.credentials import (
     NO_HEADERS,
     Credential,
@@ -29,7 +31,7 @@ from ralph.values.models import ALIASES, Price, named_model
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.settings.tables import ModelSettings
     from ralph.values.credentials import Headers
@@ -283,14 +285,22 @@ def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str,
     return None if asked is None else why_not_asked(environment, asked)
 
 
-def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:
-    """A warning for each host to which ralph would send a key without encryption."""
-    hosts = [
-        target.base_url.split("/")[2]
-        for target in targets
-        if target.secrets and target.base_url.startswith("http:") and not is_loopback(target.base_url)
-    ]
+def plain_http_remarks(
+    sent: Iterable[tuple[str, Sequence[str]]], environment: Mapping[str, str]
+) -> tuple[Remark, ...]:
+    """A remark for each host to which ralph would send a key without encryption. `sent` are URLs, each with the keys that go
+    there.
+    """
+    hosts = {
+        url.split("/")[2]: proxy_in_words(url, environment)
+        for url, secrets in sent
+        if secrets and url.startswith("http:") and not is_loopback(url)
+    }
     return tuple(
-        f"the key travels unencrypted: {host} is not this machine, and the base URL is not https"
-        for host in dict.fromkeys(hosts)
+        Remark(
+            f"the key travels unencrypted: {host} is not this machine, and the base URL is not https"
+            + (f"; {proxy} gets it too" if proxy else ""),
+            "use an https:// URL",
+        )
+        for host, proxy in hosts.items()
     )

@@ -58,3 +58,36 @@ def make_certificate(folder: Path, *, names: str, first_day: str = "", last_day:
 def openssl(*arguments: str) -> None:
     done = subprocess.run(["openssl", *arguments], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def make_authority(folder: Path, name: str = "ca") -> tuple[Path, Path]:
+    """Makes the certificate of an authority as a company might, without key identifiers, and a certificate for 127.0.0.1 and
+    localhost that it has signed, in one file with its key. Returns both files.
+    """
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    authority, key, request, leaf = (folder / f"{name}{end}" for end in (".pem", ".key", ".req", ".leaf"))
+    config = folder / f"{name}.conf"
+    config.write_text(
+        f"[req]\ndistinguished_name = {name}\nprompt = no\nx509_extensions = own\n[{name}]\nCN = {name}\n"
+        "[own]\nbasicConstraints = critical, CA:TRUE\n[of_leaf]\nsubjectAltName = IP:127.0.0.1, DNS:localhost\n"
+    )
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-config", str(config)]
+    openssl("req", "-x509", *new, "-days", "2", "-keyout", str(key), "-out", str(authority))
+    both = folder / f"{name}-leaf.pem"
+    openssl("req", *new, "-keyout", str(both), "-out", str(request))
+    extensions = ["-extfile", str(config), "-extensions", "of_leaf"]
+    signing = ["-CA", str(authority), "-CAkey", str(key), "-CAcreateserial", "-days", "2"]
+    openssl("x509", "-req", "-in", str(request), *signing, *extensions, "-out", str(leaf))
+    both.write_text(both.read_text() + leaf.read_text())
+    return authority, both
+
+
+def hashed_directory(folder: Path, *authorities: Path) -> Path:
+    """Makes a directory in which OpenSSL finds authorities."""
+    directory = folder / "hashed"
+    directory.mkdir()
+    for one in authorities:
+        shutil.copy(one, directory)
+    openssl("rehash", str(directory))
+    return directory

@@ -400,6 +400,15 @@ def test_a_key_in_the_open_warns_for_every_target(world: World, keys: str, warns
     assert all("unencrypted" in warning for warning in warnings)
 
 
+def test_a_key_in_the_open_names_the_proxy_that_gets_it(world: World) -> None:
+    toml = AB + "[[targets]]\nname = 'd'\nmodel = 'm'\nbase_url = 'http://gw.example'\napi_key_env = 'ONE'\n"
+    proxies = {"HTTP_PROXY": "http://me:secret@p.example:3128", "ONE": "own-key"}
+    (warning,) = world.load(user=toml, **proxies).warnings
+    assert warning.endswith("; the proxy http://p.example:3128 (HTTP_PROXY) gets it too")
+    (warning,) = world.load(user=toml, **proxies, NO_PROXY="*.example").warnings
+    assert "proxy" not in warning
+
+
 # --- Secrets
 
 SECRETIVE = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.api.network_causes import network_cause
-from ralph.api.transport import route_to, trusting
+from ralph.api.transport import route_to
 from ralph.cli.checks.finding import Finding, fail, ok, short
 from ralph.machine.network.connecting import connect_to_first
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
-    from ralph.api.transport import EndpointRoute, ProxyRoute
+    from ralph.api.transport import EndpointRoute
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -37,7 +37,8 @@ _ADVICE = {
     NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
     NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
     NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
-    NetworkCause.CERTIFICATE: "name the authority's PEM file by model.ca_file or SSL_CERT_FILE; check host and date",
+    NetworkCause.CERTIFICATE: "add the authority to this machine's store, or name its PEM file by NODE_EXTRA_CA_CERTS (only that file: model.ca_file "
+    "or SSL_CERT_FILE); check host and date",
 }
 # The socket's timeout is this much longer than the time limit of the check, so that the check ends first.
 _LATER_S = 1.0
@@ -59,11 +60,12 @@ class Hop(Struct, frozen=True):
     host: str
     port: int
     tls: ssl.SSLContext | None
-    proxy: ProxyRoute | None
+    proxy: str
+    """The proxy in words, or empty."""
 
     @property
     def where(self) -> str:
-        return str(self.proxy or f"{self.host}:{self.port}")
+        return self.proxy or f"{self.host}:{self.port}"
 
 
 def look_at_endpoints(
@@ -139,8 +141,8 @@ class _ConnectionAttempt:
             if cause is NetworkCause.SHORTAGE and shortage is not None:
                 return short(subject, shortage)
             text = f"{hop.where}: {cause.value} at {self._stage} ({outcome})"
-            return fail(subject, text, advice_for(cause, str(hop.proxy or "")))
-        if hop.proxy is not None:
+            return fail(subject, text, advice_for(cause, hop.proxy))
+        if hop.proxy:
             return ok(
                 subject, f"goes through {hop.where}, which can be reached; what is behind it was not tried"
             )
@@ -167,8 +169,7 @@ class _ConnectionAttempt:
 
 
 def _first_hop(route: EndpointRoute) -> Hop:
-    url = route.url if route.proxy is None else route.proxy.proxy.url
-    # `ca_file` does not apply to the connection to a proxy, as in the HTTP library.
-    tls = route.tls if route.proxy is None else trusting(None)
+    url = route.url if route.proxy is None else route.proxy.url
     port = url.port or _DEFAULT_PORTS[url.scheme]
-    return Hop(url.raw_host.decode("ascii"), port, tls if url.scheme == "https" else None, route.proxy)
+    tls = route.tls if url.scheme == "https" else None
+    return Hop(url.raw_host.decode("ascii"), port, tls, route.proxy_in_words)

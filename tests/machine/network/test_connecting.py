@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine.network import connecting
 from ralph.machine.network.connecting import by_turns, connect_to_first
 from tests.patience import within_s
 from tests.processes.descriptors import open_descriptors
@@ -84,3 +85,10 @@ def test_a_name_without_an_address_is_an_error() -> None:
 def test_the_families_take_turns() -> None:
     six, four = socket.AF_INET6, socket.AF_INET
     assert by_turns([(six, 1), (six, 2), (six, 3), (four, 1)]) == [(six, 1), (four, 1), (six, 2), (six, 3)]
+
+
+def test_a_refusal_is_followed_by_the_next_address_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "ATTEMPT_DELAY_S", 10 * within_s())
+    with ExitStack() as stack:
+        addresses = [kind(stack) for kind in (refusing, refusing, answering)]
+        connect_to_first(found(*addresses), within_s()).close()

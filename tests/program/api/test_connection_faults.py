@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,6 @@ from tests.services.certificates import make_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def test_a1_a_server_that_stays_away_is_asked_five_times_exits_75(ralph) -> None:
@@ -156,6 +156,20 @@ def test_a3_a_tls_alert_at_the_handshake_is_asked_again_exits_75(ralph) -> None:
 
 def test_a3_with_its_certificate_in_a_ca_file_the_server_is_trusted_exits_0(ralph, tls_server) -> None:
     ralph.environment["SSL_CERT_FILE"] = str(tls_server)
+    assert ralph("hi").code == 0
+
+
+@pytest.mark.parametrize("is_in_settings", [False, True], ids=["environment", "claude settings"])
+def test_a3_with_its_certificate_added_by_a_variable_the_server_is_trusted_exits_0(
+    ralph, tls_server, is_in_settings
+) -> None:
+    variables = {"NODE_EXTRA_CA_CERTS": str(tls_server)}
+    if is_in_settings:
+        settings = Path(ralph.environment["HOME"], ".claude", "settings.json")
+        settings.parent.mkdir(exist_ok=True)
+        settings.write_text(json.dumps({"env": variables}))
+    else:
+        ralph.environment |= variables
     assert ralph("hi").code == 0
 
 

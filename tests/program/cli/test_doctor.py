@@ -575,6 +575,13 @@ def test_a_ca_file_that_is_not_there_is_found_without_a_connection(ralph, ralph_
     assert "cannot use the CA file /nonexistent.pem: No such file" in told.stdout
 
 
+def test_a_variable_that_names_no_authority_is_a_warning(ralph, ralph_here) -> None:
+    ralph.environment["NODE_EXTRA_CA_CERTS"] = "/nonexistent.pem"
+    told = ralph_here("doctor", "--offline")
+    assert told.code == 0
+    assert "NODE_EXTRA_CA_CERTS names /nonexistent.pem, where no certificate is found" in told.stdout
+
+
 # --- The probe
 
 

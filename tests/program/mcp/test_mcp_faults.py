@@ -4,6 +4,7 @@ over streamable HTTP.
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import socket
@@ -203,6 +204,8 @@ class Server:
         """The status and the body of the answer to a request of an unknown session."""
         self.failures: list[int] = []
         """The statuses of the answers to the next requests."""
+        self.paths: list[tuple[str, str | None]] = []
+        """The targets of the POST requests, each with what it tells a proxy of its user."""
         self.encodings: list[str] = []
         """The content encodings that requests for a stream accept."""
         self.open: list[socket.socket] = []
@@ -220,6 +223,7 @@ class Server:
                 outer.open.append(self.connection)
 
             def do_POST(self) -> None:
+                outer.paths.append((self.path, self.headers["proxy-authorization"]))
                 message = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 outer.answer(self, message)
 
@@ -417,3 +421,37 @@ def test_a_compressed_stream_of_a_server_is_not_read(ralph, serve, remote) -> No
         "the MCP server 'f' did not start: SSEError: it is compressed (gzip), which is not taken"
     ]
     assert remote.encodings == ["identity"]
+
+
+def test_a_server_elsewhere_is_reached_through_the_proxy_with_its_password(ralph, serve, remote) -> None:
+    ralph.environment |= {
+        "HTTP_PROXY": f"http://me:pw-of-proxy@127.0.0.1:{remote.port}",
+        "NO_PROXY": "other.test",
+    }
+    serve(calls(do("1")), DONE)
+    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": "http://tools.test/mcp"}))
+    assert ran.code == 0, ran.stderr
+    assert remote.calls == ["1"]
+    user = f"Basic {base64.b64encode(b'me:pw-of-proxy').decode()}"
+    assert set(remote.paths) == {("http://tools.test/mcp", user)}
+
+
+@pytest.mark.parametrize(
+    ("host", "exempt", "code"),
+    [("127.0.0.1", "", 0), ("10.1.2.3", "10.0.0.0/8", 78), ("tools.invalid", "x  *.invalid", 78)],
+)
+def test_a_server_on_loopback_or_in_no_proxy_is_reached_without_the_proxy(
+    ralph, serve, remote, host, exempt, code
+) -> None:
+    """The last two are not there, which is the proof that nobody asks the proxy for them."""
+    server = serve(DONE)
+    ralph.environment |= {
+        "HTTP_PROXY": "http://127.0.0.1:9" if code == 0 else f"http://127.0.0.1:{remote.port}"
+    }
+    ralph.environment |= {"NO_PROXY": exempt}
+    ralph.user_file.write_text("[mcp]\nstart_s = 1\n")
+    url = f"http://{host}:{remote.port if code == 0 else 80}/mcp"
+    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": url}))
+    assert ran.code == code, ran.stderr
+    assert len(server.requests) == (1 if code == 0 else 0)
+    assert (remote.paths != []) is (code == 0)

@@ -1,0 +1,126 @@
+"""Finds the proxy for a URL. The API, MCP servers and `ralph doctor` all ask here."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from fnmatch import fnmatchcase
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from ralph.values.credentials import Secret
+from ralph.values.endpoint import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from ipaddress import IPv4Address, IPv6Address
+
+_USUAL_PORTS = {"http": 80, "https": 443}
+
+
+class NamedProxy(Struct, frozen=True):
+    url: Secret[str]
+    """The URL, with user and password if there are any."""
+    name: str
+    """The variable that names the proxy."""
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url.plain)
+        return f"the proxy {parts.scheme}://{parts.netloc.rpartition('@')[2]} ({self.name})"
+
+
+def proxy_for(url: str, environment: Mapping[str, str] = os.environ) -> NamedProxy | None:
+    """The proxy for a URL according to HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or on macOS, if there is no such
+    variable, to the system's settings. None for an address of this machine, or if there is no proxy.
+
+    Raises ValueError if the URL or the proxy cannot be used. The error does not contain the proxy's URL.
+    """
+    if is_loopback(url):
+        return None
+    parts = urlsplit(url)
+    if sys.platform == "darwin" and not any(name.lower().endswith("_proxy") for name in environment):
+        named, name = _of_system(parts.scheme, parts.hostname or ""), "this machine's settings"
+    else:
+        named, name = _of_environment(parts.scheme, environment)
+        exempt = environment.get(_variable("no", environment), "")
+        if named and is_exempt(parts.hostname or "", parts.port or _USUAL_PORTS.get(parts.scheme, 0), exempt):
+            return None
+    return _usable(named if "://" in named else f"http://{named}", name) if named else None
+
+
+def proxy_in_words(url: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The proxy for a URL as messages name it. Empty if there is none. Raises no errors."""
+    try:
+        return str(proxy_for(url, environment) or "")
+    except ValueError:
+        return ""
+
+
+def is_exempt(host: str, port: int, exemptions: str) -> bool:
+    """Whether a list in the form of NO_PROXY names a host.
+
+    Commas and spaces separate its entries: a name, which stands for all names below it too (`example.com`, `.example.com`,
+    `*.example.com`), an address, a network (`10.0.0.0/8`, `fd00::/8`), each also with a port (`host:8443`, `[::1]:8443`), or a
+    pattern (`*`, `192.168.*`). Other entries count for nothing, as in curl.
+    """
+    host = host.lower().rstrip(".")
+    return any(_names(entry, host, port) for entry in re.split(r"[\s,]+", exemptions.lower()))
+
+
+def _names(entry: str, host: str, port: int) -> bool:
+    name, named_port = entry, ""
+    if entry.count(":") == 1 or "]:" in entry:
+        name, _, named_port = entry.rpartition(":")
+    name = re.sub(r"[\[\]]", "", name)
+    if not name or named_port not in ("", str(port)):
+        return False
+    try:
+        return _without_mapping(host) in ip_network(name, strict=False)
+    except ValueError:
+        above = name.removeprefix("*").strip(".")
+        return fnmatchcase(host, name) or (above != "" and f".{host}".endswith(f".{above}"))
+
+
+def _without_mapping(host: str) -> IPv4Address | IPv6Address:
+    """The address that a host is. An IPv4 address may stand inside an IPv6 one. Raises ValueError for a name."""
+    address = ip_address(host)
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _of_environment(scheme: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The URL of the proxy, or an empty text, and the name of its variable."""
+    for kind in (scheme, "all"):
+        name = _variable(kind, environment)
+        # In a CGI script, HTTP_PROXY is the header `Proxy` of somebody's request.
+        if environment.get(name) and not (name == "HTTP_PROXY" and "REQUEST_METHOD" in environment):
+            return environment[name], name
+    return "", ""
+
+
+def _variable(kind: str, environment: Mapping[str, str]) -> str:
+    """The name of a variable about proxies. The one in small letters counts first, even if it is empty."""
+    small = f"{kind}_proxy"
+    return small if small in environment else small.upper()
+
+
+def _of_system(scheme: str, host: str) -> str:
+    import urllib.request  # noqa: PLC0415 - few machines have a proxy
+
+    return "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
+
+
+def _usable(url: str, name: str) -> NamedProxy:
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host:
+        raise ValueError(f"the proxy of {name} must be an http:// or https:// URL") from None
+    if parts.scheme not in _USUAL_PORTS:
+        raise ValueError(f"proxies of the kind {parts.scheme}:// are not supported: correct {name}")
+    return NamedProxy(Secret(url), name)
