@@ -253,7 +253,7 @@ def test_after_a_signal_what_the_gate_has_not_seen_goes_to_a_branch_of_its_own_e
 @pytest.fixture
 def hung(ralph, checkout) -> Path:
     """A file that is made when git first reads the file `broken` for a commit, with a filter of the user's that hangs then."""
-    home, made = Path(ralph.environment["HOME"]), ralph.cwd.parent / "hung"
+    home, made = Path(ralph.environment["HOME"]), Path(ralph.cwd.parent, "hung")
     (home / "slow.sh").write_text(f"test -e {made} || {{ touch {made}; exec sleep 60; }}; cat")
     checkout.write(".gitattributes", "broken filter=slow\n")
     checkout.git("add", ".gitattributes")
