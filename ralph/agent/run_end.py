@@ -9,13 +9,15 @@ The values include advice for the user after a failed run. Each cause has its ow
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.endpoint import messages_url
+from ralph.values.endpoint import API_VERSION, messages_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
@@ -236,6 +238,52 @@ _NETWORK_HINTS = {
     ),
     NetworkCause.SHORTAGE: f"The machine lacks something just now: {ADVICE}.",
 }
+_OF_OTHERS = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.RATE_LIMIT})
+"""The kinds of failure whose message is about something else."""
+
+
+_LIMIT = r"(?:\[\s*\d+\s*,\s*|> |at most |maximum (?:value )?(?:of|is) )(\d+)"
+_HINTS_IN_WORDS = (
+    # Anthropic (claude-code#11302), DeepSeek (openclaude#35), OpenAI: "supports at most 4096 completion tokens"
+    (
+        r"max_(?:completion_)?tokens\b.{0,60}(?:valid range|too large|supports at most|maximum|> \d)",
+        "The server allows a shorter answer only: --max-tokens{limit}, or `max_tokens` of the target.",
+    ),
+    (
+        r"anthropic-version",
+        (
+            "ralph sends anthropic-version {version}. For a server that knows an older one: "
+            'ANTHROPIC_CUSTOM_HEADERS="anthropic-version: 2023-06-01".'
+        ),
+    ),
+    # llama.cpp (LLMKube#126)
+    (r"--jinja", "The server was started without tools: start llama-server with --jinja."),
+    # Ollama says "does not support tools", and OpenRouter "no endpoints found that support tool use".
+    (
+        r"(?:does not|doesn't) support tool|support tool use|unsupported param: tools|tools? (?:is|are) not supported",
+        "A run cannot do without tools: choose a model that knows them, or switch them on in the server.",
+    ),
+    # Kimi Code (openclaw#42499, cline#10307). A copied name of another client got accounts closed (openclacky#192).
+    (
+        r"only available for coding agents|client[^.]{0,40}(?:whitelist|allowlist|not allowed|not permitted)",
+        (
+            "This server admits clients by name, and ralph says `User-Agent: ralph/{ralph}`. Ask its operator to admit it, or use "
+            "a key that is not bound to certain clients."
+        ),
+    ),
+)
+"""Patterns of a server's message, and the advice for each. They only advise, and decide nothing."""
+
+
+def hint_in_words(text: str) -> str | None:
+    """The advice about the message of an error, or None if no pattern fits."""
+    for pattern, hint in _HINTS_IN_WORDS:
+        found = re.search(pattern, text, re.IGNORECASE | re.DOTALL)
+        if found is not None:
+            limit = re.search(_LIMIT, text[found.start() :], re.IGNORECASE)
+            shown = f" {limit[1]}" if limit is not None else ""
+            return hint.format(limit=shown, version=API_VERSION, ralph=__version__)
+    return None
 
 
 def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
@@ -272,6 +320,8 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
     elif isinstance(error, HttpError) and error.status == 407:
         proxy = error.proxy or "the proxy"
         yield f"Credentials are missing for {proxy}: give its URL as http://user:password@host:port."
+    elif kind not in _OF_OTHERS and (in_words := hint_in_words(str(error))) is not None:
+        yield in_words
     elif isinstance(error, HttpError) and error.status == 403:
         yield f"The key ({credential}) is known but not allowed to do this: check its permissions and the model."
     elif kind is FailureKind.AUTH:

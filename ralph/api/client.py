@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from ralph import __version__
 from ralph.api.clocks import ClockLimits, ResponseClocks
 from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.http_library import httpx
@@ -19,7 +20,7 @@ from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
 from ralph.conversation.target import ModelDescription, description_of
 from ralph.machine.network.proxies import proxy_in_words
-from ralph.values.endpoint import MESSAGES_PATH
+from ralph.values.endpoint import API_VERSION, MESSAGES_PATH
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
     from ralph.values.ports import Clock, Events, Waiter
-
-API_VERSION = "2026-10-21"
 
 # The HTTP library's time limit for connecting exceeds ralph's own limit by this much, so that ralph's limit is always
 # reached first.
@@ -178,8 +177,8 @@ class MessagesApi:
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
             "connection": "keep-alive",
-            # Some gateways refuse requests without it.
-            "user-agent": f"python-httpx/{httpx.__version__}",
+            # Some gateways refuse requests without it, and some admit clients by name.
+            "user-agent": f"ralph/{__version__}",
             # A proxy that compresses a stream also holds back its events in a buffer.
             "accept-encoding": "identity",
             "anthropic-version": API_VERSION,

@@ -6,12 +6,12 @@ The client and the classification of errors are those of a run. Nothing is retri
 
 from __future__ import annotations
 
-import re
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.agent.run_end import hint_in_words
 from ralph.api.client import MessagesApi
 from ralph.api.clocks import ClockLimits
 from ralph.api.http_library import httpx
@@ -69,7 +69,12 @@ _ADVICE_BY_KIND = {
     FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
     FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
 }
-_SAYS_TOOLS = re.compile(r"(?i)\btools?\b")
+_BY_ITS_WORDS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.SERVER, FailureKind.AUTH})
+"""The kinds of failure for which the server's words may say what to do."""
+ONE_PIECE_S = 0.5
+"""A stream that took less is too short to tell whether something on the way has held it back."""
+ONE_PIECE_SHARE = 0.05
+"""If all events of a stream came within this share of its time, they came in one piece."""
 
 
 class ProbeSeams(Struct, frozen=True):
@@ -90,6 +95,7 @@ class ProbeTimes:
         self._sent_s = 0.0
         self.head_s: float | None = None
         self.first_token_s: float | None = None
+        self.first_event_s = self.last_event_s = 0.0
         self.is_stream = False
         self.skew_s: float | None = None
         """The seconds by which this machine's clock is ahead of the server's. None if the server told no time."""
@@ -100,6 +106,13 @@ class ProbeTimes:
     def since_s(self) -> float:
         return self._clock.now_s() - self._sent_s
 
+    @property
+    def is_in_one_piece(self) -> bool:
+        """Whether something on the way has held the stream back until it was complete."""
+        took_s = self.last_event_s - self.first_event_s
+        is_long = self.last_event_s >= ONE_PIECE_S
+        return self.is_stream and is_long and took_s <= self.last_event_s * ONE_PIECE_SHARE
+
     def note_head(self, response: httpx.Response) -> None:
         """Is called in the thread that reads the answer."""
         self.head_s = self.since_s()
@@ -107,6 +120,9 @@ class ProbeTimes:
 
     def emit(self, event: Event) -> None:
         if isinstance(event, StreamReceived):
+            self.last_event_s = self.since_s()
+            if not self.is_stream:
+                self.first_event_s = self.last_event_s
             self.is_stream = True
             if self.first_token_s is None and event.event.get("type") == "content_block_delta":
                 self.first_token_s = self.since_s()
@@ -224,6 +240,12 @@ def _about(
             "clocks.first_byte_s",
             "switch streaming on in the server or its gateway, or raise clocks.first_byte_s",
         )
+    if seen.is_in_one_piece:
+        yield warn(
+            subject,
+            "its stream arrived in one piece: a run shows nothing meanwhile, and a long answer may pass clocks.first_byte_s",
+            "switch buffering off in the proxies on the way (docs/gateways.md), or raise clocks.first_byte_s",
+        )
     if not has_called:
         yield _no_call(subject, answer)
 
@@ -259,6 +281,8 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
 
 def _advice(target: Target, key: int, error: AgentError) -> str:
     kind = failure_kind(error)
+    if kind in _BY_ITS_WORDS and (in_words := hint_in_words(str(error))) is not None:
+        return in_words
     variable = target.credentials[key].source if target.credentials else None
     if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
         return advice_for(error.cause, error.proxy)
@@ -272,8 +296,6 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
         return (
             f"correct the model {target.model} or the base URL, which gives {target.base_url}{MESSAGES_PATH}"
         )
-    if kind is FailureKind.INVALID_REQUEST and _SAYS_TOOLS.search(str(error)):
-        return "choose a model that knows tools: a run cannot do without"
     return _ADVICE_BY_KIND[kind]
 
 

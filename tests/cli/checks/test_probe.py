@@ -71,7 +71,7 @@ def probe(base_url: str) -> dict[str, Finding]:
             Step(fault=Fault(status=400, message="this model does not support tools")),
             Level.FAIL,
             "support tools",
-            "choose a model that knows tools",
+            "choose a model that knows them",
             69,
         ),
         (
