@@ -232,6 +232,8 @@ class RunningCommand:
             self._end_output()
         if self._interrupted is not None:
             raise self._interrupted
+        if self._reading_thread is not None and self._reading_thread.failure is not None:
+            raise self._reading_thread.failure
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
             how = _WITHOUT_STATUS.get(self._status, Ended.WITHOUT_SUPERVISOR)
         if how is Ended.BY_ITSELF and self._process.exceeded is not None:
@@ -355,7 +357,8 @@ class RunningCommand:
 
 class _ReadingThread:
     """Reads the rest of the output on a thread. Puts OUTPUT_ENDED into the mailbox at its end, and TOO_MUCH_OUTPUT
-    before if there was too much output.
+    before if there was too much output. The same if the capture fails: nobody would empty the pipe, and the command would
+    wait for ever.
     """
 
     def __init__(self, descriptor: int, capture: Capture, mailbox: Mailbox, chunk: bytes) -> None:
@@ -364,6 +367,8 @@ class _ReadingThread:
         self._capture = capture
         self._mailbox = mailbox
         self.stop = Event()
+        self.failure: Exception | None = None
+        """An error of the capture, set when its thread has ended."""
         start_thread(self._read, chunk, name="command output")
 
     def _read(self, chunk: bytes) -> None:
@@ -373,6 +378,9 @@ class _ReadingThread:
                     self._mailbox.put(_News.TOO_MUCH_OUTPUT)
                     return
                 chunk = self._next_chunk()
+        except Exception as error:  # noqa: BLE001 - it is raised on the main thread, when the command has ended
+            self.failure = error
+            self._mailbox.put(_News.TOO_MUCH_OUTPUT)
         finally:
             self._mailbox.put(_News.OUTPUT_ENDED)
 

@@ -137,7 +137,8 @@ class OldSession:
         except NewerFormatError as error:
             raise CannotError(f"session {path.stem} cannot be read: {error}") from error
         except NoMessageError as error:
-            raise UsageError(f"there is nothing to go on with in session {path.stem}: {error}") from error
+            kind = NoSessionError if self._options.resume is None else UsageError
+            raise kind(f"there is nothing to go on with in session {path.stem}: {error}") from error
         except (JournalDamage, SessionError) as error:
             raise CannotError(self._damaged(path, error), Outcome.IO_ERROR) from error
         finally:

@@ -75,6 +75,31 @@ def test_a_command_that_closes_its_output_is_waited_for(serving: CommandSupervis
     assert (tmp_path / "late").exists()
 
 
+class Broken(MemoryCapture):
+    """Refuses what does not fit a rule of its own, as a reader with a mistake does."""
+
+    def fits_in_memory(self, size: int) -> bool:
+        return self._most_bytes > size
+
+    def feed(self, chunk: bytes) -> bool:
+        raise ValueError(f"a chunk of {len(chunk)} bytes")
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["on a thread", "on the thread that waits"])
+def test_a_capture_that_fails_ends_the_command_and_hides_no_error(
+    serving: CommandSupervisor, tmp_path: Path, most_bytes: int
+) -> None:
+    process = serving.start(
+        ["/bin/sh", "-c", "echo x; exec sleep 987"],
+        cwd=tmp_path,
+        environment={"PATH": os.environ["PATH"]},
+        grace_s=1,
+    )
+    running = RunningCommand(process, Broken(most_bytes), waiter=InboxWaiter(CLOCK), clock=CLOCK)
+    with pytest.raises(ValueError, match="a chunk of 2 bytes"):
+        running.run(LONG_S, "a command")
+
+
 def test_a_signal_ends_a_silent_command_at_once(serving: CommandSupervisor, tmp_path: Path) -> None:
     waiter = InboxWaiter(CLOCK)
     timer = threading.Timer(0.2, waiter.inbox.note_signal, [signal.SIGTERM])

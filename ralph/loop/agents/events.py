@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Reader = Callable[["AgentRun", Event], None]
 
 
+_MOST_USD = 1e6  # a number above it is no cost
+
+
 class AgentRun:
     """The events of one process of an agent so far."""
 
@@ -37,7 +40,7 @@ class AgentRun:
         self.has_events = False
 
     def add_cost(self, value: object) -> None:
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_USD:
             self.cost_usd = (self.cost_usd or 0.0) + value
 
 
@@ -67,9 +70,10 @@ def read_codex(run: AgentRun, event: Event) -> None:
             run.has_ended_well, run.failure = False, ""
         case "item.completed":
             item = _object(event, "item")
-            if item.get("type") == "agent_message":
+            kind = _text(item, "type")
+            if kind == "agent_message":
                 run.answer = _text(item, "text")
-            run.turns += item.get("type") in {"agent_message", "command_execution", "file_change"}
+            run.turns += kind in {"agent_message", "command_execution", "file_change"}
         case "turn.completed":
             run.has_ended_well = True  # without a message before it, it is a refusal or an empty answer
         case "turn.failed":

@@ -201,7 +201,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _own_line(event: Any) -> _OwnLine | None:
-    if not isinstance(event, dict) or event.get("ralph") not in {"began", "ended"}:
+    if not isinstance(event, dict) or event.get("ralph") not in ("began", "ended"):
         return None
     try:
         return msgspec.convert(event, _OwnLine)

@@ -378,6 +378,31 @@ def test_what_an_agent_prints_to_its_standard_error_takes_no_room(ralph, agent) 
     assert int((ralph.cwd / "size").read_text()) == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("mybot", '{"ralph":{"version":1}}'),
+        ("claude -p", '{"ralph":[]}'),
+        (
+            "claude -p",
+            json.dumps({"type": "result", "total_cost_usd": 10**400, "subtype": [], "session_id": {}}),
+        ),
+        ("codex exec", '{"type":"item.completed","item":{"type":[]}}'),
+        ("opencode run", '{"type":"step_finish","part":{"cost":1e308,"reason":[]}}'),
+        (
+            "pi -p",
+            '{"type":"message_end","message":{"role":"assistant","content":[[]],"usage":{"cost":{"total":-1}}}}',
+        ),
+    ],
+)
+def test_no_line_that_an_agent_prints_hangs_the_loop(ralph, agent, command, line) -> None:
+    name = command.split()[0]
+    agent(name, step(line, *["y" * 1000] * 300, *GOOD[name]))
+    ran = ralph("loop", "the task", "--agent", command, "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def is_kept(ralph, word: str) -> bool:
     state = Path(ralph.environment["HOME"], ".local/state/ralph/loops")
     return any(word in path.read_text() for path in state.rglob("agent-*.jsonl"))

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -258,6 +259,20 @@ def test_continue_where_nothing_was_recorded_begins_with_the_prompt_and_says_so(
     ran = ralph("--continue", "Begin.")
     assert (ran.code, ran.stdout, server.request_count) == (0, "Done.\n", 1)
     assert f"[notice] there is no session of {ralph.cwd} to go on with: a new one begins" in ran.stderr
+
+
+def test_continue_of_a_session_that_ended_before_its_first_message_begins_with_the_prompt(
+    ralph, serve
+) -> None:
+    serve(HELLO)
+    assert ralph("go", "--session-id", ID).code == 0
+    [journal] = Path(ralph.environment["HOME"]).rglob(f"{ID}.jsonl")
+    journal.write_bytes(journal.read_bytes().split(b"\n")[0] + b"\n")
+    serve(Turn("Done."))
+    ran = ralph("--continue", "Begin.")
+    assert (ran.code, ran.stdout) == (0, "Done.\n")
+    assert "it ends before its first message: a new one begins" in ran.stderr
+    assert ralph("--resume", ID, "Begin.").code == 2
 
 
 def test_a_place_of_sessions_that_does_not_exist_has_none_to_resume_and_is_not_made_exits_2(
