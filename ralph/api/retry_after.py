@@ -77,7 +77,7 @@ def requested_wait_s(
     """
     if account is not None and not account.is_refilled:
         return None
-    now = _http_date(headers.get("date", "")) or now
+    now = _http_date(_once(headers.get("date", "")[:_LONGEST_VALUE])) or now
     zone = timezone(timedelta(hours=account.utc_offset_h)) if account is not None else UTC
     in_headers = _in_headers(headers, now, is_limited=status == RATE_LIMITED or account is not None)
     told_s = [*_in_fields(body, now, zone), *_in_words(message, now, zone)]

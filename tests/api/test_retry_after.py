@@ -206,6 +206,11 @@ def test_a_moment_is_measured_by_the_servers_clock_whatever_ours_says(form: str,
     assert requested_wait_s(headers, here, 429) == 30
 
 
+def test_a_date_that_came_twice_is_that_date() -> None:
+    date = "Sat, 21 Nov 2026 12:00:00 GMT"
+    assert requested_wait_s({**IN_30_S["date"], "date": f"{date}, {date}"}, NOW - timedelta(hours=1), 429) == 30
+
+
 @every_row("date", ["", "now", "Sat, 99 Nov 2026 12:00:00 GMT", "1763726400"])
 def test_without_a_date_that_can_be_read_our_own_clock_measures(date: str) -> None:
     assert requested_wait_s({**IN_30_S["date"], "date": date}, NOW - timedelta(seconds=10), 429) == 40

@@ -179,6 +179,17 @@ RESET_TIMES = [
         3 * 3600,
     ),
     (
+        "MiniMax, behind a gateway with a header of its own",
+        "own",
+        refusal(
+            429,
+            error("usage limit exceeded, 5-hour usage limit reached, resets at 2026-05-15T15:00:00Z (2056)"),
+            date=AT_NOON,
+            retry_after="5",
+        ),
+        3 * 3600,
+    ),
+    (
         "MiniMax, only the window",
         "MiniMax-M2.7#36",
         refusal(429, error("usage limit exceeded, 5-hour usage limit reached for Token Plan Starter (2056)")),
