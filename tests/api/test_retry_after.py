@@ -208,7 +208,9 @@ def test_a_moment_is_measured_by_the_servers_clock_whatever_ours_says(form: str,
 
 def test_a_date_that_came_twice_is_that_date() -> None:
     date = "Sat, 21 Nov 2026 12:00:00 GMT"
-    assert requested_wait_s({**IN_30_S["date"], "date": f"{date}, {date}"}, NOW - timedelta(hours=1), 429) == 30
+    assert (
+        requested_wait_s({**IN_30_S["date"], "date": f"{date}, {date}"}, NOW - timedelta(hours=1), 429) == 30
+    )
 
 
 @every_row("date", ["", "now", "Sat, 99 Nov 2026 12:00:00 GMT", "1763726400"])

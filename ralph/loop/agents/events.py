@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from ralph.values.accounts import exhausted_account
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -166,7 +167,13 @@ def outcome_of_run(run: AgentRun, exit_code: int, said: str) -> tuple[Outcome, s
         # The next process would end in the same way, as with a wrong option.
         return Outcome.CONFIG if outcome is Outcome.TASK_FAILED else outcome, why
     why = run.failure or ("it gave no answer" if exit_code == 0 else f"it ended with exit {exit_code}")
-    return _by_status(run.status) or _by_words(why), why
+    return _by_account(why) or _by_status(run.status) or _by_words(why), why
+
+
+def _by_account(why: str) -> Outcome | None:
+    """The outcome if the words tell of an account that only a person fills. Some vendors send that as 429."""
+    account = exhausted_account((), why)
+    return None if account is None or account.is_refilled else Outcome.API_REJECTED
 
 
 def _by_status(status: int | None) -> Outcome | None:

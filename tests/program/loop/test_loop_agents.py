@@ -225,6 +225,18 @@ ENDS = {
         77,
     ),
     "a quota": ("codex exec", step(*codex(answer=None, failure="You've hit your usage limit."), code=1), 69),
+    "an empty account that is told as 429": (
+        "claude -p",
+        step(
+            *claude(
+                "API Error: 429 Insufficient balance or no resource package.",
+                is_error=True,
+                api_error_status=429,
+            ),
+            code=1,
+        ),
+        69,
+    ),
     "a wrong option": ("claude -p", step(does="print('unknown option', file=sys.stderr)", code=1), 78),
 }
 
