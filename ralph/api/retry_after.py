@@ -40,6 +40,9 @@ _RESET = r"(?P<limit>anthropic-ratelimit-.+|(?:x-)?ratelimit)-reset(?P<unit>-ms)
 """The headers that say when a limit is reset: Anthropic's for each limit, `ratelimit-reset` of the IETF's draft, and
 `x-ratelimit-reset`, which OpenAI sends for each limit too."""
 
+_ENDED_LIMIT = r";\s*r=0+(?![0-9])[^,]*?;\s*t=([0-9]+)"
+"""A limit without remainder in the field `RateLimit` of the IETF's newer draft: `"default";r=0;t=45`. Cloudflare sends it."""
+
 _FIELDS_S = {
     "retryafter": 1.0,
     "retryafters": 1.0,
@@ -94,7 +97,8 @@ def _in_headers(headers: Mapping[str, str], now: datetime, *, is_limited: bool) 
     if "retry-after-ms" in headers or "retry-after" in headers:
         milliseconds = _wait_s(headers.get("retry-after-ms", ""), now, unit_s=0.001)
         return milliseconds if milliseconds is not None else _wait_s(headers.get("retry-after", ""), now)
-    waits_s = []
+    ended = re.findall(_ENDED_LIMIT, headers.get("ratelimit", "")[:_LONGEST_VALUE])
+    waits_s = [_wait_s(seconds, now) for seconds in ended]
     for name, value in headers.items():
         found = re.fullmatch(_RESET, name)
         if found is not None and _is_exhausted(headers, found["limit"], found["what"] or "", is_limited):

@@ -106,6 +106,21 @@ def test_a_limit_of_a_subscription_counts_only_when_it_is_the_one_that_refused(
     assert requested_wait_s(headers, NOW, 429) == requested_s
 
 
+@every_row(
+    ("value", "requested_s"),
+    [
+        ('"default";r=0;t=45', 45),
+        ('"burst";r=9;t=1, "daily";r=0;t=3600', 3600),
+        ('"default";r=50;t=30', None),
+        ('"default";r=0', None),
+        ("limit=10", None),
+    ],
+)
+def test_the_limits_of_one_field_count_where_nothing_remains(value: str, requested_s: float | None) -> None:
+    for status in (429, 503):
+        assert requested_wait_s({"ratelimit": value}, NOW, status) == requested_s
+
+
 def test_the_limit_of_tokens_does_not_stand_for_that_of_requests() -> None:
     headers = {
         "x-ratelimit-remaining-requests": "0",
