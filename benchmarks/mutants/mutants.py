@@ -86,6 +86,48 @@ SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py
 MUTANTS = (
     # --- which error is asked about again
     Mutant(
+        "idle-connection-waits",
+        "a lost idle connection is retried at once",
+        "decision: Decision = Wait(0.0)",
+        "decision: Decision = Wait(2.0)",
+        ("test_step.py",),
+    ),
+    Mutant(
+        "idle-connection-twice",
+        "a lost idle connection is retried at once only once in a chain",
+        "if error.was_idle and not state.has_lost_idle:",
+        "if error.was_idle:",
+        ("test_step.py",),
+    ),
+    Mutant(
+        "byte-of-answer-counts-as-none",
+        "only a connection without a byte of the answer was idle",
+        "self.has_received = self.has_received or bool(arrived)",
+        "self.has_received = False",
+        ("test_idle_connections.py",),
+    ),
+    Mutant(
+        "first-address-alone",
+        "a silent address does not hide the next one",
+        "ATTEMPT_DELAY_S = 0.25",
+        "ATTEMPT_DELAY_S = 250",
+        ("test_connecting.py",),
+    ),
+    Mutant(
+        "no-proxy-knows-no-networks",
+        "NO_PROXY may name a network",
+        "return _without_mapping(host) in ip_network(name, strict=False)",
+        "return str(_without_mapping(host)) == name",
+        ("test_proxies.py",),
+    ),
+    Mutant(
+        "strict-about-authorities",
+        "a company's authority needs no key identifiers",
+        "context.verify_flags &= ~ssl.VERIFY_X509_STRICT",
+        "context.verify_flags |= ssl.VERIFY_X509_STRICT",
+        ("test_trust.py",),
+    ),
+    Mutant(
         "x-should-retry-over-400",
         "x-should-retry: true makes a 400 transient, the choice of targets included",
         "if failure.kind in _OF_THE_REQUEST and not failure.is_transient:",
@@ -144,8 +186,8 @@ MUTANTS = (
     Mutant(
         "a-key-renewed-again-and-again",
         "a program's key is renewed once in a chain",
-        "if not is_bad_key(error) or route in state.renewed or not keys",
-        "if not is_bad_key(error) or not keys",
+        "if is_bad_key(error) and route not in state.renewed and keys",
+        "if is_bad_key(error) and keys",
         ("test_key_programs.py",),
     ),
     Mutant(

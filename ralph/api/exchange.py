@@ -78,6 +78,8 @@ class Failed(Struct, frozen=True):
     """
 
     error: Exception
+    was_idle: bool = False
+    """True if an earlier exchange has opened the connection, and nothing of the answer had arrived on it."""
 
 
 class BodyEnd(Struct, frozen=True):
@@ -99,6 +101,8 @@ class Wire:
         self.tells_late = tells_late
         self.open_socket: socket.socket | None = None
         """The socket of the newest connection, or None before the first one. The reader thread sets it."""
+        self.stream: Any = None
+        """The HTTP library's object for that connection."""
         self._waiter = waiter
         self._current: Exchange | None = None
 
@@ -132,6 +136,8 @@ class Exchange:
         entry, which wakes the main thread."""
         self._is_told = False
         self._is_connection_new = False
+        self._was_idle = False
+        """True if the request is being sent on a connection that was open before."""
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
@@ -233,7 +239,7 @@ class Exchange:
             finally:
                 response.close()
         except Exception as error:  # noqa: BLE001 - the main thread decides what any error means
-            self._put(Failed(error))
+            self._put(Failed(error, self._was_idle and not self._wire.stream.has_received))
 
     def _read_body(self, response: httpx.Response) -> None:
         """Reads the body to its end. Stops early if the exchange is aborted, or if too many bytes follow a complete
@@ -258,16 +264,19 @@ class Exchange:
         response arrives, there is no other way to get the socket.
         """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            own = info["return_value"].get_extra_info("socket")
+            stream = info["return_value"]
+            own = stream.get_extra_info("socket")
             if event.endswith("connect_tcp.complete"):
                 self._is_connection_new = True
                 _keep_honest(own)
             if not self._is_aborted:
-                self._wire.open_socket = own
+                self._wire.open_socket, self._wire.stream = own, stream
             if self._is_aborted:  # checked again, because the abort may have come after the check above
                 _shut_down(own)
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
+            if not self._is_connection_new:
+                self._was_idle, self._wire.stream.has_received = True, False
             self._arrived.append(Connected(self._is_connection_new))
             # Both threads need the interpreter now, so the main thread is woken later if it may be.
             if self._is_connection_new or not self._wire.tells_late:

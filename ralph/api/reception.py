@@ -42,6 +42,9 @@ _JSON = rb"(?:\xef\xbb\xbf)?\s*[{]"
 _ENOUGH_BYTES = 9
 """That many bytes without white space around them tell what a body is."""
 
+# Where no byte has arrived, the second is no garbage either.
+_ENDS_OF_CONNECTION = (NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE)
+
 _E = TypeVar("_E", bound=BaseException)
 
 
@@ -138,6 +141,8 @@ class Reception:
             if isinstance(item, Failed):
                 has_answered = self._host in self._answered
                 error = error_before_answer(item.error, self._host, self._redact, has_answered=has_answered)
+                if item.was_idle and isinstance(error, Api) and error.cause in _ENDS_OF_CONNECTION:
+                    error.cause, error.was_idle = NetworkCause.RESET, True
                 raise error from item.error
             if isinstance(item, ResponseHead):
                 self._answered.add(self._host)

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.api.http_library import httpx, load_lightly
-from ralph.machine.network.connecting import connect
 from ralph.machine.network.proxies import proxy_for
 from ralph.machine.network.trust import trusting
 
 if TYPE_CHECKING:
     import ssl
-
-    from httpcore import NetworkStream
 
 
 class EndpointRoute(Struct, frozen=True):
@@ -63,14 +60,7 @@ def build_transport(base_url: str, ca_file: str | None) -> httpx.BaseTransport:
             # Ralph sends one request at a time. A second connection exists only while an old one is being shut down.
             limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
         )
-    transport._pool._network_backend = _Connector()  # type: ignore[assignment]  # noqa: SLF001 - httpx has no parameter for it
+        from ralph.api.connector import Connector  # noqa: PLC0415 - it loads httpcore
+
+    transport._pool._network_backend = Connector()  # type: ignore[assignment]  # noqa: SLF001 - httpx has no parameter for it
     return transport
-
-
-class _Connector:
-    """Connects for the HTTP library, whose own code gives a silent first address of a host all the time."""
-
-    def connect_tcp(self, host: str, port: int, timeout: float | None, **_: object) -> NetworkStream:
-        from httpcore._backends.sync import SyncStream  # noqa: PLC0415 - it comes with the first transport
-
-        return SyncStream(connect(host, port, timeout))

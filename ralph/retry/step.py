@@ -74,6 +74,8 @@ class RetryState(Struct, frozen=True):
     """The failures of the current round, in order."""
     renewed: frozenset[Route] = frozenset()
     """The routes whose key a program has printed again in this chain, because the server had refused it."""
+    has_lost_idle: bool = False
+    """True if an idle connection was lost in this chain, and its target was asked again at once."""
     damaged: FailedAttempt | None = None
     """The last attempt whose answer arrived in an unreadable form, or None. If no target can succeed any more, the
     chain ends with the error of this attempt. `agent/task.py` asks again after such an error."""
@@ -142,11 +144,13 @@ def step(
         round_failures=(*state.round_failures, failed),
         damaged=failed if is_damaged(error) else state.damaged,
     )
-    if _may_renew(state, error, moment):
-        decision, choice = _renewal(state)
-        state = replace(state, renewed=state.renewed | {failed.route})
-    else:
+    noted = _retried_at_once(state, error, moment)
+    decision: Decision = Wait(0.0)
+    if noted is None:
         decision, choice = _decide(state, failed.failure, moment)
+    else:
+        state, chain = noted, noted.choice.chain
+        choice = replace(state.choice, chain=replace(chain, retries=chain.retries + 1))
     events: list[Event] = [attempt_ended(state, moment.latency_s, error.tokens, error, decision)]
     if isinstance(decision, Wait):
         events.append(_scheduled(state, decision, moment.policy.max_retries))
@@ -158,19 +162,20 @@ def step(
     return _next_state(state, decision, choice), decision, tuple(events)
 
 
-def _may_renew(state: RetryState, error: AgentError, moment: Moment) -> bool:
-    """Whether a program prints the key that the server has refused, and the policy has a retry left. Once in a chain."""
+def _retried_at_once(state: RetryState, error: AgentError, moment: Moment) -> RetryState | None:
+    """The state after a failure for which the same target is asked again at once, as a counted retry and once in a chain: only
+    an idle connection was lost, or the server has refused a key that a program prints. None after any other failure, or if
+    the policy has no retry left.
+    """
     route, chain = state.choice.route, state.choice.chain
     keys = state.target.credentials
-    if not is_bad_key(error) or route in state.renewed or not keys or keys[route.key].program is None:
-        return False
-    return isinstance(moment.policy.next_wait(chain.retries + 1, 0.0, chain.slept_s), Wait)
-
-
-def _renewal(state: RetryState) -> tuple[Decision, TargetsState]:
-    """The decision to ask the same target at once, which counts as a retry, and the state after it."""
-    chain = state.choice.chain
-    return Wait(0.0), replace(state.choice, chain=replace(chain, retries=chain.retries + 1))
+    if not isinstance(moment.policy.next_wait(chain.retries + 1, 0.0, chain.slept_s), Wait):
+        return None
+    if error.was_idle and not state.has_lost_idle:
+        return replace(state, has_lost_idle=True)
+    if is_bad_key(error) and route not in state.renewed and keys and keys[route.key].program is not None:
+        return replace(state, renewed=state.renewed | {route})
+    return None
 
 
 def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decision, TargetsState]:

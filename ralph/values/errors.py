@@ -42,6 +42,9 @@ class AgentError(Exception):
     tokens = TokenUsage()
     """The token counts for an answer that broke off. Ralph discards such an answer, but the server bills it. If
     ralph's estimate of the output is higher than the server's count, the estimate is used."""
+    was_idle = False
+    """True if a connection that was open before the request was reset before the answer's first byte. So the server, or something
+    on the way, had given up the idle connection, and nothing is known of the server."""
     proxy = ""
     """The proxy that the request went to, in words, such as `the proxy http://localhost:3128 (HTTPS_PROXY)`. Empty if it went
     to the server itself."""

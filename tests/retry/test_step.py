@@ -32,7 +32,7 @@ from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, MoveOn, Route, Rule
 from ralph.values.classify import classify_error
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
-from ralph.values.errors import AgentError, HttpError, Json, StreamTransient
+from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
     ModelFallback,
@@ -368,3 +368,42 @@ def test_a_signal_is_told_with_the_error_before_it() -> None:
     stop = SignalReceived(15)
     stop.__cause__ = state.last_error
     assert exhausted(state, stop).error == f"{stop}, after: {DOWN}"
+
+
+# --- An idle connection that was lost
+
+RESET = Api(NetworkCause.RESET)
+LOST_IDLE = Api(NetworkCause.RESET)
+LOST_IDLE.was_idle = True
+
+
+@every_row(
+    ("policy", "errors", "waits"),
+    [
+        (standard(), [LOST_IDLE, RESET, RESET, RESET, RESET], [0, 4, 8, 16]),
+        (standard(), [LOST_IDLE] * 5, [0, 4, 8, 16]),
+        (standard(), [RESET, LOST_IDLE, LOST_IDLE, RESET, RESET], [2, 0, 8, 16]),
+        (standard(), [RESET, RESET, RESET, RESET, LOST_IDLE], [2, 4, 8, 16]),
+        (patient(), [LOST_IDLE, LOST_IDLE, RESET], [0, 10, 30]),
+        (custom(2, 5, 0), [LOST_IDLE, RESET, RESET], [0, 10]),
+        (off(), [LOST_IDLE], []),
+    ],
+)
+def test_it_is_a_counted_retry_without_a_wait_once_in_a_chain(
+    policy: RetryPolicy, errors: list[AgentError], waits: list[float]
+) -> None:
+    state, told = asking(1), []
+    for error in errors:
+        state, decision, _ = step(state, error, classify_error(error), Moment(state.waited_s, policy))
+        if isinstance(decision, Wait):
+            told.append(decision.seconds)
+            state = asked(waited(state, decision), 1_000)
+    assert told == waits
+    assert isinstance(decision, GiveUp) is (len(waits) < len(errors))
+    assert state.retries == len(waits)
+
+
+def test_its_target_is_asked_again_before_another_one() -> None:
+    state = after(asking(1, 1), LOST_IDLE)
+    assert (state.choice.route, state.choice.releases_s) == (Route(0), {})
+    assert after(state, LOST_IDLE).choice.route == Route(1)

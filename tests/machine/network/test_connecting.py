@@ -50,7 +50,7 @@ def test_the_first_address_that_answers_is_used(kinds: list[Callable[..., tuple[
     with ExitStack() as stack:
         addresses = [kind(stack) for kind in kinds]
         before = open_descriptors()
-        with connect_to_first(found(*addresses), within_s()) as opened:
+        with connect_to_first(found(*addresses), within_s(10)) as opened:
             assert opened.getpeername() == addresses[kinds.index(answering)]
             assert opened.gettimeout() is None
             assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -88,7 +88,7 @@ def test_the_families_take_turns() -> None:
 
 
 def test_a_refusal_is_followed_by_the_next_address_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "ATTEMPT_DELAY_S", 10 * within_s())
+    monkeypatch.setattr(connecting, "ATTEMPT_DELAY_S", within_s(100))
     with ExitStack() as stack:
         addresses = [kind(stack) for kind in (refusing, refusing, answering)]
-        connect_to_first(found(*addresses), within_s()).close()
+        connect_to_first(found(*addresses), within_s(10)).close()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import Fault, Step, Turn, as_events
+from ralph.mock_api import Fault, Step, Turn, as_events, encode_events
 from tests.api.harness import (
     RawServer,
     http_answer,
     read_request,
+    reset,
 )
 from tests.program.api.failing_network import FailingNetwork
 from tests.program.faulty import APPEND, DONE, HELLO, effects, linux_only, peak_mb, run_with, stream
@@ -171,6 +172,41 @@ def test_a3_with_its_certificate_added_by_a_variable_the_server_is_trusted_exits
     else:
         ralph.environment |= variables
     assert ralph("hi").code == 0
+
+
+@pytest.fixture
+def idle_server(ralph) -> Iterator[RawServer]:
+    """A server whose first connection carries one answer, and is reset by the next request."""
+    turns = iter((APPEND, DONE))
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        body = encode_events(as_events(next(turns)))
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+        sock.sendall(head.encode() + body)
+        if read_request(sock):
+            reset(sock)
+
+    server = RawServer(serve)
+    ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+    yield server
+    server.close()
+
+
+def test_a4_a_kept_connection_that_the_next_request_resets_is_replaced_at_once_exits_0(
+    ralph, idle_server
+) -> None:
+    ran = ralph("hi")
+    assert (ran.code, idle_server.connections) == (0, 2), ran.stderr
+    assert effects(ralph) == ["line"]
+    assert "1 retry, 0.0s waited" in ran.last_line
+
+
+def test_a4_without_retries_it_ends_the_run_exits_75(ralph, idle_server) -> None:
+    ran = ralph("hi", "--retry", "off")
+    assert (ran.code, idle_server.connections) == (75, 1), ran.stderr
+    assert effects(ralph) == ["line"]
+    assert "connection reset" in ran.last_line
 
 
 @pytest.mark.parametrize("fault", [Fault(reset_before_headers=True), Fault(close_before_headers=True)])
