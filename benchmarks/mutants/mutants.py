@@ -81,9 +81,67 @@ TURNS = (
     "test_synthetic_retries.py",
     "test_malformed_answers.py",
 )
+OVERFLOW = ("test_refusals.py", "foreign/test_overflow.py", "test_context_size.py", "test_step.py")
 SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
 
 MUTANTS = (
+    # --- a full context in unknown words
+    Mutant(
+        "guess-on-any-size",
+        "an unknown refusal leads to a compaction only if the request grew much",
+        "if answered is None or size <= GROWTH * answered:",
+        "if answered is None:",
+        OVERFLOW,
+    ),
+    Mutant(
+        "guess-without-window",
+        "without a window, only a request of more than 100,000 tokens may be too large",
+        "return size > GUESSED_TOKENS if window is None",
+        "return True if window is None",
+        OVERFLOW,
+    ),
+    Mutant(
+        "guess-again",
+        "a run guesses once that a request was too large",
+        "        self._has_guessed = True\n",
+        "",
+        OVERFLOW,
+    ),
+    Mutant(
+        "guess-waits",
+        "the same text twice ends the chain of a request that may be too large",
+        "    if is_said_twice:\n",
+        "    if False:\n",
+        OVERFLOW,
+    ),
+    Mutant(
+        "guess-then-give-up",
+        "after a summary that failed, a failure of the server gets all its retries",
+        "return error.may_be_about_size  # its",
+        "return False  # its",
+        OVERFLOW,
+    ),
+    Mutant(
+        "guess-with-half",
+        "the request for the summary is no larger than the last one that was answered",
+        'return Attempt("digest", max(_CUT.share, min(_HALF.share, (answered - head) / size)))',
+        'return Attempt("digest", _HALF.share)',
+        OVERFLOW,
+    ),
+    Mutant(
+        "false-count",
+        "a count far below what the bytes allow is no count",
+        "if prompt_tokens * MOST_BYTES_PER_TOKEN < size_then * BYTES_PER_TOKEN or prompt_tokens <= 0:",
+        "if prompt_tokens <= 0:",
+        OVERFLOW,
+    ),
+    Mutant(
+        "text-with-any-status",
+        "a known text counts only with the statuses of its row",
+        "return status in self.statuses and self.search(text) is not None",
+        "return self.search(text) is not None",
+        OVERFLOW,
+    ),
     # --- which error is asked about again
     Mutant(
         "idle-connection-waits",

@@ -628,8 +628,8 @@ SEEDS = (
     Break("P1", "413: FailureKind.CONTEXT_OVERFLOW,", "413: FailureKind.SERVER,"),
     Break(
         "P2",
-        '                if not self._asking.fits_with_less(error) and not self._make_room("overflow"):\n                    raise',
-        "                raise",
+        'return asking.fits_with_less(error) or self._make_room("overflow")',
+        "return False",
     ),
     Break(
         "P10",
@@ -774,8 +774,8 @@ SEEDS = (
     ),
     Break(
         "F54 D32",
-        "return Request(roster.body_for(conversation, granted), prompt_tokens, granted)",
-        "return Request(roster.body_for(conversation, granted - state.retries), prompt_tokens, granted)",
+        "return Request(roster.body_for(conversation, granted), prompt_tokens, granted, may_be_too_large)",
+        "return Request(roster.body_for(conversation, granted - state.retries), prompt_tokens, granted, may_be_too_large)",
     ),
     Break(
         "D2",

@@ -6,10 +6,7 @@ answer means and when to give up.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from ralph.agent.compaction import (
     MOST_SUMMARY_TOKENS,
@@ -18,18 +15,19 @@ from ralph.agent.compaction import (
     cut_context,
     digest_request,
     fresh_context,
+    guessed_attempt,
     last_steps,
     shrinks,
     summary_of,
 )
 from ralph.agent.result_room import room_for
 from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
-from ralph.conversation.target import MOST_TOKENS
 from ralph.retry.loop import send_with_retry
-from ralph.values.classify import FailureKind, failure_kind, is_damaged
+from ralph.values.classify import FailureKind, failure_kind, is_damaged, may_mean_overflow
 from ralph.values.errors import AgentError
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.values.limits import SHORTEST_ANSWER
+from ralph.values.refusals import sizes_in
 
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt
@@ -52,24 +50,12 @@ _TASKS_SHARE = 4
 of the context window. The newest prompt is always kept."""
 
 
+_GUESS = (
+    "the server refuses a request that is much larger than the last one that it answered: the context is made smaller, "
+    "once in this run"
+)
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
 """If a request for a summary fails with one of these kinds of failure, ralph tries the next way of compaction."""
-# The patterns below read sizes from such messages.
-# Anthropic: "... 208310 tokens > 200000 maximum", "...: 178959 + 64000 > 200000, decrease ..."; OpenAI and vLLM:
-# "maximum context length is 32768 tokens"; llama.cpp: "the available context size (4096 tokens)", "n_ctx": 4096.
-_WINDOW = (
-    r"tokens > (?P<maximum>\d{1,10}) maximum"
-    r"|exceed context limit: \d{1,10} \+ \d{1,10} > (?P<limit>\d{1,10})"
-    r"|maximum context length (?:is|of) (?P<length>\d{1,10})"
-    r"|available context size \((?P<size>\d{1,10})"
-    r"|n_ctx\W{1,6}(?P<n_ctx>\d{1,10})"
-)
-_PROMPT = (
-    r"too long: (?P<prompt>\d{1,10}) tokens >"
-    r"|exceed context limit: (?P<input>\d{1,10}) \+"
-    r"|\((?P<messages>\d{1,10}) in the messages"
-    r"|n_prompt_tokens\W{1,6}(?P<n_prompt>\d{1,10})"
-)
 
 
 class Asking:
@@ -83,6 +69,8 @@ class Asking:
         self._sent = transcript.conversation
         """The conversation that was sent with the last request, notices included."""
         self._steps = CompactionSteps()
+        self._has_guessed = False
+        """True if the context was made smaller, or should have been, after a refusal in words that ralph does not know."""
         self.fresh_contexts = 0
         """The number of compactions so far."""
 
@@ -96,7 +84,7 @@ class Asking:
         the turn. Raises the exceptions that `send_with_retry` raises.
         """
         self._sent = self._transcript.with_notices(self._notices)
-        return send_with_retry(self._sent, self._site, requests)
+        return send_with_retry(self._sent, self._site, requests, can_shrink=not self._has_guessed)
 
     def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         """Adds the notices of the last request to the conversation, and then the answer. Returns the answer as it was
@@ -139,7 +127,7 @@ class Asking:
         prompt. The window has room for the prompt and a short answer. Ralph assumed a larger window until now. Both
         sizes are then stored, and they limit the `max_tokens` of the next request.
         """
-        told, roster = refused(error), self._site.roster
+        told, roster = sizes_in(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
@@ -157,17 +145,41 @@ class Asking:
         # A context that leaves no room for a summary is treated like one that the server has refused.
         asked_as = trigger if self._leaves_room_for_summary() else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
-            answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
-            summary = summary_of(answer) if answer is not None else None
-            has_shrunk = False
-            if summary is not None or attempt.way == "cut":
-                has_shrunk = self._compact(attempt, summary, trigger, before)
+            has_shrunk = self._try(attempt, trigger, before, requests)
             self._steps = self._steps.next(has_shrunk=has_shrunk)
-            if answer is not None:  # it was shown while it arrived, but is not in the conversation
-                self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
             if has_shrunk:
                 return True
         return False
+
+    def shrinks_after(self, error: AgentError, requests: TurnRequests) -> bool:
+        """Handles a refusal whose words ralph does not know. If the size of the request may be the reason, asks for a
+        summary, but only once in a run. Returns whether the context became smaller. If there is no usable summary, the
+        conversation stays as it is. Raises the errors that `make_room` raises.
+        """
+        roster, sent = self._site.roster, self._sent
+        if self._has_guessed or not may_mean_overflow(error):
+            return False
+        if not (error.may_be_about_size or roster.may_be_too_large(sent, self._meter)):
+            return False
+        self._has_guessed = True
+        self._site.events.emit(Notice(_GUESS))
+        view = roster.view(sent)
+        attempt = guessed_attempt(view.size, view.answered_size or 0, view.emptied().size)
+        has_shrunk = self._try(attempt, "overflow", self.estimate(), requests)
+        if has_shrunk:
+            self._steps = self._steps.next(has_shrunk=True)
+        return has_shrunk
+
+    def _try(self, attempt: Attempt, trigger: str, before: int, requests: TurnRequests) -> bool:
+        """Tries one way of compaction. `before` is the size of the context. Returns whether the context became smaller."""
+        answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
+        summary = summary_of(answer) if answer is not None else None
+        has_shrunk = False
+        if summary is not None or attempt.way == "cut":
+            has_shrunk = self._compact(attempt, summary, trigger, before)
+        if answer is not None:  # it was shown while it arrived, but is not in the conversation
+            self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
+        return has_shrunk
 
     def _leaves_room_for_summary(self) -> bool:
         roster = self._site.roster
@@ -260,33 +272,3 @@ class Asking:
         if not roster.target.is_described:
             self._transcript.settle()
             roster.describe(client.describe_model(roster.target, roster.state.route.key))
-
-
-class Refused(Struct, frozen=True):
-    """The sizes that a server states when it refuses a request as too large. Servers state these sizes only in the
-    text of the error.
-    """
-
-    window: int
-    """The maximum number of tokens of prompt and answer together."""
-    prompt: int
-    """The number of tokens in the refused request."""
-
-    def leaves(self, answer_tokens: int) -> bool:
-        """Whether the prompt and an answer of `answer_tokens` fit into the window together."""
-        return self.prompt + answer_tokens <= self.window
-
-
-def refused(error: AgentError) -> Refused | None:
-    """The sizes in the text of a server's error, or None if the text does not contain both sizes."""
-    window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
-    return None if window is None or prompt is None else Refused(window, prompt)
-
-
-def _number(pattern: str, error: AgentError) -> int | None:
-    said, body = str(error), getattr(error, "body", "")
-    found = re.search(pattern, said, re.IGNORECASE) or re.search(pattern, body, re.IGNORECASE)
-    if found is None:
-        return None
-    tokens = int(next(number for number in found.groups() if number is not None))
-    return tokens if 1 <= tokens <= MOST_TOKENS else None

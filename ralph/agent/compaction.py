@@ -165,6 +165,16 @@ class Attempt(Struct, frozen=True):
         return int(self.share * min(estimate, window or estimate))
 
 
+def guessed_attempt(size: int, answered: int, head: int) -> Attempt:
+    """The only attempt after a refusal that may have another reason than the size. Its request for a summary is no larger
+    than the last request that was answered, so that the server takes it.
+
+    All sizes are estimates from bytes: `size` is that of the refused request, `answered` that of the last one that was
+    answered, and `head` that of a request without messages.
+    """
+    return Attempt("digest", max(_CUT.share, min(_HALF.share, (answered - head) / size)))
+
+
 _WHOLE = Attempt("whole")
 _HALF = Attempt("digest", 1 / 2)
 _QUARTER = Attempt("digest", 1 / 4)

@@ -537,24 +537,38 @@ class Run:
             try:
                 return self._asking.answer(self._requests)
             except AgentError as error:
-                if failure_kind(error) is not FailureKind.CONTEXT_OVERFLOW:
+                if not self._can_ask_smaller(error):
                     raise
-                if not self._asking.fits_with_less(error) and not self._make_room("overflow"):
-                    raise
+
+    def _can_ask_smaller(self, error: AgentError) -> bool:
+        """Makes the next request smaller, if the size of the last one was or may have been the reason for its error.
+        Returns whether another request can succeed now.
+        """
+        asking = self._asking
+        if failure_kind(error) is FailureKind.CONTEXT_OVERFLOW:
+            return asking.fits_with_less(error) or self._make_room("overflow")
+        if asking.shrinks_after(error, self._requests):
+            self._tell_final_notice()
+            return True
+        return error.may_be_about_size  # its retries ended early: now it gets all of them
 
     def _make_room(self, trigger: str) -> bool:
         """Compacts the context. If that fails, begins the final turn. Returns whether another request can succeed
         now.
         """
         if self._asking.make_room(trigger, self._requests):
-            if (notice := self._closing.final_notice()) is not None:
-                self._asking.tell(notice)  # again, because the first one may have been in the old context
+            self._tell_final_notice()
             return True
         # If the context contains only the task, adding a notice cannot help either.
         if self._closing.is_final or not self._asking.may_shrink:
             return False
         self._enter_final_turn("context")
         return True
+
+    def _tell_final_notice(self) -> None:
+        """Tells the model again that this is the final turn, because the first notice may have been in the old context."""
+        if (notice := self._closing.final_notice()) is not None:
+            self._asking.tell(notice)
 
     def _commit(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         self._record_target()

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.api.retry_after import requested_wait_s
+from ralph.values.accounts import CODES as ACCOUNT_CODES
 from ralph.values.accounts import exhausted_account
-from ralph.values.classify import DECISIVE_CODES, PERMANENT_KINDS, kind_of, status_meant, words_of
+from ralph.values.classify import PERMANENT_KINDS, kind_of, status_meant, words_of
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from ralph.values.refusals import CODES as REFUSAL_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,6 +79,8 @@ def stream_error(event: dict[str, Any], now: datetime | None = None) -> AgentErr
         wait_s = requested_wait_s({}, now, own_status, body=event, message=message, account=account)
     status = status_meant(fields.type, own_status)
     is_permanent = kind_of(status, fields.type, fields.code, message, wait_s) in PERMANENT_KINDS
+    if is_permanent and status is None:
+        own_status = 400  # a known text has told that the request was refused
     error = (StreamParse if is_permanent else StreamTransient)(
         message, fields.type, fields.code, fields.request_id, own_status
     )
@@ -90,7 +94,7 @@ class ErrorFields(Struct, frozen=True):
     type: str | None = None
     code: str | None = None
     """The API's `details.error_code`. If it is missing, the field `code`, but only if that is one of
-    `classify.DECISIVE_CODES`."""
+    `accounts.CODES` or `refusals.CODES`."""
     status: int | None = None
     """The HTTP status, if the server wrote it into the field `code`, or MiniMax's code has one."""
     message: str | None = None
@@ -116,7 +120,7 @@ def error_fields(value: object) -> ErrorFields:
     status = int(code) if re.fullmatch(r"[1-5]\d\d", code) else None
     return ErrorFields(
         type=_text_or_none(fields.get("type")),
-        code=_text_or_none(api_code) or (code if code in DECISIVE_CODES else None),
+        code=_text_or_none(api_code) or (code if code in ACCOUNT_CODES | REFUSAL_CODES else None),
         status=status or _MINIMAX_STATUS.get(_minimax_code(value)),
         message=_sentence(value),
         request_id=_text_or_none(value.get("request_id")),
@@ -143,7 +147,21 @@ def _sentence(value: object, depth: int = 3) -> str | None:
         _sentence(value.get(name), depth - 1)
         for name in ("error", "message", "detail", "base_resp", "status_msg")
     )
-    return next(filter(None, found), None)
+    sentence = next(filter(None, found), None)
+    cause = _cause_behind(value.get("metadata"))
+    return f"{sentence}: {cause}" if sentence and cause else sentence
+
+
+def _cause_behind(metadata: object) -> str | None:
+    """The message of the server behind OpenRouter, or None. OpenRouter's own is only "Provider returned error"."""
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if not isinstance(raw, str):
+        return None
+    return (error_fields(_decoded(raw)).message or raw.strip())[:_LONGEST_CAUSE] or None
+
+
+_LONGEST_CAUSE = 1_000
+"""In characters. Some servers repeat the request in their message."""
 
 
 def _text_or_none(value: object) -> str | None:

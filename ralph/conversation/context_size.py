@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Text and code have 3 to 4 bytes per token, JSON and numbers have 2 to 3. With 2, estimates are rather too high than
 # too low.
 BYTES_PER_TOKEN = 2
+MOST_BYTES_PER_TOKEN = 16
+"""No request has more bytes per token than this. Prose has 4 to 5, and long runs of blanks or dashes have more. A server
+that counts fewer tokens does not count the request: some gateways always say 100."""
 IMAGE_TOKENS = 4_784
 """The maximum number of tokens of an image (section 1.3 of the Messages API reference, limit of the newer models)."""
 
@@ -50,6 +53,25 @@ def is_over(estimate: int, window: int | None) -> bool:
     `window` is the context window in tokens. If it is None, the window is unknown and the result is False.
     """
     return window is not None and estimate > threshold(window)
+
+
+GROWTH = 1.5
+GUESSED_PERCENT = 60
+GUESSED_TOKENS = 100_000
+"""A request that the server refuses in unknown words may be too large for it if it has more than `GROWTH` times the size
+of the last request that was answered, and fills more than `GUESSED_PERCENT` of the window. If the window is unknown, it
+must have more than `GUESSED_TOKENS`, estimated from its bytes."""
+
+
+def may_be_too_large(size: int, answered: int | None, estimate: int, window: int | None) -> bool:
+    """Whether the size of a request may be the reason why a server refused it in words that ralph does not know.
+
+    `size` is the estimate of the request from its bytes, and `answered` that of the last request that was answered.
+    None if the context has no answer yet. `estimate` is the best estimate of the request's tokens.
+    """
+    if answered is None or size <= GROWTH * answered:
+        return False
+    return size > GUESSED_TOKENS if window is None else estimate * 100 > window * GUESSED_PERCENT
 
 
 class SizeCount(Struct, frozen=True):
@@ -87,9 +109,10 @@ class ContextMeter(Struct, frozen=True):
         """The meter with one more token count of a server. `prompt_tokens` is the count of a request, and `size_then`
         is ralph's estimate of the same request.
 
-        If `prompt_tokens` is 0, the server does not count tokens, and the meter is returned unchanged.
+        If `prompt_tokens` is 0 or far below what the bytes allow, the server does not count tokens, and the meter is
+        returned unchanged.
         """
-        if prompt_tokens <= 0:
+        if prompt_tokens * MOST_BYTES_PER_TOKEN < size_then * BYTES_PER_TOKEN or prompt_tokens <= 0:
             return self
         others = {name: count for name, count in self.counts.items() if name != model}
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)

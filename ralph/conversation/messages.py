@@ -278,6 +278,18 @@ class Conversation(Struct, frozen=True):
             around += 2 * len(_CACHE_MARKER)
         return tokens_of_bytes(around) + self._messages_size
 
+    @property
+    def answered_size(self) -> int | None:
+        """An estimate of the tokens of the last request that was answered, made from its bytes. None if there is no
+        answer in the conversation.
+        """
+        since = 0
+        for index in range(len(self.messages) - 1, -1, -1):
+            since += self.messages[index].size
+            if self.messages[index].role == "assistant":
+                return self.size - since
+        return None
+
     def plus(self, message: Message) -> Conversation:
         if message.author is not None and message.author not in self.thinkers and message.thinks:
             return replace(self, thinkers=self.thinkers | {message.author}).plus(message)

@@ -12,16 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.values.credentials import NO_HEADERS, secret_header_values
-from ralph.values.models import ModelFacts, Price, facts_of
+from ralph.values.models import MOST_TOKENS, ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestShape
     from ralph.values.credentials import Credential, Headers
     from ralph.values.tool_calls import ToolDefinition
-
-
-MOST_TOKENS = 1_000_000_000
-"""The largest plausible number of tokens. It is a thousand times the largest context window in `MODELS`."""
 
 
 class ModelDescription(Struct, frozen=True):

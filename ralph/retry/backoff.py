@@ -59,6 +59,8 @@ class GiveUp(Struct, frozen=True):
     gets a notice with the reason."""
     outlasts_run: bool = False
     """True if the wait would end after the run's time limit."""
+    is_about_size: bool = False
+    """True if the request may be too large for the server. A smaller one may be answered."""
 
 
 LASTS_S = 600.0

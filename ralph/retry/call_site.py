@@ -58,13 +58,13 @@ class CallSite(Struct, frozen=True):
     events: Events
     state: State
 
-    def moment(self, sent_s: float) -> Moment:
+    def moment(self, sent_s: float, *, may_be_too_large: bool) -> Moment:
         """The facts for a retry decision when a request has ended. `sent_s` is the time at which the request was
-        sent. The facts are the current time, the policy, the duration of the request, and the time left.
+        sent. The other facts are the current time, the policy, the duration of the request, and the time left.
         """
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
-        return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s())
+        return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s(), may_be_too_large)
 
 
 class Request(Struct, frozen=True):
@@ -73,6 +73,9 @@ class Request(Struct, frozen=True):
     """An upper bound on the tokens of the request's prompt. The answer is not included."""
     answer_tokens: int
     """The `max_tokens` of the request."""
+    may_be_too_large: bool
+    """Whether the request is so much larger than the last one that was answered that the server may refuse it for that
+    reason."""
 
 
 def affordable_request(
@@ -94,7 +97,8 @@ def affordable_request(
             f"the rest of the budget ({dollars(budget.spent_usd)} of {dollar_limit(budget.max_usd or 0.0)} is spent) "
             f"does not pay for the next request to {target.model}"
         ) from state.last_error
-    return Request(roster.body_for(conversation, granted), prompt_tokens, granted)
+    may_be_too_large = roster.may_be_too_large(conversation, site.state.session.meter)
+    return Request(roster.body_for(conversation, granted), prompt_tokens, granted, may_be_too_large)
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:

@@ -33,15 +33,21 @@ if TYPE_CHECKING:
 
 
 def send_with_retry(
-    conversation: Conversation, site: CallSite, requests: TurnRequests, most_tokens: int | None = None
+    conversation: Conversation,
+    site: CallSite,
+    requests: TurnRequests,
+    most_tokens: int | None = None,
+    *,
+    can_shrink: bool = False,
 ) -> Answer:
     """Requests the next answer, and retries after transient errors.
 
     The answer has at most `most_tokens` tokens. If `most_tokens` is None, the target's own limit applies. `requests`
     counts the requests of the turn. Each call starts with all retries of the policy. If the policy gives up, or no
-    target can be asked again, raises the `AgentError` of one of the failed requests, usually the last. Raises
-    `BudgetSpent` if the budget does not cover another request, and `TimeIsUp` if the next wait would end after the
-    time limit.
+    target can be asked again, raises the `AgentError` of one of the failed requests, usually the last. If `can_shrink`
+    is True, the caller can make the conversation smaller: a server that says the same twice to a request that may be too
+    large is then not asked again. Raises `BudgetSpent` if the budget does not cover another request, and `TimeIsUp` if
+    the next wait would end after the time limit.
     """
     clock = site.clock
     with Chain(site, requests) as chain:
@@ -63,7 +69,8 @@ def send_with_retry(
                 key = state.choice.route.key
                 answer = site.client.send_message(state.target, key, request.body, site.events)
             except AgentError as error:
-                state, decision, events = step(state, error, classify_error(error), site.moment(sent_s))
+                moment = site.moment(sent_s, may_be_too_large=can_shrink and request.may_be_too_large)
+                state, decision, events = step(state, error, classify_error(error), moment)
             except (Interrupted, JournalError) as stop:
                 chain.publish(state, attempt_ended(state, clock.now_s() - sent_s, stop.tokens, stop))
                 raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import SizeCount
+from ralph.conversation.context_size import SizeCount, may_be_too_large
 from ralph.conversation.reading import Reading
 from ralph.conversation.records import target_record
 from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
@@ -108,9 +108,10 @@ class Roster:
 
     def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
         """The body of the next request to the current target."""
-        return self._view(conversation).request_body(max_tokens)
+        return self.view(conversation).request_body(max_tokens)
 
-    def _view(self, conversation: Conversation) -> Conversation:
+    def view(self, conversation: Conversation) -> Conversation:
+        """The part of the conversation that the current target is sent, with the target's own request head."""
         return self._readings[self.state.route.target].of(conversation)
 
     def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
@@ -118,19 +119,27 @@ class Roster:
 
         `meter` holds the session's token counts. Counts for other models are not used.
         """
-        return self._known(meter).at_most(self.target.model, self._view(conversation).size)
+        return self._known(meter).at_most(self.target.model, self.view(conversation).size)
 
     def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
         """An estimate of the tokens in the next request to the current target. It is more likely too high than too
         low. `meter` holds the session's token counts.
         """
-        return self._known(meter).estimate(self.target.model, self._view(conversation).size)
+        return self._known(meter).estimate(self.target.model, self.view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
         """An estimate of the tokens in the first request of a new context. `conversation` is the new context. `meter`
         holds the token counts of the old context. They are used only to correct ralph's estimate.
         """
-        return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
+        return self._known(meter).afresh().estimate(self.target.model, self.view(conversation).size)
+
+    def may_be_too_large(self, conversation: Conversation, meter: ContextMeter) -> bool:
+        """Whether the size of the next request may be the reason if the current target refuses it in words that ralph
+        does not know. `meter` holds the session's token counts.
+        """
+        view = self.view(conversation)
+        estimate = self.estimate(conversation, meter)
+        return may_be_too_large(view.size, view.answered_size, estimate, self.window)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
         """The maximum number of tokens of an answer by the current target.
@@ -177,7 +186,7 @@ class Roster:
             return False
         self._know(replace(self.target, context_window=window))
         model = self.target.model
-        self._told[model] = meter.counts.get(model), SizeCount(prompt_tokens, self._view(conversation).size)
+        self._told[model] = meter.counts.get(model), SizeCount(prompt_tokens, self.view(conversation).size)
         return True
 
     def describe(self, description: ModelDescription | None) -> None:

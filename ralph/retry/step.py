@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from ralph.retry.backoff import LASTS_S, GiveUp, ShortTime, Wait, met_again
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
-from ralph.values.classify import failure_kind, is_bad_key, is_damaged, is_shortage, outcome_of
+from ralph.values.classify import (
+    failure_kind,
+    is_bad_key,
+    is_damaged,
+    is_said_again,
+    is_shortage,
+    outcome_of,
+)
 from ralph.values.errors import AgentError, Api, HttpError, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
@@ -43,6 +50,9 @@ if TYPE_CHECKING:
     from ralph.values.usage import TokenUsage
 
 
+SAID_TWICE = GiveUp(
+    "the server says the same again, and the request may be too large for it", is_about_size=True
+)
 COOLDOWN = "cooldown"
 """The reason for a change of target if no error in this turn caused the change."""
 
@@ -102,6 +112,8 @@ class Moment(Struct, frozen=True):
     """The duration of the request, in seconds."""
     time_left_s: float = math.inf
     """The seconds until the run's time limit."""
+    may_be_too_large: bool = False
+    """Whether the server may refuse the request because of its size, and the caller can make it smaller."""
 
 
 def begin_chain(
@@ -137,6 +149,7 @@ def step(
     if short_time is not None and short_time.left_s(moment.now_s) <= 0 and isinstance(error, Api):
         error = _lasting(error)
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
+    is_said_twice = moment.may_be_too_large and is_said_again(state.last_error, error)
     state = replace(
         state,
         short_time=short_time,
@@ -144,9 +157,11 @@ def step(
         round_failures=(*state.round_failures, failed),
         damaged=failed if is_damaged(error) else state.damaged,
     )
-    noted = _retried_at_once(state, error, moment)
+    noted = None if is_said_twice else _retried_at_once(state, error, moment)
     decision: Decision = Wait(0.0)
-    if noted is None:
+    if is_said_twice:
+        decision, choice = SAID_TWICE, state.choice
+    elif noted is None:
         decision, choice = _decide(state, failed.failure, moment)
     else:
         state, chain = noted, noted.choice.chain
@@ -252,6 +267,7 @@ def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
 def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
     """The exception that `send_with_retry` must raise when it gives up."""
     if not decision.outlasts_run and state.last_error is not None:
+        state.last_error.may_be_about_size = decision.is_about_size
         return state.last_error
     stop = TimeIsUp(decision.reason)
     stop.__cause__ = state.last_error

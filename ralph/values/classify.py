@@ -1,20 +1,19 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
 run gets if this error ends the run.
 
-The decision is based on fields, not on message texts. There are two exceptions: context overflow, and an exhausted account
-(`values/accounts.py`). For these, some servers give no other sign than the text. A test compares this module with the table
-in `docs/retry.md`.
+The decision is based on fields, not on message texts. There are two exceptions: context overflow (`values/refusals.py`), and an
+exhausted account (`values/accounts.py`). For these, some servers give no other sign than the text. A test compares this module
+with the table in `docs/retry.md`.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 
-from ralph.values.accounts import CODES as ACCOUNT_CODES
 from ralph.values.accounts import exhausted_account
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
+from ralph.values.refusals import OVERFLOWS
 
 
 class ErrorClass(enum.Enum):
@@ -64,12 +63,6 @@ PERMANENT_CAUSES = frozenset(
 """Causes of network failures that last until somebody fixes them. All other causes, including unknown ones, are
 expected to be temporary."""
 
-OVERFLOW_CODES = frozenset({"context_length_exceeded"})
-"""OpenAI's error code for a prompt that exceeds the context window. Gateways pass this code on."""
-
-DECISIVE_CODES = ACCOUNT_CODES | OVERFLOW_CODES
-"""Error codes that alone determine the kind of failure. The status and the error type are then ignored."""
-
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -85,14 +78,6 @@ STATUS_OF_TYPE = {
 }
 """The HTTP status that belongs to each `error.type`. It is needed for an error inside a stream, because the HTTP
 status of such an answer is 2xx."""
-
-# The patterns match the messages of Anthropic (with and without token counts), Anthropic on Bedrock, llama.cpp, and
-# vLLM or OpenAI.
-# `re` compiles the patterns when they are first used, because only a failure needs them.
-_OVERFLOW_TEXT = (
-    r"(?i:prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
-    r"|maximum context length|context_length_exceeded)"
-)
 
 _KIND_OF_STATUS = {
     401: FailureKind.AUTH,
@@ -180,13 +165,12 @@ def kind_of(
 
     An exhausted account that is filled again at a known time is a rate limit with a long wait.
     """
-    account = exhausted_account((error_type, error_code), text)
+    codes = (error_code, error_type)
+    account = exhausted_account(codes, text)
     if account is not None:
         is_timed = account.is_refilled and retry_after is not None
         return FailureKind.RATE_LIMIT if is_timed else FailureKind.USAGE_LIMIT
-    if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
-        return FailureKind.CONTEXT_OVERFLOW
-    if status == 400 and re.search(_OVERFLOW_TEXT, text):
+    if any(refusal.is_in(status, codes, text) for refusal in OVERFLOWS):
         return FailureKind.CONTEXT_OVERFLOW
     return FailureKind.STREAM if status is None else _kind_of_status(status)
 
@@ -222,13 +206,40 @@ def is_shortage(error: AgentError) -> bool:
 
 def is_bad_key(error: AgentError) -> bool:
     """Whether the server refuses the API key (status 401). The server may accept a different key."""
+    return _status_of(error) == 401
+
+
+def is_said_again(before: AgentError | None, error: AgentError) -> bool:
+    """Whether two errors in a row are failures of the server (status 500) with the same text."""
+    said = [_said(each) for each in (before, error) if each is not None and _status_of(each) == 500]
+    return len(said) == 2 and said[0] == said[1] != ""
+
+
+def may_mean_overflow(error: AgentError) -> bool:
+    """Whether the words of an error, which ralph does not know, may mean that the request was too large: the server
+    refused the request (status 400 or 422), or said the same twice.
+    """
+    is_refused = failure_kind(error) is FailureKind.INVALID_REQUEST and _status_of(error) in {400, 422}
+    return is_refused or error.may_be_about_size
+
+
+def _said(error: AgentError) -> str:
+    if isinstance(error, HttpError):
+        return words_of(error.message, error.body)
+    return str(getattr(error, "message", ""))
+
+
+def _status_of(error: AgentError) -> int | None:
+    """The HTTP status of an `HttpError`. For an error inside a stream, the HTTP status that corresponds to it. None for
+    other errors.
+    """
     match error:
         case HttpError():
-            return error.status == 401
-        case StreamParse():
-            return status_meant(error.error_type, error.status) == 401
+            return error.status
+        case StreamParse() | StreamTransient():
+            return status_meant(error.error_type, error.status)
         case _:
-            return False
+            return None
 
 
 def _is_transient_status(error: HttpError) -> bool:

@@ -45,6 +45,8 @@ class AgentError(Exception):
     was_idle = False
     """True if a connection that was open before the request was reset before the answer's first byte. So the server, or something
     on the way, had given up the idle connection, and nothing is known of the server."""
+    may_be_about_size = False
+    """True if the retries ended early because the server said the same twice to a request that may be too large for it."""
     proxy = ""
     """The proxy that the request went to, in words, such as `the proxy http://localhost:3128 (HTTPS_PROXY)`. Empty if it went
     to the server itself."""
@@ -112,7 +114,8 @@ class _AnswerError(AgentError):
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The HTTP status that the server wrote into its error object, or None if it wrote none."""
+        """The HTTP status that the server wrote into its error object, or None if it wrote none. 400 if only the text
+        shows that the server refused the request."""
 
     @property
     def is_reported(self) -> bool:

@@ -35,6 +35,8 @@ _MILLION = 1_000_000
 _MILLION_SUFFIX = "[1m]"
 
 DEFAULT_MAX_TOKENS = 32_000
+MOST_TOKENS = 1_000_000_000
+"""The largest plausible number of tokens. It is a thousand times the largest context window in `MODELS`."""
 
 
 class Price(Struct, frozen=True):

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from ralph.values.answer import MalformedCall
-from ralph.values.json_in_text import found_in
 from ralph.values.screen_text import counted
 from ralph.values.strict_json import strict_json
 from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ralph.values.json_in_text import Found
     from ralph.values.tool_calls import ToolCall, ToolDefinition
 
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -34,6 +32,9 @@ NO_CALL = "the answer was plain text and no call of final_report"
 NO_SUMMARY = "The answer was the result itself, without a summary."
 """The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
+LONGEST_TEXT = 1_000_000
+"""The maximum length of a text that is searched for a report, in characters. A longer text is not searched at all, because
+a part of a JSON value could be taken for the whole value."""
 
 
 class Report(Struct, frozen=True):
@@ -281,3 +282,47 @@ def report_object(report: Report) -> dict[str, object]:
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+class Found(Struct, frozen=True):
+    """A part of a text that may be JSON."""
+
+    body: str
+    around: str
+    """The rest of the text, outside `body`. It may be empty."""
+
+
+def found_in(text: str) -> Iterator[Found]:
+    """The parts of a text that may be JSON: the whole text, and its last fenced block. A fenced block is a Markdown code
+    block between lines of three backticks, whose language is `json` or missing. JSON within ordinary sentences is ignored,
+    because it may be an example or a quotation. Nothing is parsed: the caller checks whether a part is valid. The search
+    takes linear time.
+    """
+    if len(text) > LONGEST_TEXT:
+        return
+    yield Found(text.strip(), "")
+    yield from _last_fenced(text)
+
+
+def _last_fenced(text: str) -> Iterator[Found]:
+    opened: tuple[str, int, int] | None = None
+    last: tuple[int, int, int, int] | None = None
+    at = 0
+    for line in text.split("\n"):
+        mark, after = line.strip(), min(at + len(line) + 1, len(text))
+        if mark.startswith("```"):
+            language = mark.lstrip("`").strip().lower()
+            if opened is None or language:
+                opened = (language, at, after)
+            else:
+                if opened[0] in ("", "json"):
+                    last = (opened[1], opened[2], at, after)
+                opened = None
+        at = after
+    if last is not None:
+        begin, body, end, rest = last
+        yield Found(text[body:end].strip(), _joined(text[:begin], text[rest:]))
+
+
+def _joined(before: str, after: str) -> str:
+    return "\n".join(filter(None, (before.strip(), after.strip())))

@@ -220,7 +220,7 @@ def test_a_fallback_that_the_budget_does_not_buy_is_not_asked() -> None:
 
 
 def test_the_budget_is_one_over_all_tasks_of_a_process() -> None:
-    spent = answer(text("dear"), usage={"input_tokens": 10, "output_tokens": 15_000})
+    spent = answer(text("dear"), usage={"input_tokens": 50, "output_tokens": 15_000})
     played = Played(spent, targets=[target(max_tokens=15_000)], limits=LimitSettings(max_budget_usd=17_000))
     assert played.ended.exit_code == 0
     assert played.task("more").limit == "max_budget_usd"

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.conversation.context_size import (
+    BYTES_PER_TOKEN,
     IMAGE_TOKENS,
+    MOST_BYTES_PER_TOKEN,
     ContextMeter,
     content_size,
     is_over,
+    may_be_too_large,
     threshold,
     tokens_of_bytes,
 )
@@ -115,9 +118,40 @@ def test_another_model_is_judged_by_the_newest_count(size_now: int, estimate: in
 
 
 def test_a_model_that_counts_again_is_the_newest() -> None:
-    meter = COUNTED.counted("spare", 10, 3_000).counted("main", 2_000, 6_000)
+    meter = COUNTED.counted("spare", 500, 3_000).counted("main", 2_000, 6_000)
     assert meter.estimate("third", 6_000) == 3_000
-    assert meter.estimate("spare", 6_000) == 3_010
+    assert meter.estimate("spare", 6_000) == 3_500
+
+
+@every_row(("counted", "estimate"), [(100, 12_000), (1_249, 12_000), (1_250, 3_250), (2_000, 4_000)])
+def test_a_count_far_below_what_the_bytes_allow_is_no_count(counted: int, estimate: int) -> None:
+    """20,000 bytes are at least 1,250 tokens."""
+    assert ContextMeter().counted("main", counted, 10_000).estimate("main", 12_000) == estimate
+    assert ContextMeter().counted("main", counted, 10_000).afresh().estimate("main", 12_000) <= 12_000
+
+
+def test_a_false_count_leaves_the_true_one_before_it() -> None:
+    assert COUNTED.counted("main", 100, 9_000) == COUNTED
+
+
+@every_row(
+    ("size", "answered", "estimate", "window", "may_be"),
+    [
+        pytest.param(151, 100, 61, 100, True, id="more than half as much again, and more than 60 percent"),
+        pytest.param(150, 100, 61, 100, False, id="half as much again"),
+        pytest.param(151, 100, 60, 100, False, id="60 percent"),
+        pytest.param(151, None, 61, 100, False, id="a first request"),
+        pytest.param(
+            100_001, 50_000, 1, None, True, id="without a window: more than 100,000 tokens by its bytes"
+        ),
+        pytest.param(100_000, 50_000, 10**6, None, False, id="without a window: 100,000 tokens"),
+        pytest.param(100_001, 70_000, 1, None, False, id="without a window: not much more than before"),
+    ],
+)
+def test_when_the_size_may_be_the_reason_of_a_refusal(
+    size: int, answered: int | None, estimate: int, window: int | None, may_be: bool
+) -> None:
+    assert may_be_too_large(size, answered, estimate, window) is may_be
 
 
 @given(TOKENS, TOKENS, TOKENS, TOKENS, TOKENS)
@@ -125,7 +159,7 @@ def test_the_estimate_grows_with_every_byte_and_never_falls_below_the_count(
     counted: int, size_then: int, output: int, answer: int, more: int
 ) -> None:
     meter = ContextMeter().counted("main", counted, size_then).answered("main", output, answer)
-    if counted:
+    if counted * MOST_BYTES_PER_TOKEN >= max(1, size_then * BYTES_PER_TOKEN):
         assert meter.estimate("main", size_then + answer) == counted + max(output, answer)
         assert meter.estimate("main", size_then + answer + more) == counted + max(output, answer) + more
     assert meter.estimate("spare", size_then + answer) <= size_then + answer

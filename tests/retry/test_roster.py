@@ -135,7 +135,7 @@ def test_what_was_counted_holds_in_its_context() -> None:
     assert asked.estimate(conversation, meter.afresh()) == 42, "as many tokens as the same bytes were before"
 
 
-@every_row(("tokens", "is_believed"), [(10, True), (900_000, False)])
+@every_row(("tokens", "is_believed"), [(42, True), (10, False), (900_000, False)])
 def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(
     tokens: int, is_believed: bool
 ) -> None:

@@ -103,6 +103,35 @@ def after(state: RetryState, *errors: AgentError) -> RetryState:
     return state
 
 
+NO, OTHER = (HttpError(500, None, "", message=text) for text in ("no", "other"))
+
+
+@every_row(
+    ("errors", "may_be_too_large", "ends"),
+    [
+        ([NO, NO], True, True),
+        ([OTHER, NO, NO], True, True),
+        ([NO, NO], False, False),
+        ([NO, OTHER], True, False),
+        ([NO], True, False),
+        ([NO, DOWN, NO], True, False),
+    ],
+)
+def test_the_same_text_twice_ends_the_chain_of_a_request_that_may_be_too_large(
+    errors: list[AgentError], may_be_too_large: bool, ends: bool
+) -> None:
+    *before, error = errors
+    state = after(asking(1), *before)
+    moment = Moment(0.0, patient(), may_be_too_large=may_be_too_large)
+    state, decision, events = step(state, error, classify_error(error), moment)
+    assert isinstance(decision, GiveUp if ends else Wait)
+    assert [type(event) for event in events] == [AttemptEnded, *([] if ends else [RetryScheduled])]
+    if isinstance(decision, GiveUp):
+        raised = raised_at_end(state, decision)
+        assert raised is error
+        assert error.may_be_about_size
+
+
 TOO_LONG = "the wait of 90s is over the maximum of 30s (retry.max_delay_s)"
 NO_TIME = "the time limit (--max-time) leaves no time to wait 2s"
 TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ralph.agent.report_tool import report_tool
 from ralph.values.answer import MalformedCall
-from ralph.values.json_in_text import LONGEST_TEXT
 from ralph.values.report import (
+    LONGEST_TEXT,
     NO_CALL,
     NO_SUMMARY,
     Report,

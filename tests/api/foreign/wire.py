@@ -8,12 +8,14 @@ about one subject.
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Text, ToolUse, Turn, as_events, as_message, encode_event
 from tests.api.harness import RawServer, http_answer, read_request
+from tests.patience import PATIENCE_S
 from tests.program.conftest import ralph_in
 
 if TYPE_CHECKING:
@@ -63,6 +65,17 @@ def whole(turn: Turn | str) -> bytes:
     """A good answer as one JSON object, as servers send it if the request says `"stream": false`."""
     message = as_message(turn if isinstance(turn, Turn) else Turn(turn))
     return http_answer(json.dumps(message).encode(), "application/json")
+
+
+class Silence:
+    """No answer until `end` is called. The server serves one connection after the other, so the next one waits for that."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self.end = self._ended.set
+
+    def __call__(self, _request: Mapping[str, Any]) -> None:
+        self._ended.wait(PATIENCE_S)
 
 
 DONE = stream(CLOSING)
