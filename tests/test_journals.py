@@ -48,6 +48,8 @@ def test_the_recorded_journals_hold_every_kind_of_record_and_block() -> None:
         "tool_intent",
         "tool_result",
         "compacted",
+        "thinking_refused",
+        "delivery",
         "queued",
         "ended",
         "event",

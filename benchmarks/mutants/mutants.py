@@ -81,10 +81,54 @@ TURNS = (
     "test_synthetic_retries.py",
     "test_malformed_answers.py",
 )
+THINKING = ("foreign/test_thinking.py", "test_reading.py", "test_switching.py")
 OVERFLOW = ("test_refusals.py", "foreign/test_overflow.py", "test_context_size.py", "test_step.py")
 SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
 
 MUTANTS = (
+    # --- thinking that a server refuses
+    Mutant(
+        "refused-thinking-ends",
+        "refused thinking is left out and asked once more",
+        "if asking.leaves_out_thinking(error):",
+        "if False:",
+        THINKING,
+    ),
+    Mutant(
+        "refused-thinking-for-ever",
+        "a refusal without thinking in the request is not asked again",
+        "is_news = refuses_thinking(error) and has_thinking",
+        "is_news = refuses_thinking(error)",
+        THINKING,
+    ),
+    Mutant(
+        "refused-thinking-unrecorded",
+        "a resumed session leaves refused thinking out",
+        "    kinds.ThinkingRecord: _leave_out_thinking,\n",
+        "",
+        THINKING,
+    ),
+    Mutant(
+        "all-thinking-left-out",
+        "only the thinking up to the refusal is left out",
+        "is_left_out=index < left.messages",
+        "is_left_out=left.messages > 0",
+        THINKING,
+    ),
+    Mutant(
+        "off-for-ever",
+        "a model may think again after the next prompt",
+        "conversation = conversation.thinking_again()",
+        "pass",
+        THINKING,
+    ),
+    Mutant(
+        "signatures-elsewhere",
+        "another endpoint never gets signatures",
+        "return author.model == reader.model and is_one_place",
+        "return author.model == reader.model",
+        THINKING,
+    ),
     # --- a full context in unknown words
     Mutant(
         "guess-on-any-size",

@@ -22,8 +22,16 @@ from ralph.agent.compaction import (
 )
 from ralph.agent.result_room import room_for
 from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
+from ralph.conversation.records import ThinkingRecord
 from ralph.retry.loop import send_with_retry
-from ralph.values.classify import FailureKind, failure_kind, is_damaged, may_mean_overflow
+from ralph.values.classify import (
+    FailureKind,
+    failure_kind,
+    is_damaged,
+    may_mean_overflow,
+    misses_thinking,
+    refuses_thinking,
+)
 from ralph.values.errors import AgentError
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.values.limits import SHORTEST_ANSWER
@@ -53,6 +61,11 @@ of the context window. The newest prompt is always kept."""
 _GUESS = (
     "the server refuses a request that is much larger than the last one that it answered: the context is made smaller, "
     "once in this run"
+)
+_THINKING_REFUSED = "the server refuses the thinking of earlier answers: it is left out from here on"
+_THINKING_MISSED = (
+    "the server misses the thinking of the last answer, which is not its own: until the next prompt it is asked without "
+    "thinking"
 )
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
 """If a request for a summary fails with one of these kinds of failure, ralph tries the next way of compaction."""
@@ -131,6 +144,27 @@ class Asking:
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
+
+    def leaves_out_thinking(self, error: AgentError) -> bool:
+        """Handles a refusal of the thinking in a request, or of a request that lacks thinking. Returns whether the request
+        can be sent again, without the thinking of the context so far. If the server wants what is left out, the model is
+        also asked not to think.
+        """
+        transcript, roster = self._transcript, self._site.roster
+        reader, is_missed = roster.shape.author, misses_thinking(error)
+        left = transcript.conversation.left_out.get(reader)
+        was_off = left is not None and left.is_off
+        if is_missed:
+            is_news = not was_off
+        else:
+            has_thinking = any(message.thinks for message in roster.view(self._sent).messages)
+            is_news = refuses_thinking(error) and has_thinking
+        if is_news:
+            self._site.events.emit(Notice(_THINKING_MISSED if is_missed else _THINKING_REFUSED))
+            transcript.write(
+                ThinkingRecord(model=reader.model, endpoint=reader.endpoint, is_off=is_missed or was_off)
+            )
+        return is_news
 
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
         """Compacts the context. `trigger` is one of `compaction.TRIGGERS`.

@@ -537,14 +537,16 @@ class Run:
             try:
                 return self._asking.answer(self._requests)
             except AgentError as error:
-                if not self._can_ask_smaller(error):
+                if not self._can_ask_otherwise(error):
                     raise
 
-    def _can_ask_smaller(self, error: AgentError) -> bool:
-        """Makes the next request smaller, if the size of the last one was or may have been the reason for its error.
-        Returns whether another request can succeed now.
+    def _can_ask_otherwise(self, error: AgentError) -> bool:
+        """Changes the next request, if the size or the thinking of the last one was or may have been the reason for its
+        error. Returns whether another request can succeed now.
         """
         asking = self._asking
+        if asking.leaves_out_thinking(error):
+            return True
         if failure_kind(error) is FailureKind.CONTEXT_OVERFLOW:
             return asking.fits_with_less(error) or self._make_room("overflow")
         if asking.shrinks_after(error, self._requests):

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import content_size, tokens_of_bytes
@@ -56,6 +56,15 @@ class Author(Struct, frozen=True):
 def _author(model: str, endpoint: str | None) -> Author:
     """The author with this model and endpoint. All messages of one author share one object."""
     return Author(model, endpoint)
+
+
+class LeftOut(Struct, frozen=True):
+    """The thinking that a reader does not get, because its server has refused it."""
+
+    messages: int
+    """The number of messages, from the first of the context on, whose thinking is left out."""
+    is_off: bool = False
+    """Whether the reader is asked not to think, until the next user message without tool results."""
 
 
 class Message(Struct, frozen=True, eq=False, weakref=True):
@@ -149,6 +158,10 @@ class RequestHead:
         asked = self.fields.get("max_tokens")
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
+    def thinking_off(self) -> RequestHead:
+        """A head that asks the model not to think."""
+        return RequestHead.of_fields({**self.fields, "thinking": {"type": "disabled"}})
+
     def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
         """A head with this `max_tokens`. If `max_tokens` is None, or this head has no such field, returns this head
         unchanged.
@@ -176,8 +189,7 @@ class RequestShape(Struct, frozen=True):
     """The type of thinking to request. "none" leaves the field out of the request. If it is None, ralph uses the type
     that the model is known to need, or leaves the field out."""
     endpoint: str | None = None
-    """The base URL for requests, or None if it is unknown. Thinking without a signature is valid only on the endpoint
-    that produced it."""
+    """The base URL for requests, or None if it is unknown. Thinking is sent only to the endpoint that produced it."""
     recorded_head: RequestHead | None = None
     """A finished request head, for example from the journal of a resumed session. If it is set, `head` returns it and
     ignores the other settings."""
@@ -257,6 +269,8 @@ class Conversation(Struct, frozen=True):
     messages: GrowingSequence[Message] = GrowingSequence()
     thinkers: frozenset[Author] = frozenset()
     """The authors of all messages that contain thinking blocks."""
+    left_out: Mapping[Author, LeftOut] = field(default_factory=dict)
+    """The thinking that is left out of requests, by the model and server that would get it."""
     _packed: RequestBody = ()
     """The bodies of the first `_packed_messages` messages, joined into pieces. A comma follows each body."""
     _packed_messages: int = 0
@@ -320,6 +334,20 @@ class Conversation(Struct, frozen=True):
         """A conversation with the same messages and the request head of `shape`."""
         return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
+    def without_thinking(self, reader: Author, *, is_off: bool) -> Conversation:
+        """A conversation with the same messages, whose thinking is left out of requests to `reader`. If `is_off` is True,
+        the reader is also asked not to think.
+        """
+        return replace(self, left_out={**self.left_out, reader: LeftOut(len(self.messages), is_off)})
+
+    def thinking_again(self) -> Conversation:
+        """A conversation in which every reader may think again. What was left out stays left out."""
+        if not any(left.is_off for left in self.left_out.values()):
+            return self
+        return replace(
+            self, left_out={reader: LeftOut(left.messages) for reader, left in self.left_out.items()}
+        )
+
     def emptied(self) -> Conversation:
         """A conversation with the same request head and no messages."""
         return Conversation(self.head, self.marks_cache)
@@ -337,7 +365,7 @@ class Conversation(Struct, frozen=True):
         """
         kept = self.messages.first(number)
         if number < self._packed_messages:
-            shorter = self.emptied()
+            shorter = replace(self.emptied(), left_out=self.left_out)
             for message in kept:
                 shorter = shorter.plus(message)
             return shorter

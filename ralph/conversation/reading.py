@@ -1,8 +1,8 @@
 """Selects the part of a conversation that one model can read. This matters if several models have contributed to the
 conversation. No I/O happens here.
 
-A model accepts no thinking blocks of another model, because thinking is signed for the model that wrote it. Such
-blocks are left out of the request, but stay in the journal.
+A model accepts no thinking blocks of another model, because thinking is signed for the model that wrote it. A server may
+also refuse the thinking of another server or account. Such blocks are left out of the request, but stay in the journal.
 
 The open answer is the last answer of a conversation, until another message follows it. It includes the results of the
 answer's calls so far.
@@ -16,7 +16,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ralph.conversation.growing import GrowingSequence
-from ralph.conversation.messages import THINKING, Author, Conversation, Message, RequestShape, make_message
+from ralph.conversation.messages import (
+    THINKING,
+    Author,
+    Conversation,
+    LeftOut,
+    Message,
+    RequestShape,
+    make_message,
+)
 from ralph.conversation.records import (
     AssistantRecord,
     CompactedRecord,
@@ -46,51 +54,50 @@ class Reading:
         self._read = GrowingSequence[Message]()
         """The messages from which `_view` was made."""
         self._view = Conversation.start(self._shape)
+        self._left_out = 0
+        """The number of messages of which `_view` has no thinking, because the server has refused it."""
 
     def of(self, conversation: Conversation) -> Conversation:
         """The conversation with the model's own request head, and without the blocks that the model cannot read."""
         shape = self._shape
-        if all(_is_read_whole(author, shape.author) for author in conversation.thinkers):
+        left = conversation.left_out.get(shape.author, _NOTHING)
+        is_whole = all(_reads_thinking_of(author, shape.author) for author in conversation.thinkers)
+        if is_whole and not left.messages:
             self._forget()  # the remembered messages may belong to an earlier context
             return conversation if conversation.is_under(shape) else conversation.under(shape)
-        if not conversation.messages.begins_with(self._read):
-            self._forget()  # the end of the conversation was repaired, or its last message was replaced
-        for message in conversation.messages[len(self._read) :]:
-            readable = readable_part(message, shape.author)
+        if not conversation.messages.begins_with(self._read) or self._left_out != left.messages:
+            self._forget()  # the end of the conversation was repaired, its last message was replaced, or more is left out
+        self._left_out = left.messages
+        for index in range(len(self._read), len(conversation.messages)):
+            readable = _readable_part(
+                conversation.messages[index], shape.author, is_left_out=index < left.messages
+            )
             if readable is not None:
                 self._view = self._view.plus(readable)
         self._read = conversation.messages
-        return self._view
+        return replace(self._view, head=shape.head().thinking_off()) if left.is_off else self._view
 
 
-def readable_part(message: Message, reader: Author) -> Message | None:
-    """The message without the blocks that the model `reader` cannot read. None if no block remains."""
+_NOTHING = LeftOut(0)
+
+
+def _readable_part(message: Message, reader: Author, *, is_left_out: bool) -> Message | None:
+    """The message without the thinking that the model `reader` cannot read, or without any if `is_left_out` is True. None
+    if no block remains.
+    """
     author = message.author
-    if author is None or author == reader or not message.thinks:
+    if not message.thinks or not (is_left_out or (author and not _reads_thinking_of(author, reader))):
         return message
-    kept = [block for block in message.content if _can_read(block, author, reader)]
-    if len(kept) == len(message.content):
-        return message
+    kept = [block for block in message.content if block.get("type") not in THINKING]
     return make_message(message.role, kept, author) if kept else None
 
 
-def _is_read_whole(author: Author, reader: Author) -> bool:
-    return author.model == reader.model and _may_be_one_place(author, reader)
-
-
-def _can_read(block: Block, author: Author, reader: Author) -> bool:
-    """Whether the model `reader` accepts a block that the model `author` wrote. A model never accepts another model's
-    thinking. It accepts its own thinking if the thinking has a signature, or if it was produced on the same server.
+def _reads_thinking_of(author: Author, reader: Author) -> bool:
+    """Whether the model `reader` accepts the thinking of `author`: it is the same model on the same server, as far as the
+    servers are known.
     """
-    if block.get("type") not in THINKING:
-        return True
-    if author.model != reader.model:
-        return False
-    return _may_be_one_place(author, reader) or bool(block.get("signature") or block.get("data"))
-
-
-def _may_be_one_place(author: Author, reader: Author) -> bool:
-    return None in (author.endpoint, reader.endpoint) or author.endpoint == reader.endpoint
+    is_one_place = None in (author.endpoint, reader.endpoint) or author.endpoint == reader.endpoint
+    return author.model == reader.model and is_one_place
 
 
 class NonsenseError(Exception):

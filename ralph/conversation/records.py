@@ -204,6 +204,17 @@ class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
     post_tokens: int
 
 
+class ThinkingRecord(Recorded, frozen=True, kw_only=True, tag="thinking_refused"):
+    """Says that a server refused the thinking of the messages so far. It is left out of requests to this model on this
+    server. An older version of ralph sends it again.
+    """
+
+    model: str
+    endpoint: str | None
+    is_off: bool = False
+    """True if the model must not think either, until the next user message without tool results."""
+
+
 class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
     """An event in the format of `stream-json`. The event has a field of its own in the record, because both the event
     and the record may have a key `kind`.
@@ -266,6 +277,7 @@ Record = (
     | IntentRecord
     | ResultRecord
     | CompactedRecord
+    | ThinkingRecord
     | EventRecord
     | EndedRecord
     | DeliveryRecord

@@ -18,6 +18,7 @@ from ralph.conversation import records as kinds
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.growing import GrowingMapping, GrowingSequence
 from ralph.conversation.messages import (
+    Author,
     Conversation,
     RequestHead,
     RequestShape,
@@ -324,6 +325,8 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
         tasks = _tasks_after(tasks, old, message.content)
     else:
         conversation = session.conversation.plus(message)
+    if not any(block.get("type") == "tool_result" for block in message.content):
+        conversation = conversation.thinking_again()
     session = replace(_without_answer(session), conversation=conversation)
     opening = _opening_of(record, old)
     if task := _users_own(opening):
@@ -420,6 +423,12 @@ def _start_afresh(session: Session, record: kinds.CompactedRecord) -> Session:
     )
 
 
+def _leave_out_thinking(session: Session, record: kinds.ThinkingRecord) -> Session:
+    reader = Author(record.model, record.endpoint)
+    conversation = session.conversation.without_thinking(reader, is_off=record.is_off)
+    return replace(session, conversation=conversation)
+
+
 def _counted(session: Session, tokens: TokenUsage, answer_size: int) -> ContextMeter:
     if session.shape is NO_SHAPE:
         return session.meter
@@ -495,6 +504,7 @@ _CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
     kinds.IntentRecord: _take_intent,
     kinds.ResultRecord: _take_result,
     kinds.CompactedRecord: _start_afresh,
+    kinds.ThinkingRecord: _leave_out_thinking,
     kinds.EventRecord: _take_event,
     kinds.EndedRecord: _end,
     kinds.DeliveryRecord: _deliver,

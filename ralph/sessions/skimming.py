@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CALLS = ("tool_intent", "tool_result")
 _OFTEN = (*_CALLS, "event")
 """The most frequent kinds of lines. They are not needed to list a run that has a recorded end."""
-_NOT_SHOWN = frozenset({"target", "queued", "compacted"})
+_NOT_SHOWN = frozenset({"target", "queued", "compacted", "thinking_refused"})
 _ANSWER = "assistant"
 # How JSON spells the kind of the events that have a cost.
 _ATTEMPT = b'"attempt"'

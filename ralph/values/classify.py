@@ -9,11 +9,17 @@ with the table in `docs/retry.md`.
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 from ralph.values.accounts import exhausted_account
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
-from ralph.values.refusals import OVERFLOWS
+from ralph.values.refusals import MISSING_THINKING, OVERFLOWS, SIGNATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ralph.values.refusals import KnownRefusal
 
 
 class ErrorClass(enum.Enum):
@@ -78,6 +84,11 @@ STATUS_OF_TYPE = {
 }
 """The HTTP status that belongs to each `error.type`. It is needed for an error inside a stream, because the HTTP
 status of such an answer is 2xx."""
+
+_KIND_OF_REFUSAL = (
+    (FailureKind.CONTEXT_OVERFLOW, OVERFLOWS),
+    (FailureKind.INVALID_REQUEST, (*SIGNATURES, *MISSING_THINKING)),
+)
 
 _KIND_OF_STATUS = {
     401: FailureKind.AUTH,
@@ -170,8 +181,9 @@ def kind_of(
     if account is not None:
         is_timed = account.is_refilled and retry_after is not None
         return FailureKind.RATE_LIMIT if is_timed else FailureKind.USAGE_LIMIT
-    if any(refusal.is_in(status, codes, text) for refusal in OVERFLOWS):
-        return FailureKind.CONTEXT_OVERFLOW
+    for kind, refusals in _KIND_OF_REFUSAL:
+        if any(refusal.is_in(status, codes, text) for refusal in refusals):
+            return kind
     return FailureKind.STREAM if status is None else _kind_of_status(status)
 
 
@@ -207,6 +219,23 @@ def is_shortage(error: AgentError) -> bool:
 def is_bad_key(error: AgentError) -> bool:
     """Whether the server refuses the API key (status 401). The server may accept a different key."""
     return _status_of(error) == 401
+
+
+def refuses_thinking(error: AgentError) -> bool:
+    """Whether the server refuses thinking in the request, which another server or account has signed."""
+    return _is_known(error, SIGNATURES)
+
+
+def misses_thinking(error: AgentError) -> bool:
+    """Whether the server refuses the request because it lacks the thinking of the last answer."""
+    return _is_known(error, MISSING_THINKING)
+
+
+def _is_known(error: AgentError, refusals: Iterable[KnownRefusal]) -> bool:
+    if not isinstance(error, HttpError | StreamTransient | StreamParse):
+        return False
+    codes = (error.error_code, error.error_type)
+    return any(refusal.is_in(_status_of(error), codes, _said(error)) for refusal in refusals)
 
 
 def is_said_again(before: AgentError | None, error: AgentError) -> bool:

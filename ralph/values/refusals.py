@@ -141,7 +141,51 @@ OVERFLOWS = (
 )
 """The servers' words for a prompt that exceeds the context window. Status 413 means the same with any words."""
 
-CODES = frozenset(row.code for row in OVERFLOWS if row.code)
+SIGNATURES = (
+    KnownRefusal(
+        "Anthropic",
+        "anthropics/claude-code#21726, anthropics/anthropic-sdk-python#1598, openclaw/openclaw#100385",
+        r"invalid .?signature.? in .?thinking",
+    ),
+    KnownRefusal(
+        "Anthropic",
+        "anthropics/claude-code#63203",
+        r"blocks in the latest assistant message cannot be modified",
+    ),
+    KnownRefusal(
+        "Anthropic, thinking off",
+        "tailcallhq/forgecode#1853",
+        r"in the final position cannot contain .?thinking",
+    ),
+    KnownRefusal("Anthropic", "justlovemaki/AIClient2API#437", r"thinking\.signature: field required"),
+    KnownRefusal(
+        "Gemini",
+        "google-gemini/gemini-cli#13467, decolua/9router#301",
+        r"corrupted thought signature|thought signature is not valid",
+    ),
+    KnownRefusal(
+        "OpenAI",
+        "openai/codex#8145, Wei-Shaw/sub2api#2863",
+        r"encrypted content.{0,200} could not be verified",
+        "invalid_encrypted_content",
+    ),
+)
+"""The servers' words for thinking in a request that they do not take: another account or another server has signed it."""
+MISSING_THINKING = (
+    KnownRefusal(
+        "Anthropic, older models",
+        "anomalyco/opencode#3077",
+        r"expected .?thinking.? or .?redacted_thinking.?, but found",
+    ),
+    KnownRefusal(
+        "DeepSeek",
+        "decolua/9router#2397, QuantumNous/new-api#4806",
+        r"in the thinking mode must be passed back",
+    ),
+)
+"""The servers' words for a request that lacks the thinking of the last answer, although it asks for more thinking."""
+
+CODES = frozenset(row.code for rows in (OVERFLOWS, SIGNATURES, MISSING_THINKING) for row in rows if row.code)
 """The codes that alone determine the kind of failure. The status and the error type are then ignored."""
 
 

@@ -40,6 +40,7 @@ WHOLE: dict[str, dict[str, Any]] = {
         "pre_tokens": 2,
         "post_tokens": 1,
     },
+    "thinking_refused": {"model": "m", "endpoint": "u", "is_off": True},
     "event": {"event": {"subtype": "turn_asked", "turn": 1, "attempts": 1, "took_s": 0.5}},
     "ended": {
         "outcome": "completed",
@@ -130,7 +131,7 @@ def test_a_wrong_field_is_damage_with_its_line_and_its_path(
 def test_every_field_is_required_but_those_that_are_left_out_or_filled_in() -> None:
     for kind, fields in WHOLE.items():
         for name in fields:
-            if name == "change" or name in LACKING_BEFORE:
+            if name in {"change", "is_off"} or name in LACKING_BEFORE:
                 continue
             with pytest.raises(ValidationError, match=f"missing required field `{name}`"):
                 decoded(kind, {other: value for other, value in fields.items() if other != name})

@@ -7,6 +7,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+from msgspec.structs import replace
+
 from ralph.conversation.messages import (
     Author,
     Conversation,
@@ -58,3 +60,58 @@ def test_the_messages_of_a_context_that_is_over_are_not_held() -> None:
     del talk
     gc.collect()
     assert kept() is None
+
+
+def own(words: str) -> Message:
+    message = assistant_message([THOUGHT, text(words)], READER.author)
+    assert message is not None
+    return message
+
+
+def thinking_in(view: Conversation) -> list[bool]:
+    return [message.thinks for message in view.messages if message.role == "assistant"]
+
+
+def test_refused_thinking_is_left_out_up_to_the_refusal_and_the_view_only_grows() -> None:
+    talk = Conversation.start(READER).plus(user_message("go")).plus(own("one")).plus(user_message("on"))
+    reading = Reading(READER)
+    assert reading.of(talk) is talk
+    talk = talk.without_thinking(READER.author, is_off=False)
+    assert thinking_in(reading.of(talk)) == [False]
+    longer = talk.plus(own("two")).plus(user_message("on"))
+    view = reading.of(longer)
+    assert thinking_in(view) == [False, True]
+    assert view.messages[:3] == reading.of(talk).messages[:3]
+    again = longer.without_thinking(READER.author, is_off=False)
+    assert thinking_in(reading.of(again)) == [False, False]
+    assert reading.of(talk.emptied().plus(user_message("anew")).plus(own("three"))).messages[-1].thinks
+
+
+def test_refused_thinking_is_left_out_for_that_reader_alone() -> None:
+    elsewhere = replace(READER, endpoint="http://127.0.0.1:2")
+    other = Reading(RequestShape("claude-sonnet-5-5", "system", ()))
+    talk = (
+        Conversation.start(READER).plus(user_message("go")).plus(by_another("one")).plus(user_message("on"))
+    )
+    left = talk.without_thinking(elsewhere.author, is_off=True)
+    assert thinking_in(other.of(left)) == [True]
+    assert "thinking" not in other.of(left).head.fields
+
+
+def test_a_reader_that_must_not_think_is_told_so_until_it_may_again() -> None:
+    reading = Reading(READER)
+    talk = Conversation.start(READER).plus(user_message("go")).plus(own("one")).plus(user_message("on"))
+    off = talk.without_thinking(READER.author, is_off=True)
+    assert reading.of(off).head.fields["thinking"] == {"type": "disabled"}
+    again = off.thinking_again()
+    assert reading.of(again).head == READER.head()
+    assert thinking_in(reading.of(again)) == [False], "what was left out stays left out"
+    assert talk.thinking_again() is talk
+
+
+def test_what_is_left_out_survives_a_repair_of_the_end() -> None:
+    talk = Conversation.start(READER)
+    for number in range(40):
+        talk = talk.plus(user_message("x" * 9_000)).plus(own(str(number)))
+    talk = talk.plus(user_message("on")).without_thinking(READER.author, is_off=True)
+    assert talk.up_to(3).left_out == talk.left_out == talk.amended(user_message("more")).left_out

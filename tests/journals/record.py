@@ -266,6 +266,23 @@ def reported(recording: Recording) -> None:
     )
 
 
+def refused_thinking(recording: Recording) -> None:
+    """A server that refuses the thinking, then misses it, and fails before the next prompt."""
+    refused = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    missed = "Expected `thinking` or `redacted_thinking`, but found `tool_use`."
+    read = ToolUse("Read", {"file_path": "notes.txt"})
+    recording.run(
+        "Look around.",
+        answers=[
+            Turn([THOUGHT, read]),
+            Fault(status=400, message=refused),
+            Fault(status=400, message=missed),
+            Turn([Text("I look again."), read]),
+            Fault(status=529),
+        ],
+    )
+
+
 SCENES: dict[str, Callable[[Recording], None]] = {
     "every-tool": every_tool,
     "killed-in-a-command": killed_in_a_command,
@@ -280,6 +297,7 @@ SCENES: dict[str, Callable[[Recording], None]] = {
     "several-tasks": several_tasks,
     "compacted": compacted,
     "reported": reported,
+    "refused-thinking": refused_thinking,
 }
 
 

@@ -6,7 +6,17 @@ from datetime import UTC, datetime
 
 from ralph.api.error_body import http_error, stream_error
 from ralph.values.accounts import exhausted_account
-from ralph.values.classify import FailureKind, failure_kind, is_damaged, is_said_again, may_mean_overflow
+from ralph.values.classify import (
+    ErrorClass,
+    FailureKind,
+    classify_error,
+    failure_kind,
+    is_damaged,
+    is_said_again,
+    may_mean_overflow,
+    misses_thinking,
+    refuses_thinking,
+)
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.values.refusals import CODES, OVERFLOWS, Sizes, sizes_in
 from tests.rows import every_row
@@ -94,7 +104,46 @@ def test_a_code_decides_with_any_status_as_text_or_number(code: str) -> None:
     value = int(code) if code.isdigit() else f'"{code}"'
     for status in (400, 422, 429, 500):
         error = http_error(status, {}, f'{{"error":{{"code":{value}}}}}'.encode(), AT, str)
-        assert failure_kind(error) is OVERFLOW
+        assert failure_kind(error) in (OVERFLOW, FailureKind.INVALID_REQUEST)
+
+
+REFUSED_THINKING = [
+    "messages.1.content.0: Invalid `signature` in `thinking` block",
+    "messages.1.content.0: Invalid signature in thinking block. The block is bound to a different conversation.",
+    "messages.3.content.11: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+    "When thinking is disabled, an `assistant` message in the final position cannot contain `thinking`.",
+    "messages.1.content.0.thinking.signature: Field required",
+    "Corrupted thought signature.",
+    "Unable to submit request because Thought signature is not valid.",
+    "The encrypted content gAAA...DQ== could not be verified.",
+]
+MISSED_THINKING = [
+    "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`.",
+    "The `content[].thinking` in the thinking mode must be passed back to the API.",
+    "The `reasoning_content` in the thinking mode must be passed back to the API.",
+]
+
+
+@every_row(
+    ("sentence", "is_refused", "is_missed"),
+    [
+        *((sentence, True, False) for sentence in REFUSED_THINKING),
+        *((sentence, False, True) for sentence in MISSED_THINKING),
+        ("thinking.type.enabled is not supported for this model.", False, False),
+        ("adaptive thinking is not supported on this model", False, False),
+        ("The signature of the webhook is invalid", False, False),
+    ],
+)
+def test_words_about_thinking(sentence: str, is_refused: bool, is_missed: bool) -> None:
+    for status in range(400, 600):
+        error, counts = said(status, sentence), status in {400, 422, 500}
+        assert (refuses_thinking(error), misses_thinking(error)) == (
+            is_refused and counts,
+            is_missed and counts,
+        )
+        if counts and (is_refused or is_missed):
+            assert failure_kind(error) is FailureKind.INVALID_REQUEST
+            assert classify_error(error) is ErrorClass.PERMANENT
 
 
 ALIKE = [

@@ -226,28 +226,22 @@ def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, se
 SILENCE = Step(Turn("never"), Fault(stall_before_headers_s=60))
 
 
-def silent_at_the_summary(serve: Any) -> MockApi:
-    server: MockApi = serve(works(1), works(2, **NEARLY_FULL), SILENCE)
-    return server
-
-
 def until_asked(server: MockApi, requests: int) -> None:
     wait_until(lambda: len(server.requests) >= requests)
 
 
 def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(ralph, serve, notes) -> None:
     """A signal ends the run here. tests/agent/test_resume_compaction.py tests a kill, which records nothing."""
-    server = silent_at_the_summary(serve)
+    server = serve(works(1), works(2, **NEARLY_FULL), SILENCE, Turn(SUMMARY), DONE)
     process = ralph.start(TASK)
     until_asked(server, 3)
     ran = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert not any(record.kind == "compacted" for record in records_of(ralph))
-    after = serve(Turn(SUMMARY), DONE)
-    again = ralph("--continue", "--base-url", after.base_url)
+    again = ralph("--continue")
     assert again.code == 0, again.stderr
-    summary, fresh = after.requests
-    assert sent(summary)["messages"] == sent(server.requests[2])["messages"], "the same question to the byte"
+    _, _, asked, summary, fresh = server.requests
+    assert sent(summary)["messages"] == sent(asked)["messages"], "the same question to the byte"
     assert TASK in texts_of(fresh)
 
 
