@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis seeds machines agents
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis nights seeds machines agents
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -54,6 +54,10 @@ seeds:
 # The tests on six machines that differ from this one: about an hour. MACHINES="nothing old-bubblewrap", "nothing -- tests/git"
 machines:
 	$(PYTHON) -m tests.other_machines $(MACHINES)
+
+# Twenty nights with servers whose answers come damaged now and then: about two minutes.
+nights:
+	RALPH_NIGHTS=20 $(PYTHON) quickstart.py test tests/api/foreign/test_damage.py -k night
 
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null

@@ -340,11 +340,11 @@ MUTANTS = (
         "a retry that the budget no longer buys ends with 3, before its wait",
         "            request = affordable_request(conversation, site, state, most_tokens)\n"
         "            if isinstance(decision, Wait):\n"
-        '                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"\n'
+        '                retry = f"retry {state.choice.chain.retries} of {site.policy.max_retries}"\n'
         "                site.waiter.sleep(decision.seconds, waiting_for=retry)\n"
         "                state = waited(state, decision)\n",
         "            if isinstance(decision, Wait):\n"
-        '                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"\n'
+        '                retry = f"retry {state.choice.chain.retries} of {site.policy.max_retries}"\n'
         "                site.waiter.sleep(decision.seconds, waiting_for=retry)\n"
         "                state = waited(state, decision)\n"
         "            request = affordable_request(conversation, site, state, most_tokens)\n",
@@ -576,10 +576,38 @@ MUTANTS = (
         TURNS,
     ),
     Mutant(
-        "damaged-twice",
-        "a damaged answer is asked about once a turn",
-        "return self.may_fail and not self.was_damaged",
-        "return self.may_fail",
+        "damage-without-end",
+        "a turn asks three times on account of damage",
+        "self.goes_on = self.damaged_asks < MOST_ASKS and",
+        "self.goes_on = self.damaged_asks <= MOST_ASKS and",
+        TURNS,
+    ),
+    Mutant(
+        "damaged-run-goes-on",
+        "a run ends when 8 of its last 10 answers came damaged",
+        "and sum(self.recent) < MOST_RECENT_DAMAGE",
+        "and sum(self.recent) < 99",
+        TURNS,
+    ),
+    Mutant(
+        "never-whole",
+        "the third ask on account of damage is for a whole answer",
+        "return self.damaged_asks >= MOST_ASKS - 1",
+        "return self.damaged_asks >= MOST_ASKS",
+        TURNS,
+    ),
+    Mutant(
+        "retries-for-each-ask",
+        "asks past damage have one budget of retries",
+        "chain = ChainState(state.chain.retries, state.chain.slept_s) if goes_on else ChainState()",
+        "chain = ChainState()",
+        TURNS,
+    ),
+    Mutant(
+        "whole-answer-too-long",
+        "a whole answer has at most 16,000 tokens",
+        "most_tokens = min(most_tokens or MOST_WHOLE_TOKENS, MOST_WHOLE_TOKENS)",
+        "most_tokens = most_tokens or None",
         TURNS,
     ),
     Mutant(

@@ -221,13 +221,13 @@ SEEDS = (
     ),
     Break(
         "F40",
-        "            return self._receive(request, events)\n",
-        "            try:\n                return self._receive(request, events)\n            except Exception:\n                return self._receive(request, events)\n",
+        "            return self._receive(request, events, is_whole=is_whole)\n",
+        "            try:\n                return self._receive(request, events, is_whole=is_whole)\n            except Exception:\n                return self._receive(request, events, is_whole=is_whole)\n",
     ),
     Break(
         "F41",
-        "                answer = site.client.send_message(state.target, key, request.body, site.events)",
-        "                answer = (lambda: site.client.send_message(state.target, key, request.body, site.events))()",
+        "                answer = site.client.send_message(\n",
+        "                answer = (lambda *args, **how: site.client.send_message(*args, **how))(\n",
     ),
     Break(
         "F42",
@@ -271,8 +271,8 @@ SEEDS = (
     ),
     Break(
         "F33 D12 P17",
-        "        attempt=state.retries + 1,\n        max_retries",
-        "        attempt=state.retries,\n        max_retries",
+        "        attempt=state.choice.chain.retries + 1,\n        max_retries",
+        "        attempt=state.choice.chain.retries,\n        max_retries",
     ),
     # --- D. dispatch: stepped backoff on provider errors
     Break(
@@ -297,7 +297,7 @@ SEEDS = (
             # The request is made before the wait, because waiting is useless if the budget does not cover it.
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):
-                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"
+                retry = f"retry {state.choice.chain.retries} of {site.policy.max_retries}"
                 site.waiter.sleep(decision.seconds, waiting_for=retry)
                 state = waited(state, decision)
 """,
@@ -306,7 +306,7 @@ SEEDS = (
                 raise raised_at_end(state, decision)
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):
-                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"
+                retry = f"retry {state.choice.chain.retries} of {site.policy.max_retries}"
                 site.waiter.sleep(decision.seconds, waiting_for=retry)
                 state = waited(state, decision)
             chain.publish(state, *events)
@@ -774,8 +774,8 @@ SEEDS = (
     ),
     Break(
         "F54 D32",
-        "return Request(roster.body_for(conversation, granted), prompt_tokens, granted, may_be_too_large)",
-        "return Request(roster.body_for(conversation, granted - state.retries), prompt_tokens, granted, may_be_too_large)",
+        "body = roster.body_for(conversation, granted, is_whole=state.is_whole)",
+        "body = roster.body_for(conversation, granted - state.retries, is_whole=state.is_whole)",
     ),
     Break(
         "D2",
@@ -805,7 +805,7 @@ SEEDS = (
     Break("F43", "STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)", "STANDARD_SCHEDULE_S = (2.0, 2.0, 2.0, 2.0)"),
     Break(
         "F52 A1 P26 P27 P28 P57 Q14 A37",
-        "    state = replace(state, chain=ChainState())\n    if rules",
+        "    state = replace(state, chain=chain)\n    if rules",
         "    if rules",
     ),
     Break(

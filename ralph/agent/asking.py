@@ -27,7 +27,6 @@ from ralph.retry.loop import send_with_retry
 from ralph.values.classify import (
     FailureKind,
     failure_kind,
-    is_damaged,
     may_mean_overflow,
     misses_thinking,
     refuses_thinking,
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
     from ralph.agent.transcript import Transcript
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
-    from ralph.retry.call_site import CallSite, TurnRequests
+    from ralph.retry.call_site import CallSite
+    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.answer import Answer
     from ralph.values.tool_calls import Block
 
@@ -270,16 +270,20 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """Requests a summary and returns the answer. If the answer arrives in an unreadable form, requests it once
-        more. The second request is not one of the turn's synthetic retries.
+        """Requests a summary and returns the answer. If the answer arrives in an unreadable form, requests it again, as
+        often as a turn does. These requests are not the turn's synthetic retries.
         """
+        of_turn, requests.damaged_asks = requests.damaged_asks, 0
         try:
-            return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
-        except AgentError as error:
-            if not is_damaged(error):
-                raise
-        self._site.events.emit(SyntheticRetry(requests.turn, 1, "damaged"))
-        return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
+            while True:
+                try:
+                    return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
+                except AgentError as error:
+                    if not requests.ask_again_after(error):
+                        raise
+                self._site.events.emit(SyntheticRetry(requests.turn, requests.damaged_asks, "damaged"))
+        finally:
+            requests.damaged_asks = of_turn
 
     def estimate(self) -> int:
         """An estimate of the tokens in the next request, which is more likely too high than too low."""

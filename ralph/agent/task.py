@@ -32,9 +32,10 @@ from ralph.conversation.next_step import (
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, moved, near_limit, no_use
 from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
-from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.call_site import CallSite
 from ralph.retry.roster import TargetLog
-from ralph.values.classify import FailureKind, failure_kind, is_damaged
+from ralph.retry.turn_requests import TurnRequests
+from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError
 from ralph.values.events import (
@@ -327,7 +328,7 @@ class Run:
 
     def _counted_turn(self) -> Ending | None:
         """Runs one turn. When the turn ends, even by an exception, emits an event with the number of its attempts."""
-        asked = self._requests = TurnRequests(self._turn)
+        asked = self._requests = TurnRequests(self._turn, self._requests.recent)
         try:
             return self._one_turn()
         finally:
@@ -515,16 +516,16 @@ class Run:
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
         """Requests one complete answer, and returns it with the state of the turn. If the answer arrives in an
-        unreadable form, requests it again at once, but only once per turn.
+        unreadable form, requests it again at once, as often as `TurnRequests` and the turn allow.
         """
-        try:
-            return self._ask(), state
-        except AgentError as error:
-            if not (is_damaged(error) and state.may_be_damaged):
-                raise
-        state = state.damaged
-        self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
-        return self._ask(), state
+        while True:
+            try:
+                return self._ask(), state
+            except AgentError as error:
+                if not self._requests.ask_again_after(error) or not state.may_fail:
+                    raise
+            state = state.after_damage
+            self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
 
     def _ask(self) -> Answer:
         """Requests one complete answer, and compacts the context first if needed. Does not add the answer to the

@@ -84,8 +84,8 @@ class MessagesApi:
         self._clock = clock
         self._redact = redact
 
-    def send_message(self, body: RequestBody, events: Events) -> Answer:
-        """Sends `body` once and returns the answer. `events` receives a RequestSent, and then the answer's stream events
+    def send_message(self, body: RequestBody, events: Events, *, is_whole: bool = False) -> Answer:
+        """Sends `body` once and returns the answer. `is_whole` is as in `Client.send_message`. `events` receives a RequestSent, and then the answer's stream events
         while it arrives. Raises only `AgentError`, the errors of `events`, and `Interrupted` if a signal, a time
         limit or a driver ends the wait.
         """
@@ -97,24 +97,26 @@ class MessagesApi:
         }
         request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
         try:
-            return self._receive(request, events)
+            return self._receive(request, events, is_whole=is_whole)
         except (ShortageError, MemoryError) as error:
             raise shortage_error(error) from error
         except (Api, HttpError) as error:
             error.proxy = proxy_in_words(self._endpoint.base_url)
             raise
 
-    def _receive(self, request: httpx.Request, events: Events) -> Answer:
+    def _receive(self, request: httpx.Request, events: Events, *, is_whole: bool) -> Answer:
+        limits = self._limits.for_whole_answer() if is_whole else self._limits
         exchange = self._wire.start(request)
         try:
             reception = Reception(
                 exchange,
-                ResponseClocks(self._limits, self._clock.now_s()),
+                ResponseClocks(limits, self._clock.now_s()),
                 self._clock,
                 events=events,
                 redact=self._redact,
                 host=host_of(request.url),
                 answered=self._answered,
+                is_whole=is_whole,
             )
             events.emit(RequestSent())
             answer = reception.receive()

@@ -7,9 +7,10 @@ stream that arrives very slowly.
 # There is no `from __future__ import annotations` here, because the definitions of settings are read from the
 # annotations when the program runs.
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.values.setting import SECONDS, SMALLER, Key
 
@@ -55,6 +56,10 @@ class ClockLimits(Struct, frozen=True):
         float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
     """The longest time for one answer, from beginning to end."""
+
+    def for_whole_answer(self) -> Self:
+        """The limits for an answer that comes in one piece at its end. Once the connection is open, only `response_s` counts."""
+        return replace(self, first_byte_s=0.0, bytes_idle_s=0.0, progress_idle_s=0.0)
 
 
 ERROR_BODY_S = 5.0

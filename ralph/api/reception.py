@@ -61,9 +61,11 @@ class Reception:
         redact: Callable[[str], str],
         host: str,
         answered: set[str],
+        is_whole: bool = False,
     ) -> None:
         """`redact` removes credentials from the texts in errors. `host` is the host of the request. `answered` is the
-        set of hosts that have answered before. When `host` answers, it is added to this set.
+        set of hosts that have answered before. When `host` answers, it is added to this set. `is_whole` is True if the
+        answer was asked for as one JSON object.
         """
         self.exchange = exchange
         self._clocks = clocks
@@ -72,6 +74,7 @@ class Reception:
         self._redact = redact
         self._host = host
         self._answered = answered
+        self._is_whole = is_whole
         self._catch_up = CatchUp()
         self._text = StreamText()
         self._arrived_s = 0.0
@@ -290,7 +293,8 @@ class Reception:
         if isinstance(value, dict) and reports_error(value):
             raise _redacted(stream_error(value, self._clock.utc_now()), self._redact)
         if isinstance(value, dict) and value.get("type") == "message":
-            self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
+            if not self._is_whole:
+                self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
             try:
                 has_invalid_utf8 = "\ufffd" in text and b"\xef\xbf\xbd" not in body
                 return answer_from_message(value, request_id, has_invalid_utf8=has_invalid_utf8)

@@ -85,7 +85,9 @@ class TargetClients:
             self._clients[endpoint] = self._connected(endpoint)
         return self._clients[endpoint]
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(
+        self, target: Target, key: int, body: RequestBody, events: Events, *, is_whole: bool = False
+    ) -> Answer:
         """Sends one request, as `Client.send_message` describes. Raises `Api` if the endpoint cannot be used, so that
         ralph can ask another target.
         """
@@ -97,7 +99,7 @@ class TargetClients:
             detail = self._connecting.redact(str(error))
             raise Api(NetworkCause.BAD_URL, detail, target.base_url) from error
         try:
-            return client.send_message(body, events)
+            return client.send_message(body, events, is_whole=is_whole)
         except AgentError as error:
             if is_bad_key(error) and self._connecting.keys is not None:
                 self._connecting.keys.refuse(target.credentials[key])

@@ -162,13 +162,16 @@ class RequestHead:
         """A head that asks the model not to think."""
         return RequestHead.of_fields({**self.fields, "thinking": {"type": "disabled"}})
 
-    def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
-        """A head with this `max_tokens`. If `max_tokens` is None, or this head has no such field, returns this head
-        unchanged.
+    def asking(self, max_tokens: int | None, *, is_whole: bool = False) -> RequestHead:
+        """A head with this `max_tokens`, and without a stream if `is_whole` is True. If `max_tokens` is None, or this head
+        has no such field, `max_tokens` is not changed.
         """
-        if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
-            return self
-        return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})
+        fields = dict(self.fields)
+        if max_tokens is not None and "max_tokens" in fields:
+            fields["max_tokens"] = max_tokens
+        if is_whole:
+            fields["stream"] = False
+        return self if fields == self.fields else RequestHead.of_fields(fields)
 
 
 _NO_HEAD = RequestHead(b"", {})
@@ -381,8 +384,9 @@ class Conversation(Struct, frozen=True):
             _messages_size=self._messages_size - sum(message.size for message in gone),
         )
 
-    def request_body(self, max_tokens: int | None = None) -> RequestBody:
-        """The body of the next request. `max_tokens` limits the answer. If it is None, the limit in the head stays.
+    def request_body(self, max_tokens: int | None = None, *, is_whole: bool = False) -> RequestBody:
+        """The body of the next request. `max_tokens` limits the answer. If it is None, the limit in the head stays. If
+        `is_whole` is True, the answer is asked for as one JSON object, and not as a stream.
 
         If `marks_cache` is True, the newest user message and the user message before it get a cache marker each, on
         their last blocks. `system` has a marker too, and the API allows four markers. The older message needs a
@@ -394,7 +398,7 @@ class Conversation(Struct, frozen=True):
             users = [index for index, message in enumerate(loose) if message.role == "user"]
             for index in users[-2:]:
                 bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
-        head = self.head.with_max_tokens(max_tokens).body + _OPENS_MESSAGES
+        head = self.head.asking(max_tokens, is_whole=is_whole).body + _OPENS_MESSAGES
         newest = b",".join(bodies) + b"]}"
         # Each piece is a packet of its own, which the server takes one by one.
         return (head, *self._packed, newest) if self._packed else (head + newest,)

@@ -55,8 +55,8 @@ class TurnState(Struct, frozen=True):
     """The number of synthetic retries in this turn. If the turn becomes the final one, this number is kept."""
     has_spoken: bool = False
     """True if a useless answer in this turn contained a text or a call in place of a report."""
-    was_damaged: bool = False
-    """True if an answer in this turn did not arrive in a readable form."""
+    damaged: int = 0
+    """The number of answers in this turn that did not arrive in a readable form."""
     lacked_call: bool = False
     """True if an answer in this turn stopped for a tool and called none."""
 
@@ -66,16 +66,9 @@ class TurnState(Struct, frozen=True):
         return self.failures < MOST_SYNTHETIC_RETRIES
 
     @property
-    def may_be_damaged(self) -> bool:
-        """Whether ralph may ask again if the next answer arrives in an unreadable form. This is allowed once per
-        turn.
-        """
-        return self.may_fail and not self.was_damaged
-
-    @property
-    def damaged(self) -> TurnState:
+    def after_damage(self) -> TurnState:
         """The state after an answer that arrived in an unreadable form."""
-        return replace(self, failures=self.failures + 1, was_damaged=True)
+        return replace(self, failures=self.failures + 1, damaged=self.damaged + 1)
 
     @property
     def renewed(self) -> TurnState:
@@ -191,7 +184,7 @@ def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | No
     state = replace(state, has_spoken=state.has_spoken or reason not in _IN_PLACE_OF_NO_REPORT)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)
-    times = f"{state.failures + 1 - state.was_damaged} times in a row"
+    times = f"{state.failures + 1 - state.damaged} times in a row"
     if state.has_spoken:
         return state, NoUsableAnswer("no_report", f"the model gave no final report, {times}")
     return state, NoUsableAnswer(reason, f"the model's last answer was empty, {times}")

@@ -12,6 +12,7 @@ from msgspec import Struct
 from ralph.conversation.messages import make_message
 from ralph.retry import backoff
 from ralph.retry.step import Moment, begin_chain, exhausted
+from ralph.retry.turn_requests import MOST_WHOLE_TOKENS, RECENT_ANSWERS
 from ralph.values.events import RetryRecovered, RetryScheduled
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.ports import BudgetSpent, Interrupted
@@ -27,22 +28,13 @@ if TYPE_CHECKING:
     from ralph.retry.ports import Client, State
     from ralph.retry.roster import Roster
     from ralph.retry.step import RetryState
+    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.answer import Answer
     from ralph.values.controls import RunControls
     from ralph.values.events import Event
     from ralph.values.limits import Budget
     from ralph.values.ports import Clock, Events, Waiter
     from ralph.values.usage import TokenUsage
-
-
-class TurnRequests:
-    """Counts the requests of one turn. One turn may call `send_with_retry` several times."""
-
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
-        self.attempts = 0
-        self.took_s = 0.0
-        """The seconds spent on requests and on waits between them. The time of tools is not included."""
 
 
 class CallSite(Struct, frozen=True):
@@ -90,6 +82,8 @@ def affordable_request(
     roster, budget, target = site.roster, site.budget, state.target
     prompt_tokens = roster.at_most(conversation, site.state.session.meter)
     fixed = state.answer_tokens.get(target.name)
+    if state.is_whole:
+        most_tokens = min(most_tokens or MOST_WHOLE_TOKENS, MOST_WHOLE_TOKENS)
     longest = fixed or roster.longest_answer(prompt_tokens, most_tokens)
     granted = budget.longest_answer(target.facts, prompt_tokens, longest)
     if granted < (fixed or min(SHORTEST_ANSWER, longest)):
@@ -98,7 +92,8 @@ def affordable_request(
             f"does not pay for the next request to {target.model}"
         ) from state.last_error
     may_be_too_large = roster.may_be_too_large(conversation, site.state.session.meter)
-    return Request(roster.body_for(conversation, granted), prompt_tokens, granted, may_be_too_large)
+    body = roster.body_for(conversation, granted, is_whole=state.is_whole)
+    return Request(body, prompt_tokens, granted, may_be_too_large)
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
@@ -130,20 +125,22 @@ class Chain:
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
         """The first retry state of the `send_with_retry` call, and its first events."""
         roster, requests = self._site.roster, self._requests
-        return begin_chain(
+        begun = begin_chain(
             roster.state,
             roster.rules,
             roster.targets,
-            turn=requests.turn,
-            attempts=requests.attempts,
+            requests=requests,
             now_s=self._started_s,
         )
+        requests.goes_on = False
+        return begun
 
     def publish(self, state: RetryState, *events: Event) -> None:
         """Stores the state for the rest of the run, and emits the events."""
         self._state = state
         self._site.roster.state = state.choice
         self._requests.attempts = state.attempt
+        self._requests.recent = state.recent[-RECENT_ANSWERS:]
         for event in events:
             if isinstance(event, RetryRecovered):
                 self._is_open = False

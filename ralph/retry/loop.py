@@ -1,7 +1,7 @@
 """Requests an answer, and retries after transient errors.
 
 The code below `send_message()` never retries. The code above this loop sends a request again in two cases: it has
-changed the request, or the answer arrived in an unreadable form (then only once). Pure functions decide which errors
+changed the request, or the answer arrived in an unreadable form (`turn_requests.py` says how often). Pure functions decide which errors
 are transient (`values/classify.py`), how long to wait (`retry/backoff.py`) and which target is next
 (`retry/targets.py`). `retry/step.py` combines these functions.
 """
@@ -27,8 +27,9 @@ from ralph.values.ports import Interrupted, JournalError
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
-    from ralph.retry.call_site import CallSite, TurnRequests
+    from ralph.retry.call_site import CallSite
     from ralph.retry.targets import Decision
+    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.answer import Answer
 
 
@@ -43,11 +44,11 @@ def send_with_retry(
     """Requests the next answer, and retries after transient errors.
 
     The answer has at most `most_tokens` tokens. If `most_tokens` is None, the target's own limit applies. `requests`
-    counts the requests of the turn. Each call starts with all retries of the policy. If the policy gives up, or no
-    target can be asked again, raises the `AgentError` of one of the failed requests, usually the last. If `can_shrink`
-    is True, the caller can make the conversation smaller: a server that says the same twice to a request that may be too
-    large is then not asked again. Raises `BudgetSpent` if the budget does not cover another request, and `TimeIsUp` if
-    the next wait would end after the time limit.
+    counts the requests of the turn. Each call starts with all retries of the policy, or with those that are left after a
+    damaged answer. If the policy gives up, or no target can be asked again, raises the `AgentError` of one of the failed
+    requests, usually the last. If `can_shrink` is True, the caller can make the conversation smaller: a server that says
+    the same twice to a request that may be too large is then not asked again. Raises `BudgetSpent` if the budget does not
+    cover another request, and `TimeIsUp` if the next wait would end after the time limit.
     """
     clock = site.clock
     with Chain(site, requests) as chain:
@@ -60,14 +61,16 @@ def send_with_retry(
             # The request is made before the wait, because waiting is useless if the budget does not cover it.
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):
-                retry = f"retry {state.retries + 1} of {site.policy.max_retries}"
+                retry = f"retry {state.choice.chain.retries} of {site.policy.max_retries}"
                 site.waiter.sleep(decision.seconds, waiting_for=retry)
                 state = waited(state, decision)
             state, sent_s = asked(state, request.answer_tokens), clock.now_s()
             chain.publish(state)
             try:
                 key = state.choice.route.key
-                answer = site.client.send_message(state.target, key, request.body, site.events)
+                answer = site.client.send_message(
+                    state.target, key, request.body, site.events, is_whole=state.is_whole
+                )
             except AgentError as error:
                 moment = site.moment(sent_s, may_be_too_large=can_shrink and request.may_be_too_large)
                 state, decision, events = step(state, error, classify_error(error), moment)

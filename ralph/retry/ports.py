@@ -22,9 +22,12 @@ class State(Protocol):
 
 
 class Client(Protocol):
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(
+        self, target: Target, key: int, body: RequestBody, events: Events, *, is_whole: bool = False
+    ) -> Answer:
         """Sends one request and returns the answer. It never retries. `key` is the index of the target's key, counted
-        from 0. `events` receives a RequestSent when the request is on its way, and the answer's events while it
+        from 0. `is_whole` is True if the body asks for one JSON object and not for a stream: such an answer may stay away
+        until its time limit. `events` receives a RequestSent when the request is on its way, and the answer's events while it
         arrives. Raises only `AgentError`, `Interrupted` and the errors of `events`.
         """
         ...

@@ -106,9 +106,9 @@ class Roster:
         """The names of the targets, in the order in which ralph prefers them."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
-    def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
-        """The body of the next request to the current target."""
-        return self.view(conversation).request_body(max_tokens)
+    def body_for(self, conversation: Conversation, max_tokens: int, *, is_whole: bool = False) -> RequestBody:
+        """The body of the next request to the current target. `is_whole` is as in `Conversation.request_body`."""
+        return self.view(conversation).request_body(max_tokens, is_whole=is_whole)
 
     def view(self, conversation: Conversation) -> Conversation:
         """The part of the conversation that the current target is sent, with the target's own request head."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.targets import Decision, Failure, Route, Rules, TargetsState
+    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.classify import ErrorClass
     from ralph.values.events import Event
     from ralph.values.usage import TokenUsage
@@ -72,6 +73,10 @@ class RetryState(Struct, frozen=True):
     rules: Rules
     targets: tuple[Target, ...]
     turn: int = 1
+    is_whole: bool = False
+    """True if the answers of this chain are asked for as one JSON object and not as a stream."""
+    recent: tuple[bool, ...] = ()
+    """For each of the last answers of the run, whether it came damaged. The newest is the last."""
     attempt: int = 0
     """The number of the last request within the turn, counted from 1. 0 before the first request."""
     retries: int = 0
@@ -121,22 +126,24 @@ def begin_chain(
     rules: Rules,
     targets: tuple[Target, ...],
     *,
-    turn: int,
-    attempts: int,
+    requests: TurnRequests,
     now_s: float,
 ) -> tuple[RetryState, tuple[Event, ...]]:
     """The first state of a `send_with_retry` call, and the first events of the call.
 
-    `attempts` is the number of requests in this turn so far. If the first target to ask is not the preferred target,
+    `requests` are the requests of this turn so far. If the first target to ask is not the preferred target,
     there is a ModelFallback event. The event is left out if that target has already answered since it replaced the
     preferred one.
     """
-    choice = begin(choice, rules, now_s)
-    state = RetryState(choice, rules, targets, turn, attempts)
+    choice = begin(choice, rules, now_s, goes_on=requests.goes_on)
+    state = RetryState(
+        choice, rules, targets, requests.turn, requests.is_whole, requests.recent, requests.attempts
+    )
     if choice.route.target in {rules.first, choice.announced}:
         return state, ()
     state = replace(state, choice=replace(choice, is_away=True))
-    return state, (ModelFallback(targets[rules.first].name, state.target.name, COOLDOWN, turn, attempt=0),)
+    name = state.target.name
+    return state, (ModelFallback(targets[rules.first].name, name, COOLDOWN, state.turn, attempt=0),)
 
 
 def step(
@@ -156,6 +163,7 @@ def step(
         last_error=error,
         round_failures=(*state.round_failures, failed),
         damaged=failed if is_damaged(error) else state.damaged,
+        recent=(*state.recent, True) if is_damaged(error) else state.recent,
     )
     noted = None if is_said_twice else _retried_at_once(state, error, moment)
     decision: Decision = Wait(0.0)
@@ -252,7 +260,7 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
         events.append(ModelFallbackSucceeded(state.target.name, state.turn, state.attempt))
     elif change == "recovered":
         events.append(ModelFallbackRecovered(state.target.name, state.turn, state.attempt))
-    return replace(state, choice=choice), tuple(events)
+    return replace(state, choice=choice, recent=(*state.recent, False)), tuple(events)
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
@@ -304,7 +312,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(
-        attempt=state.retries + 1,
+        attempt=state.choice.chain.retries + 1,
         max_retries=max_retries,
         wait_s=wait.seconds,
         status=error.status if isinstance(error, HttpError) else None,

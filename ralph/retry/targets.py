@@ -108,7 +108,9 @@ class Rules(Struct, frozen=True):
 
 
 class ChainState(Struct, frozen=True):
-    """The state of one chain, which is one call of `send_with_retry`. Each chain begins with the default values."""
+    """The state of one chain, which is one call of `send_with_retry`. Each chain begins with the default values. If it
+    asks again after a damaged answer, the retries and waits of the chain before it count on.
+    """
 
     retries: int = 0
     """The number of rounds before the current round. A wait followed each of them."""
@@ -156,9 +158,12 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 """The decision after a failure that the request itself causes. Every other target would refuse the request too."""
 
 
-def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
-    """The state at the beginning of a `send_with_retry` call. Its `route` is the first target and key to ask."""
-    state = replace(state, chain=ChainState())
+def begin(state: TargetsState, rules: Rules, now_s: float, *, goes_on: bool = False) -> TargetsState:
+    """The state at the beginning of a `send_with_retry` call. Its `route` is the first target and key to ask. If `goes_on`
+    is True, the call has only the retries that the call before it has left.
+    """
+    chain = ChainState(state.chain.retries, state.chain.slept_s) if goes_on else ChainState()
+    state = replace(state, chain=chain)
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first))
         return replace(state, route=_rotated(state, rules) or state.route)

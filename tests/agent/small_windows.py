@@ -120,7 +120,7 @@ class SmallServer:
     def summary_calls(self) -> list[Request]:
         return [request for request in self.requests if request.is_summary_call]
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         sent = b"".join(body)
         request = Request(target.name, sent.replace(MARKER, b""), json.loads(sent.replace(MARKER, b"")))
         self.requests.append(request)

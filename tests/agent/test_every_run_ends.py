@@ -83,7 +83,7 @@ class Model:
         self._numbers = count(1)
         self.asked = 0
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         self.asked += 1
         assert self.asked <= MOST_REQUESTS, "this never ends"
         said = KINDS[next(self._kinds)](next(self._numbers))

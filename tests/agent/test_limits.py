@@ -296,12 +296,13 @@ def test_the_budget_is_never_overshot(data) -> None:
 
     class Asked(Played):
         def task(self, prompt):
-            self.client.send_message = self._send  # type: ignore[method-assign]
+            self.client.send_message = self._send  # type: ignore[method-assign, assignment]
             return super().task(prompt)
 
-        def _send(self, target, key, body, events):
+        def _send(self, target, key, body, events, *, is_whole):
             self.client.bodies.append(b"".join(body))
             self.client.asked.append((target.name, key))
+            assert not is_whole
             return server.next(self.client.bodies[-1])
 
     played = Asked(

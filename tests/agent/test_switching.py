@@ -71,10 +71,10 @@ class Talking(ScriptedClient):
         super().__init__(script)
         self._waiter = waiter
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         self._waiter.clock.seconds += 1
         try:
-            return super().send_message(target, key, body, events)
+            return super().send_message(target, key, body, events, **how)
         except StreamTransient:
             delta = {"type": "text_delta", "text": "the failed attempt began so"}
             events.emit(StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta}))

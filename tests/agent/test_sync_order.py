@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -98,9 +98,9 @@ class LookingClient(ScriptedClient):
         self.at_request: list[list[str]] = []
         self.at_description: list[list[str]] = []
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         self.at_request.append(self._journal.lasting)
-        return super().send_message(target, key, body, events)
+        return super().send_message(target, key, body, events, **how)
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
         self.at_description.append(self._journal.lasting)

@@ -4,6 +4,7 @@ conversation.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,16 @@ import pytest
 from ralph.conversation.next_step import FAILURES
 from ralph.retry.backoff import RetryPolicy, off, standard
 from ralph.values.errors import AgentError, HttpError, Json, StreamParse
-from ralph.values.events import AnswerAccepted, ResponseDiscarded, SyntheticRetry, UserMessageCommitted
+from ralph.values.events import (
+    AnswerAccepted,
+    ResponseDiscarded,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    SyntheticRetry,
+    UserMessageCommitted,
+)
+from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from tests.fakes import answer, call, text
 from tests.fakes.played import DONE, PLAIN_FORM, Played, report
@@ -164,7 +174,7 @@ DAMAGED = [Json("x"), StreamParse("odd")]
 
 
 @every_row("damaged", DAMAGED)
-def test_a_damaged_answer_is_asked_for_once_more_a_turn_and_a_second_ends_the_run(
+def test_a_turn_asks_three_times_on_account_of_damage_and_the_third_time_for_a_whole_answer(
     damaged: AgentError,
 ) -> None:
     once = Played(damaged, answer(call("a")), damaged, DONE)
@@ -172,9 +182,67 @@ def test_a_damaged_answer_is_asked_for_once_more_a_turn_and_a_second_ends_the_ru
     assert retries(once) == [(1, 1, "damaged"), (2, 1, "damaged")]
     assert once.client.bodies[0] == once.client.bodies[1]
     twice = Played(damaged, damaged, DONE)
-    assert (twice.ended.outcome, twice.calls_made) == (Outcome.API_REJECTED, 2)
-    between = Played(damaged, EMPTY, damaged, DONE)
-    assert (between.ended.outcome, between.calls_made) == (Outcome.API_REJECTED, 3)
+    assert (twice.ended.exit_code, retries(twice)) == (0, [(1, 1, "damaged"), (1, 2, "damaged")])
+    assert [is_whole(body) for body in twice.client.bodies] == [False, False, True]
+    assert [how["is_whole"] for how in twice.client.how] == [False, False, True]
+    thrice = Played(damaged, damaged, damaged, DONE)
+    assert (thrice.ended.outcome, thrice.calls_made) == (Outcome.API_REJECTED, 3)
+    between = Played(damaged, EMPTY, damaged, damaged, DONE)
+    assert (between.ended.outcome, between.calls_made) == (Outcome.API_REJECTED, 4)
+    assert [is_whole(body) for body in between.client.bodies] == [False, False, False, True]
+    each = Played(damaged, damaged, answer(call("a")), damaged, damaged, DONE)
+    assert (each.ended.exit_code, each.calls_made) == (0, 6)
+    assert [is_whole(body) for body in each.client.bodies] == [False, False, True] * 2
+
+
+def is_whole(body: bytes) -> bool:
+    return json.loads(body)["stream"] is False
+
+
+def test_a_whole_answer_has_at_most_16000_tokens_and_fewer_if_the_budget_pays_for_fewer() -> None:
+    played = Played(Json("x"), Json("x"), DONE)
+    assert [json.loads(body)["max_tokens"] for body in played.client.bodies] == [32_000, 32_000, 16_000]
+    poor = Played(Json("x"), Json("x"), DONE, limits=LimitSettings(max_budget_usd=0.11))
+    assert json.loads(poor.client.bodies[-1])["max_tokens"] < 16_000
+    assert (
+        Played(Json("x"), DONE, limits=LimitSettings(max_budget_usd=0.0001)).ended.outcome
+        is Outcome.LIMIT_REACHED
+    )
+
+
+def test_the_retries_of_a_turn_that_asks_past_damage_count_together() -> None:
+    busy = HttpError(529, None, "")
+    played = Played(busy, Json("x"), busy, Json("x"), busy, busy, DONE)
+    assert (played.ended.exit_code, played.ended.waited_s) == (0, 2 + 4 + 8 + 16)
+    scheduled = played.events.of(RetryScheduled)
+    assert [(one.attempt, one.wait_s) for one in scheduled] == [(1, 2), (2, 4), (3, 8), (4, 16)]
+    closed = [type(one) for one in played.events.events if isinstance(one, RetryRecovered | RetryExhausted)]
+    assert closed == [RetryExhausted, RetryExhausted, RetryRecovered], "one for each chain that was open"
+    over = Played(busy, Json("x"), busy, Json("x"), busy, busy, busy, DONE)
+    assert (over.ended.exit_code, over.calls_made) == (75, 7)
+    afresh = Played(*[busy] * 4, Json("x"), answer(call("a")), *[busy] * 4, DONE)
+    assert afresh.ended.exit_code == 0, "the next turn has retries of its own"
+
+
+def test_a_turn_asks_past_damage_also_without_retries() -> None:
+    played = Played(Json("x"), Json("x"), DONE, policy=off())
+    assert (played.ended.exit_code, played.calls_made) == (0, 3)
+    assert Played(Json("x"), HttpError(529, None, ""), DONE, policy=off()).ended.exit_code == 75
+
+
+def test_a_run_whose_answers_nearly_all_come_damaged_ends() -> None:
+    """Two targets are asked in turn, so that a turn may meet more damage than it has asks."""
+
+    def played(*script: Answer | AgentError) -> Played:
+        return Played(*script, models=("a", "b"), strategy="round_robin", policy=off())
+
+    damage: list[AgentError] = [Json("x")] * 4
+    spared = played(*damage, answer(call("a")), *damage[:3], answer(call("b")), DONE)
+    assert (spared.ended.exit_code, spared.calls_made) == (0, 10), "7 of 8 is not yet enough"
+    late = played(*damage, answer(call("a")), *damage[:3], answer(call("b")), *damage[:2], DONE)
+    assert (late.ended.exit_code, late.calls_made) == (69, 11), "8 of 10"
+    ended = played(*damage, answer(call("a")), *damage, answer(call("b")), DONE)
+    assert (ended.ended.outcome, ended.calls_made) == (Outcome.API_REJECTED, 9), "8 of 9"
 
 
 def test_a_damaged_answer_counts_within_the_three() -> None:
@@ -192,9 +260,9 @@ def test_a_damaged_answer_does_not_make_a_turn_forget_what_was_told_or_cut() -> 
     assert cut.ended.result == "Half, whole."
 
 
-def test_calls_of_no_use_do_not_give_a_turn_a_second_damaged_answer() -> None:
-    played = Played(Json("x"), BAD_REPORT, Json("x"), answer(report()), form=PLAIN_FORM)
-    assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 3)
+def test_calls_of_no_use_do_not_give_a_turn_more_asks_past_damage() -> None:
+    played = Played(Json("x"), BAD_REPORT, Json("x"), Json("x"), answer(report()), form=PLAIN_FORM)
+    assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 4)
 
 
 @every_row("policy", [off(), standard()])
@@ -204,8 +272,8 @@ def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: Ret
     both = Played(Json("x"), Json("y"), DONE, models=("a", "b"), policy=policy)
     assert (both.ended.exit_code, [one.model for one in both.attempts]) == (0, ["a", "b", "a"])
     assert retries(both) == [(1, 1, "damaged")]
-    every = Played(*[Json("x")] * 4, DONE, models=("a", "b"), policy=policy)
-    assert (every.ended.outcome, every.calls_made) == (Outcome.API_REJECTED, 4)
+    every = Played(*[Json("x")] * 6, DONE, models=("a", "b"), policy=policy)
+    assert (every.ended.outcome, every.calls_made) == (Outcome.API_REJECTED, 6)
 
 
 def test_half_an_answer_is_not_lost_by_what_follows_it() -> None:

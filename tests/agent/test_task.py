@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,9 +42,9 @@ def test_what_the_client_emits_is_counted_and_shown_with_all_that_the_run_emits(
         def task(self, prompt: str | None) -> RunEnded:
             send = self.client.send_message
 
-            def telling(target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+            def telling(target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
                 events.emit(RetryRecovered(retries=3, total_wait_s=7.0))
-                return send(target, key, body, events)
+                return send(target, key, body, events, **how)
 
             self.client.send_message = telling  # type: ignore[method-assign]
             return super().task(prompt)

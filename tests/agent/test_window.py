@@ -65,10 +65,10 @@ def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
 
 def test_each_target_is_asked_by_itself() -> None:
     class Down(SmallServer):
-        def send_message(self, target: Target, key: int, body: Any, events: Any) -> Any:
+        def send_message(self, target: Target, key: int, body: Any, events: Any, **how: Any) -> Any:
             if target.name == "main" and len(self.requests) > 1:
                 raise HttpError(529, None, "")
-            return super().send_message(target, key, body, events)
+            return super().send_message(target, key, body, events, **how)
 
     server = Down([READ, answer(call("b")), answer(call("c")), HELLO])
     World(server, local(), local(name="spare"))
@@ -202,8 +202,8 @@ def test_a_server_that_keeps_its_word_on_the_window_is_never_sent_too_much(
     """The server refuses a prompt that leaves no room for the answer, as some servers do."""
 
     class Strict(SmallServer):
-        def send_message(self, target: Target, key: int, body: Any, events: Any) -> Any:
-            made = super().send_message(target, key, body, events)
+        def send_message(self, target: Target, key: int, body: Any, events: Any, **how: Any) -> Any:
+            made = super().send_message(target, key, body, events, **how)
             tokens = int(len(self.requests[-1].body) / bytes_per_token)  # as the server counts them
             fields = self.requests[-1].fields
             # The size of each message is rounded up to a whole token, here and where it was counted. After a compaction,

@@ -55,9 +55,11 @@ class OneTarget:
         """For each request that failed, whether only an idle connection was lost. A test cannot foretell which connections
         are kept."""
 
-    def send_message(self, _target: Target, _key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(
+        self, _target: Target, _key: int, body: RequestBody, events: Events, *, is_whole: bool = False
+    ) -> Answer:
         try:
-            return self._api.send_message(body, events)
+            return self._api.send_message(body, events, is_whole=is_whole)
         except AgentError as error:
             self.was_idle.append(isinstance(error, Api) and error.was_idle)
             raise

@@ -184,6 +184,8 @@ class ScriptedClient:
         self._script = list(script)
         self._descriptions = descriptions or {}
         self.bodies: list[bytes] = []
+        self.how: list[dict[str, Any]] = []
+        """The further arguments of each request."""
         self.asked: list[tuple[str, int]] = []
         """The name of the target and the number of the key, for each call."""
         self.described: list[tuple[str, int]] = []
@@ -194,9 +196,10 @@ class ScriptedClient:
         """From now on, each request takes these seconds of `clock`."""
         self._took_s, self._clock = seconds, clock
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         self._clock.seconds += self._took_s
         self.bodies.append(b"".join(body))
+        self.how.append(how)
         self.asked.append((target.name, key))
         events.emit(RequestSent())
         step = self._script.pop(0)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ralph.conversation.messages import Conversation, user_message
 from ralph.retry.backoff import RetryPolicy, Wait, custom, off, patient, standard
-from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.call_site import CallSite
 from ralph.retry.loop import send_with_retry
+from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient

@@ -18,9 +18,10 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
-from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.call_site import CallSite
 from ralph.retry.loop import send_with_retry
 from ralph.retry.roster import Roster
+from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import outcome_of
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
@@ -536,7 +537,7 @@ class Recovering:
     def describe_model(self, _target: Target, _key: int) -> None:
         """There is no description of any model."""
 
-    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         self.calls += 1
         if self._waiter.clock.seconds < self._until_s:
             raise self._error

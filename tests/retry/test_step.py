@@ -4,7 +4,7 @@ steps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
-from ralph.retry.call_site import CallSite, TurnRequests
+from ralph.retry.call_site import CallSite
 from ralph.retry.loop import send_with_retry
 from ralph.retry.roster import Roster
 from ralph.retry.step import (
@@ -29,6 +29,7 @@ from ralph.retry.step import (
     waited,
 )
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, MoveOn, Route, Rules, TargetsState
+from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import classify_error
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
@@ -85,7 +86,9 @@ def target(name: str, keys: int = 1, price: Price | None = None) -> Target:
 def asking(*key_counts: int) -> RetryState:
     """The state while the first request of a chain is being sent."""
     targets = tuple(target(name, keys) for name, keys in zip("abc", key_counts, strict=False))
-    state, events = begin_chain(TargetsState(), Rules(key_counts), targets, turn=1, attempts=0, now_s=0.0)
+    state, events = begin_chain(
+        TargetsState(), Rules(key_counts), targets, requests=TurnRequests(1), now_s=0.0
+    )
     assert events == ()
     return asked(state, 1_000)
 
@@ -325,9 +328,11 @@ def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has
     roster = Roster([target("a")], system="Be good.")
 
     class Learning(ScriptedClient):
-        def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+        def send_message(
+            self, target: Target, key: int, body: RequestBody, events: Events, **how: Any
+        ) -> Answer:
             roster.learn_window(5_000, 10, conversation, ContextMeter())
-            return super().send_message(target, key, body, events)
+            return super().send_message(target, key, body, events, **how)
 
     client = Learning([DOWN, HELLO, HELLO])
     waiter = FakeWaiter()

@@ -15,7 +15,7 @@ class Fate(enum.Enum):
     TRANSIENT = "transient"
     PERMANENT = "permanent"
     DAMAGED = "damaged"
-    """A damaged answer. ralph sends the request of the turn once more, at once and with new retries. A second
+    """A damaged answer. ralph sends the request of the turn again, at once and with the retries that are left. A third
     damaged answer ends the run.
     """
 
@@ -41,7 +41,7 @@ class Attempt:
     clock: str | None = None
     """The clock that must fire, or None."""
     exit_code: int = 0
-    """The exit code after a permanent failure or a second damaged answer."""
+    """The exit code after a permanent failure or a third damaged answer."""
     is_recorded: bool = True
     """Whether the server records the request. It does not if the connection ends before the request was read."""
     ends_connection: bool = False

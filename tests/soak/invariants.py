@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.campaigns.engine import without_markers
 from tests.soak.answers import NOTES_FILE
+from tests.soak.attempt import Fate
 from tests.soak.oracle import expect
-from tests.soak.plan import DISCARDED
+from tests.soak.plan import DISCARDED, MOST_DAMAGED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,12 @@ def _requests(plan: RunPlan, expected: Expected, seen: Observed) -> Iterator[str
     answers: list[dict[str, Any]] = []
     for number, chain in enumerate(expected.recorded):
         bodies = {seen.requests[index].body for index in chain}
+        # The last request past damage asks for a whole answer, and is the only one of its turn that differs.
+        whole = {body for body in bodies if b'"stream":false' in (body or b"")}
+        damaged = sum(attempt.fate is Fate.DAMAGED for attempt in plan.turns[number].attempts)
+        if len(whole) != (damaged == MOST_DAMAGED):
+            yield f"turn {number}: {len(whole)} requests for a whole answer"
+        bodies -= whole
         if len(bodies) > 1:
             yield f"turn {number}: {len(bodies)} different bodies in one chain"
         if not bodies:  # all its attempts were refused at accept

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tests.soak.attempt import Fate
-from tests.soak.plan import MAX_RETRIES, committed
+from tests.soak.plan import MAX_RETRIES, MOST_DAMAGED, committed
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -67,13 +67,13 @@ class _OrAtOnce(int):
 
 def _told(turn: PlannedTurn, base_delay_s: float, may_be_kept: Container[int]) -> Iterator[Entry]:
     """`may_be_kept` holds the ids of the attempts whose request may have been sent on a kept connection."""
-    retries, was_damaged = 0, False
+    retries = of_chain = damaged = 0
     for attempt in turn.attempts:
         if attempt.clock is not None:
             yield ("clock_fired", attempt.clock)
         if attempt.fate is Fate.ACCEPTED:
-            if retries:
-                yield ("retry_recovered", retries)
+            if of_chain:
+                yield ("retry_recovered", of_chain)
             yield from (("assistant", attempt.message_id, block["type"]) for block in attempt.content)
             calls = [block["id"] for block in attempt.content if block["type"] == "tool_use"]
             if calls:
@@ -87,12 +87,14 @@ def _told(turn: PlannedTurn, base_delay_s: float, may_be_kept: Container[int]) -
             if attempt.fault == "no headers" and id(attempt) in may_be_kept:
                 wait_ms = _OrAtOnce(wait_ms)
             retries += 1
+            of_chain += 1
             yield ("api_retry", retries, MAX_RETRIES, wait_ms, attempt.status, attempt.failure_kind)
             continue
-        if retries:
-            yield ("retry_exhausted", retries)
-        if attempt.fate is Fate.DAMAGED and not was_damaged:
-            retries, was_damaged = 0, True
+        if of_chain:
+            yield ("retry_exhausted", of_chain)
+        of_chain = 0
+        damaged += attempt.fate is Fate.DAMAGED
+        if attempt.fate is Fate.DAMAGED and damaged < MOST_DAMAGED:
             yield ("synthetic_retry",)
 
 

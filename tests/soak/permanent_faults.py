@@ -1,4 +1,4 @@
-"""Attempts that end the run: permanent failures at once, and damaged answers at the second time.
+"""Attempts that end the run: permanent failures at once, and damaged answers at the third time.
 
 The exit codes are those of the README, and were written by hand.
 """
@@ -76,10 +76,12 @@ def _malformed_json(draw: Random, answer: ModelAnswer) -> Attempt:
     return _damaged("malformed JSON", f"event {at}", step, answer.id_after(at - 1))
 
 
-def _second_message_start(_draw: Random, answer: ModelAnswer) -> Attempt:
+def _input_of_no_call(_draw: Random, answer: ModelAnswer) -> Attempt:
     start = encode_event(answer.events[answer.start_event - 1])
-    step = Fault(body=start + answer.body, content_type="text/event-stream")
-    return _damaged("second message_start", "", step, answer.message_id)
+    piece = {"type": "input_json_delta", "partial_json": '{"command": '}
+    lost = encode_event({"type": "content_block_delta", "index": 0, "delta": piece})
+    step = Fault(body=start + lost + answer.body, content_type="text/event-stream")
+    return _damaged("input of no call", "", step, answer.message_id)
 
 
 def _error_event(draw: Random, answer: ModelAnswer) -> Attempt:
@@ -99,7 +101,7 @@ def _error_object(draw: Random, _answer: ModelAnswer) -> Attempt:
 DAMAGED: tuple[tuple[int, Maker], ...] = (
     (1, _captive_portal),
     (3, _malformed_json),
-    (2, _second_message_start),
+    (2, _input_of_no_call),
 )
 FINAL: tuple[tuple[int, Maker], ...] = (
     (4, _status),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Maker = Callable[[Random, ModelAnswer], Attempt]
 
 MAX_RETRIES = 4
+MOST_DAMAGED = 3
+"""The damaged answer of a turn that ends the run."""
 _BEFORE = 10
 """The first number of the attempts up to a damaged answer. Further attempts of the same turn follow it."""
 DISCARDED = "discarded-"
@@ -100,9 +102,9 @@ class _Chains:
         count = self._draw.choices(range(len(_FAULTS_PER_TURN)), weights=_FAULTS_PER_TURN)[0]
         label = f"{self._run_label}-t{index}"
         answer = final_answer(self._draw, label) if is_last else working_answer(self._draw, label)
-        faults = [self._fault(index, attempt) for attempt in range(count)]
-        if self._draw.random() < _DAMAGED_SHARE:
-            faults = [*self._faults_to_damage(index), *faults]
+        is_damaged = self._draw.random() < _DAMAGED_SHARE
+        before = self._faults_to_damage(index, MAX_RETRIES - count) if is_damaged else []
+        faults = [*before, *(self._fault(index, attempt) for attempt in range(count))]
         return PlannedTurn((*faults, self._attempt(SHAPES, answer)), answer)
 
     def failing_turn(self, index: int) -> PlannedTurn:
@@ -112,17 +114,22 @@ class _Chains:
         if self._draw.random() < 0.5:
             count = MAX_RETRIES + 1
             return PlannedTurn(tuple(self._fault(index, attempt) for attempt in range(count)), None)
-        is_damaged = self._draw.random() < 0.4
-        before = self._faults_to_damage(index) if is_damaged else []
+        if self._draw.random() < 0.4:
+            # The last answer is not a stream, so it is damaged in another way.
+            twice = (
+                *self._faults_to_damage(index, 2),
+                *self._faults_to_damage(index, MAX_RETRIES - 2, first=2 * _BEFORE),
+            )
+            return PlannedTurn((*twice, self._attempt(DAMAGED[:1], self._never_whole(index, 0))), None)
         faults = [self._fault(index, attempt) for attempt in range(self._draw.randint(0, MAX_RETRIES))]
-        last = self._attempt(DAMAGED if is_damaged else FINAL, self._never_whole(index, len(faults)))
-        return PlannedTurn((*before, *faults, last), None)
+        last = self._attempt(FINAL, self._never_whole(index, len(faults)))
+        return PlannedTurn((*faults, last), None)
 
-    def _faults_to_damage(self, index: int) -> list[Attempt]:
-        """Some transient failures, then one damaged answer."""
-        count = self._draw.randint(0, MAX_RETRIES)
-        faults = [self._fault(index, _BEFORE + attempt) for attempt in range(count)]
-        return [*faults, self._attempt(DAMAGED, self._never_whole(index, _BEFORE + count))]
+    def _faults_to_damage(self, index: int, most: int, first: int = _BEFORE) -> list[Attempt]:
+        """At most this many transient failures, then one damaged answer."""
+        count = self._draw.randint(0, most)
+        faults = [self._fault(index, first + attempt) for attempt in range(count)]
+        return [*faults, self._attempt(DAMAGED, self._never_whole(index, first + count))]
 
     def _fault(self, index: int, attempt: int) -> Attempt:
         slow = self.has_stalls and self._draw.random() < 0.08

@@ -23,9 +23,7 @@ from tests.program.faulty import APPEND, DONE, HELLO, effects, run_with, stream
 GARBLED = http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode())
 
 
-def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(
-    ralph, ralph_here, answer_with
-) -> None:
+def test_a12_a_damaged_answer_is_asked_for_again_at_once_exits_0(ralph, ralph_here, answer_with) -> None:
     """The retry policy does not matter: among a thousand answers of a night, one may be damaged."""
     server = answer_with(GARBLED, stream(APPEND), GARBLED, stream(DONE))
     ran = ralph("hi", "--retry", "off", "--output-format", "stream-json", "--metrics-file", "run.prom")
@@ -48,24 +46,24 @@ def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(
     )
 
 
-def test_a12_a_second_damaged_answer_of_a_turn_ends_the_run_and_is_shown_redacted_exits_69(
+def test_a12_a_third_damaged_answer_of_a_turn_ends_the_run_and_is_shown_redacted_exits_69(
     ralph, answer_with
 ) -> None:
     server = answer_with(stream(APPEND), GARBLED)
     ran = ralph("hi")
-    assert (ran.code, len(server.requests)) == (69, 3)
+    assert (ran.code, len(server.requests)) == (69, 4)
     assert "undecodable JSON in the stream" in ran.last_line
     assert "oops [redacted]" in ran.last_line
     assert KEY not in ran.stderr
 
 
-def test_a12_what_comes_between_two_damaged_answers_is_retried_as_ever_exits_0_or_75(
-    ralph, answer_with
-) -> None:
+def test_a12_the_retries_between_damaged_answers_count_together_exits_0_or_75(ralph, answer_with) -> None:
     ralph.retry_quickly()
     busy = http_answer(b"", status="529 Overloaded")
+    server = answer_with(busy, GARBLED, *[busy] * 3, stream(DONE))
+    assert (ralph("hi").code, len(server.requests)) == (0, 6)
     server = answer_with(busy, GARBLED, *[busy] * 4, stream(DONE))
-    assert (ralph("hi").code, len(server.requests)) == (0, 7), "a fresh budget of retries"
+    assert (ralph("hi").code, len(server.requests)) == (75, 6), "one budget of retries"
     server = answer_with(GARBLED, busy)
     assert (ralph("hi").code, len(server.requests)) == (75, 6)
 
@@ -105,9 +103,9 @@ def test_a13_a_captive_portal_that_is_gone_when_asked_again_is_survived_exits_0(
     assert "Please log in" in stderr
 
 
-def test_a13_a_captive_portal_is_asked_twice_and_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
-    code, requests, stderr = run_with(ralph, serve, PORTAL, PORTAL)
-    assert (code, requests) == (69, 2)
+def test_a13_a_captive_portal_is_asked_thrice_and_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
+    code, requests, stderr = run_with(ralph, serve, *[PORTAL] * 3)
+    assert (code, requests) == (69, 3)
     for shown in ("Please log in", "text/html", "Hotel Wi-Fi"):
         assert shown in stderr
 
@@ -133,10 +131,10 @@ def test_a15_a_rejection_sent_with_200_is_not_asked_again_exits_77(ralph, serve)
     assert (code, requests) == (77, 1)
 
 
-def test_a15_json_of_some_other_kind_is_asked_twice_and_shown_exits_69(ralph, serve) -> None:
+def test_a15_json_of_some_other_kind_is_asked_thrice_and_shown_exits_69(ralph, serve) -> None:
     other = Fault(status=200, body={"hello": "world"})
-    code, requests, stderr = run_with(ralph, serve, other, other)
-    assert (code, requests) == (69, 2)
+    code, requests, stderr = run_with(ralph, serve, *[other] * 3)
+    assert (code, requests) == (69, 3)
     assert '{"hello": "world"}' in stderr
 
 
@@ -181,13 +179,13 @@ BROKEN_PROTOCOLS = {
 
 
 @pytest.mark.parametrize(("body", "says"), BROKEN_PROTOCOLS.values(), ids=BROKEN_PROTOCOLS.keys())
-def test_a21_calls_that_come_twice_or_out_of_order_are_asked_for_once_more_exits_0_or_69(
+def test_a21_calls_that_come_twice_or_out_of_order_are_asked_for_again_exits_0_or_69(
     ralph, answer_with, body, says
 ) -> None:
     server = answer_with(http_answer(body), stream(DONE), http_answer(body))
     assert (ralph("hi").code, len(server.requests)) == (0, 2)
     ran = ralph("hi")
-    assert (ran.code, len(server.requests)) == (69, 4)
+    assert (ran.code, len(server.requests)) == (69, 5)
     assert says in ran.last_line
 
 
