@@ -31,6 +31,10 @@ def quickly(retries: int = 4, base_delay_s: float = 0.01) -> str:
     return f"[retry]\npolicy = 'custom'\nbase_delay_s = {base_delay_s}\nmax_retries = {retries}\n"
 
 
+COUNTED = {"input_tokens": 1500, "output_tokens": 20}
+"""Counts of a server as they can be. The usual ones of the mock API are too low to be believed."""
+
+
 def calls(*uses: tuple[str, dict[str, Any]], **changes: Any) -> Turn:
     return Turn([ToolUse(name, arguments) for name, arguments in uses], **changes)
 
@@ -355,6 +359,7 @@ FAULTS = (
             DONE,
             Step(Turn("damaged"), Fault(malformed_json_at_event=3)),
             Step(Turn("damaged"), Fault(malformed_json_at_event=3)),
+            Turn("A whole one."),
         ],
         settings=quickly(),
     ),
@@ -432,11 +437,11 @@ TURNS = (
         "compaction-on-overflow",
         [Run(["Go.", *STREAM, "--sandbox", "off"])],
         [
-            bash("seq 300"),
+            calls(("Bash", {"command": "seq 3000"}), usage=COUNTED),
             Fault(status=400, message="prompt is too long: 1001000 tokens > 1000000 maximum"),
-            Turn("Counted to three hundred."),
-            Turn("half", stop_reason="model_context_window_exceeded"),
-            DONE,
+            Turn("Counted to three thousand.", usage=COUNTED),
+            Turn("half", stop_reason="model_context_window_exceeded", usage=COUNTED),
+            Turn("Summed up once more.", usage=COUNTED),
             DONE,
         ],
         settings=quickly(),
@@ -484,7 +489,7 @@ TURNS = (
         "budget",
         [Run(["Go.", "--max-budget-usd", "12", *STREAM]), Run(["Go.", "--max-budget-usd", "0.01"])],
         [
-            Turn([ToolUse(*READ)], usage={"input_tokens": 10, "output_tokens": 8000}),
+            Turn([ToolUse(*READ)], usage={"input_tokens": 1200, "output_tokens": 8000}),
             Turn([ToolUse(*EDIT)], usage={"input_tokens": 2000, "output_tokens": 18000}),
             DONE,
         ],
