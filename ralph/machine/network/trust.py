@@ -24,7 +24,7 @@ VARIABLES = ("SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_
 """The variables that name further authorities. SSL_CERT_FILE is a setting, which replaces all others."""
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 # The names by which OpenSSL finds an authority in a directory.
-_HASHED = re.compile(r"[0-9a-f]{8}\.\d+")
+_HASHED = r"[0-9a-f]{8}\.\d+"
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
@@ -108,6 +108,6 @@ def _certificates(place: str) -> set[bytes]:
 def _hashed_in(directory: str) -> list[str]:
     """The files of a directory in which OpenSSL finds authorities."""
     try:
-        return [one.path for one in os.scandir(directory) if _HASHED.fullmatch(one.name)]
+        return [one.path for one in os.scandir(directory) if re.fullmatch(_HASHED, one.name)]
     except OSError:
         return []
