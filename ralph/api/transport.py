@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from ralph.api.http_library import httpx, load_lightly
 from ralph.machine.network.proxies import proxy_for
-from ralph.machine.network.trust import trusting
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +40,11 @@ def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
         proxy = None if named is None else httpx.Proxy(named.url.plain)
     except (ValueError, httpx.InvalidURL):
         raise ValueError(f"the proxy of {named and named.name} must be an http:// or https:// URL") from None
-    tls = trusting(ca_file) if "https" in (url.scheme, proxy and proxy.url.scheme) else None
+    tls = None
+    if "https" in (url.scheme, proxy and proxy.url.scheme):
+        from ralph.machine.network.trust import trusting  # noqa: PLC0415 - plain http needs no TLS
+
+        tls = trusting(ca_file)
     if proxy is not None and proxy.url.scheme == "https":
         proxy.ssl_context = tls
     return EndpointRoute(url, tls, proxy, str(named or ""))

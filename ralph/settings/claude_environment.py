@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ralph.machine.network.trust import VARIABLES
 from ralph.settings.kinds import about
 from ralph.values.models import ALIASES, NamedModel, named_model
 from ralph.values.setting import printable
@@ -34,6 +33,8 @@ def is_of_network(variable: str) -> bool:
     """Whether a variable of this name is about proxies or authorities, which each connection reads from the process's own
     environment.
     """
+    from ralph.machine.network.trust import VARIABLES  # noqa: PLC0415 - few settings files hold variables
+
     return variable in VARIABLES or variable.lower().endswith("_proxy")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.api.harness import (
     sse,
     text_block,
 )
+from tests.services.certificates import make_authority
 
 REFUSAL = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 4\r\n\r\nnope"
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -74,6 +76,23 @@ def test_a24_plain_http_goes_through_a_forward_proxy(raw_server, rig, proxy_env)
     assert rig("http://api.example.test").send().text == "by proxy"
     assert proxy.requests[0].startswith(b"POST http://api.example.test/v1/messages HTTP/1.1\r\n")
     assert b"basic dxnlcjpwyxnz" in proxy.requests[0].lower()
+
+
+def test_a_proxy_that_speaks_tls_is_trusted_like_the_endpoint(raw_server, rig, proxy_env, tmp_path) -> None:
+    authority, leaf = make_authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(leaf)
+
+    def serve(sock: socket.socket) -> None:
+        with context.wrap_socket(sock, server_side=True) as secure:
+            read_request(secure)
+            secure.sendall(http_answer(sse(START, *text_block(0, "by proxy"), *end())))
+
+    proxy_env(HTTP_PROXY=f"https://localhost:{raw_server(serve).port}")
+    with pytest.raises(Api) as caught:
+        rig("http://api.example.test").send()
+    assert caught.value.cause is NetworkCause.CERTIFICATE
+    assert rig("http://api.example.test", ca_file=str(authority)).send().text == "by proxy"
 
 
 def test_a24_a_proxy_without_a_scheme_is_an_http_proxy(raw_server, rig, proxy_env) -> None:
