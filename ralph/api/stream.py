@@ -230,14 +230,12 @@ def _has_null(delta: dict[str, Any]) -> bool:
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 """Stop reasons after which no tool call of the answer may run."""
 
-# The names that OpenAI and Google give to stop reasons. Gateways pass them on.
+# The names that OpenAI, Google and Mistral give to stop reasons. Gateways pass them on.
 _OTHER_NAMES = {
-    "length": "max_tokens",
-    "max_tokens": "max_tokens",
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "max_tokens"),
     "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "content_filter": "refusal",
+    **dict.fromkeys(("tool_calls", "function_call", "malformed_function_call"), "tool_use"),
+    **dict.fromkeys(("content_filter", "safety", "prohibited_content", "recitation"), "refusal"),
 }
 
 # Fields that a `message_delta` may not change.
@@ -472,14 +470,16 @@ class StreamAssembler:
     def _update_message(self, event: MessageDelta) -> None:
         assert self._message is not None  # noqa: S101 - feed() has checked it
         self._has_message_delta = True
-        if "stop_reason" in event.delta:
-            # Stop details from an earlier delta belong to another stop reason.
-            self._message.pop("stop_details", None)
-            self._message |= {"stop_reason": event.delta["stop_reason"], "stop_sequence": None}
         news = {name: value for name, value in event.delta.items() if name not in _NOT_IN_A_DELTA}
         news["context_management"] = event.context_management
         news["input_transformations"] = event.input_transformations
-        # A null changes nothing. For example, the container that message_start named stays.
+        if news.get("stop_reason"):
+            # Stop details from an earlier delta belong to another stop reason.
+            self._message.pop("stop_details", None)
+            self._message["stop_sequence"] = None
+        else:
+            news["stop_reason"] = None
+        # A null changes nothing. For example, an earlier stop reason stays, and the container that message_start named.
         self._message |= {name: value for name, value in news.items() if value is not None}
         self._count(event.usage)
 

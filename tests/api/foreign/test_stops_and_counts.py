@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from ralph.mock_api import Turn
 
 LOOK = "Let me look at it."
+CUT = [
+    {**one, "delta": {"stop_reason": "max_tokens"}} if one["type"] == "message_delta" else one
+    for one in events_of(note())
+]
 NO_CALL = "the model stopped for a tool but called none"
 
 
@@ -27,11 +31,11 @@ def stopped(turn: Turn | str, reason: str, usage: dict[str, Any] | None = None) 
     )
 
 
-def half(turn: Turn | str, reason: str) -> Row:
+def half(reason: str) -> Row:
     return Row(
         f"{reason} for a text that was cut",
         "stella#1079, gsd-pi#2157, pi#6285",
-        (stopped(turn, reason), DONE),
+        (stopped(LOOK, reason), DONE),
         peers="Claude Code ends with the half text and exit 0",
         result=f"{LOOK}{CLOSING}",
         notices=(f"the stop reason '{reason}'; taken as max_tokens",),
@@ -65,8 +69,15 @@ STOPS = [
         "pi#9681",
         (stopped("", "tool_use"), stopped("", "tool_use"), stopped("", "tool_use"), DONE),
     ),
-    half(LOOK, "length"),
-    half(LOOK, "MAX_TOKENS"),
+    *map(half, ("length", "MAX_TOKENS", "max_output_tokens", "model_length")),
+    *(
+        Row(
+            f"a stop reason, then {reason!r} with the usage",
+            "own, after litellm's usage in a message_delta of its own",
+            (sse(*CUT[:-1], {**CUT[-2], "delta": {"stop_reason": reason}}, CUT[-1]), DONE),
+        )
+        for reason in (None, "")
+    ),
     Row(
         "length inside a call that is JSON by chance",
         "stella#1079 (kind)",
