@@ -49,7 +49,12 @@ _MINIMAX_STATUS = {
 def reports_error(value: object) -> bool:
     """Whether the decoded body of a 2xx answer is an error object. `value` may be anything."""
     return isinstance(value, dict) and bool(
-        value.get("error") or "error" in (value.get("type"), value.get("object")) or _minimax_code(value)
+        value.get("error")
+        or "error" in (value.get("type"), value.get("object"))
+        or _minimax_code(value)
+        or (
+            value.get("success") is False and str(value.get("code")).startswith("4")
+        )  # z.ai, of a refused key
     )
 
 

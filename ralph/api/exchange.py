@@ -54,10 +54,11 @@ _CODINGS = frozenset(
     {"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress", "dcb", "dcz", "exi", "pack200-gzip"}
 )
 """The codings of IANA's registry. Any other word names none."""
-_ENOUGH_BYTES = 8
-"""That many bytes tell whether a body is compressed."""
-_TEXT = rb"\s*(?:event:|data:|[{] *\")"
-"""The beginning of a stream or of a JSON object. No compressed body begins so."""
+ENOUGH_BYTES = 9
+"""That many bytes without white space around them tell what a body is."""
+STREAM_START = rb"(?:\xef\xbb\xbf)?\s*(?:event|data|id|retry)?:"
+OBJECT_START = rb"(?:\xef\xbb\xbf)?\s*[{]"
+"""The beginning of an event stream and of a JSON object, after a byte order mark. No compressed answer begins so."""
 
 
 class Connected(Struct, frozen=True):
@@ -337,10 +338,10 @@ def decoded_body(response: httpx.Response) -> Iterator[bytes]:
     if not codings:
         return chunks
     first = b""
-    while len(first) < _ENOUGH_BYTES and (chunk := next(chunks, b"")):
+    while len(first.strip()) < ENOUGH_BYTES and (chunk := next(chunks, b"")):
         first += chunk
     chunks = chain((first,), chunks)
-    if re.match(_TEXT, first):
+    if re.match(STREAM_START + b"|" + OBJECT_START, first):
         return chunks
     if codings in (["gzip"], ["x-gzip"], ["deflate"]):
         # Some servers leave out the header of zlib, whose first two bytes are a multiple of 31.

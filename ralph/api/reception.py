@@ -12,7 +12,17 @@ from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.api.error_body import http_error, not_a_stream, reports_error, request_id_of, stream_error
-from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead, codings_of
+from ralph.api.exchange import (
+    ENOUGH_BYTES,
+    OBJECT_START,
+    STREAM_START,
+    BodyEnd,
+    Connected,
+    Exchange,
+    Failed,
+    ResponseHead,
+    codings_of,
+)
 from ralph.api.http_library import httpx, httpx_sse
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
@@ -35,12 +45,6 @@ JSON_BODY_BYTES = 8 * 1024 * 1024
 EVENT_BYTES = 8 * 1024 * 1024
 # A longer stream is refused. The longest answer of a model takes a third of this, with one word in each delta.
 ANSWER_BYTES = 64 * 1024 * 1024
-
-# The beginning of a body, after a byte order mark: a field of an event stream, or a JSON object.
-_STREAM = rb"(?:\xef\xbb\xbf)?\s*(?:event|data|id|retry)?:"
-_JSON = rb"(?:\xef\xbb\xbf)?\s*[{]"
-_ENOUGH_BYTES = 9
-"""That many bytes without white space around them tell what a body is."""
 
 # Where no byte has arrived, the second is no garbage either.
 _ENDS_OF_CONNECTION = (NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE)
@@ -99,9 +103,9 @@ class Reception:
             )
         first = self._beginning()
         is_labelled = content_type.lower() == "text/event-stream"
-        if is_labelled and not re.match(_JSON, first):
+        if is_labelled and not re.match(OBJECT_START, first):
             return self._stream_answer(first, request_id)
-        if re.match(_STREAM, first):
+        if re.match(STREAM_START, first):
             label = self._redact(content_type)[:100] or "no content type"
             self._events.emit(Notice(f"the server labelled its stream as {label}"))
             return self._stream_answer(first, request_id)
@@ -110,7 +114,7 @@ class Reception:
     def _beginning(self) -> bytes:
         """Reads the body until it can be seen what it is. Returns all that was read. Raises the errors of `_next_of_body`."""
         first = b""
-        while len(first) <= EVENT_BYTES and len(first.strip()) < _ENOUGH_BYTES:
+        while len(first) <= EVENT_BYTES and len(first.strip()) < ENOUGH_BYTES:
             chunk = self._next_of_body("the answer to go on")
             if chunk is None:
                 break

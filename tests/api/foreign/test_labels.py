@@ -103,13 +103,18 @@ ROWS = [
     ),
     *(
         Row(
-            f"text that is labelled {word}",
+            f"{what} that is labelled {word}",
             "OmniRoute#2291, agentgateway#3040",
-            (coded(word, NOTE), DONE),
+            (coded(word, body), DONE),
             peers="Claude Code and the official SDK fail",
             notes="1\n",
         )
-        for word in ("gzip", "br")
+        for what, word, body in (
+            ("a stream", "gzip", NOTE),
+            ("a stream", "br", NOTE),
+            ("a comment", "gzip", b": OPENROUTER PROCESSING\n\n" + NOTE),
+            ("a message on several lines", "gzip", json.dumps(as_message(note()), indent=1).encode()),
+        )
     ),
     Row(
         "a whole message as an event stream",
@@ -138,13 +143,19 @@ ROWS = [
         errors=("invalid x-api-key",),
         error="invalid x-api-key",
     ),
-    Row(
-        "a 401 of another form as an event stream",
-        "sibling: the error object of vLLM",
-        (as_json({"object": "error", "message": "no key", "code": 401}),),
-        code=77,
-        errors=("no key",),
-        error="no key",
+    *(
+        Row(
+            f"a 401 of another form as {label}: {source}",
+            source,
+            (as_json(body, label),),
+            code=77,
+            errors=("no key",),
+            error="no key",
+        )
+        for label, source, body in (
+            (SSE, "sibling: the error object of vLLM", {"object": "error", "message": "no key", "code": 401}),
+            ("application/json", "z.ai, with status 200", {"code": 401, "msg": "no key", "success": False}),
+        )
     ),
 ]
 
