@@ -44,7 +44,7 @@ EXAMPLES = {
         [
             LOOK,
             Fault(status=529),
-            Fault(close_before_headers=True),
+            Fault(garbage=b"bad gateway\r\n\r\n"),
             Fault(status=503, headers={"retry-after": "45"}),
             DONE,
         ],
