@@ -23,6 +23,7 @@ from ralph.values.credentials import MIN_SECRET_CHARS, Credential, Secret
 from ralph.values.endpoint import header_value
 from ralph.values.events import Notice
 from ralph.values.ports import TIMED_OUT
+from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,9 @@ def _key_of(program: KeyProgram, around: Surroundings, writable: Sequence[str]) 
     if status is None:
         raise SettingsError(f"{subject} did not end within {WITHIN_S:g} s")
     if status != 0:
-        last = around.redactor.redact_all(errors.strip().rpartition("\n")[2][:_MOST_SHOWN])
+        # What it printed may be the key, which its message may repeat. The message is cut afterwards.
+        printed = Redactor(word for word in said.split() if len(word) >= MIN_SECRET_CHARS)
+        last = around.redactor.redact_all(printed.redact(errors.strip().rpartition("\n")[2]))[:_MOST_SHOWN]
         raise SettingsError(f"{subject} ended with exit {status}" + (f": {last}" if last else ""))
     key = said.strip()
     if len(key) < MIN_SECRET_CHARS or len(key.split()) != 1:

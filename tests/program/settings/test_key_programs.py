@@ -161,6 +161,10 @@ def test_if_the_program_fails_later_its_last_key_is_used(ralph, serve, vault) ->
 
 CANNOT = {
     "fails": ("exit 3", "target 'main': api_key_command ended with exit 3"),
+    "fails and repeats what it printed": (
+        'echo tok-of-vault; echo "no cache for tok-of-vault" >&2; exit 3',
+        "exit 3: no cache for [redacted]",
+    ),
     "says nothing": ("true", "api_key_command must print one key and nothing else"),
     "is missing": ("no-such-program-of-mine", "api_key_command ended with exit 127"),
     "is relative": ("./vault", "api_key_command is not run: ./vault: "),
