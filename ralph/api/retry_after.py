@@ -94,9 +94,9 @@ def _in_headers(headers: Mapping[str, str], now: datetime, *, is_limited: bool) 
     """The wait that headers ask for. It lasts until all exhausted limits have been reset, if no header names the wait
     itself. A limit that is not exhausted did not cause this failure, so its reset is ignored.
     """
-    if "retry-after-ms" in headers or "retry-after" in headers:
-        milliseconds = _wait_s(headers.get("retry-after-ms", ""), now, unit_s=0.001)
-        return milliseconds if milliseconds is not None else _wait_s(headers.get("retry-after", ""), now)
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if (wait_s := _wait_s(headers.get(name, ""), now, unit_s)) is not None:
+            return wait_s
     ended = re.findall(_ENDED_LIMIT, headers.get("ratelimit", "")[:_LONGEST_VALUE])
     waits_s = [_wait_s(seconds, now) for seconds in ended]
     for name, value in headers.items():

@@ -147,7 +147,7 @@ ACCOUNTS = (
 )
 
 CODES = frozenset(code for account in ACCOUNTS for code in account.codes)
-_UNITS_S = {"hour": _HOUR_S, "day": 24 * _HOUR_S, "week": 7 * 24 * _HOUR_S}
+_UNITS_S = {"h": _HOUR_S, "d": 24 * _HOUR_S, "w": 7 * 24 * _HOUR_S}
 
 
 def exhausted_account(codes: Iterable[str | None], text: str) -> Account | None:
@@ -165,7 +165,7 @@ def window_s(account: Account, text: str) -> float | None:
     """The longest time, in seconds, until the account is filled again, if the message names only the length of a window, such
     as `5-hour`, or none at all. None if this is unknown.
     """
-    found = re.search(r"(?:(\d{1,3})[ -]?)?(hour|day|week)", text, re.IGNORECASE | re.ASCII)
+    found = re.search(r"(?<![a-z])(?:(\d{1,3})[ -]?)?(hour|da[yi]|week)", text, re.IGNORECASE | re.ASCII)
     if found is None:
         return account.window_s
-    return int(found[1] or 1) * _UNITS_S[found[2].lower()]
+    return int(found[1] or 1) * _UNITS_S[found[2][0].lower()]

@@ -68,7 +68,7 @@ def test_resets_count_only_without_retry_after_and_the_largest_wins() -> None:
     resets = {"x-ratelimit-reset": "5", "x-ratelimit-reset-ms": "9000"}
     assert requested_wait_s(resets, NOW, 429) == 9
     assert requested_wait_s({**resets, "retry-after": "2"}, NOW, 429) == 2
-    assert requested_wait_s({**resets, "retry-after": "nonsense"}, NOW, 429) is None
+    assert requested_wait_s({**resets, "retry-after": "nonsense"}, NOW, 429) == 9
 
 
 def test_a_reset_may_be_a_unix_time() -> None:

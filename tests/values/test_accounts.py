@@ -63,6 +63,8 @@ def test_a_limit_that_passes_soon_is_no_exhausted_account(message: str) -> None:
         ("for the past 7 days", 7 * 86400),
         ("weekly (7-day) usage limit", 7 * 86400),
         ("free-models-per-day", 86400),
+        ("your daily usage limit", 86400),
+        ("resets on Wednesday", None),
         ("usage limit for this billing cycle", None),
         ("9999 hours", 999 * 3600),
     ],
