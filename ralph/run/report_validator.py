@@ -40,7 +40,10 @@ def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
 
     def problems(arguments: Mapping[str, Any]) -> list[str]:
         lines = problems_without_payload(arguments)
-        if "payload" in arguments:
+        # With "failure" the payload may be left out, and some models write null for what they leave out.
+        if arguments.get("payload") is not None or (
+            "payload" in arguments and arguments.get("status") != "failure"
+        ):
             lines += _payload_problems(checker, arguments["payload"])
         return lines if len(lines) <= MOST_PROBLEMS else [*lines[:MOST_PROBLEMS], "and more"]
 

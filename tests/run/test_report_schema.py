@@ -346,6 +346,13 @@ def test_a_fault_is_one_line_with_path_and_expectation(payload: Any, line: str) 
     assert problems(ITEMS, payload) == [line]
 
 
+def test_null_for_the_payload_of_a_failure_is_none() -> None:
+    assert (
+        validator_of(report_tool(ITEMS).input_schema)({"status": "failure", "summary": "s", "payload": None})
+        == []
+    )
+
+
 @every_row(
     ("schema", "payload", "line"),
     [
