@@ -66,8 +66,7 @@ _KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | _WORDS
 class OpenBlock:
     """A content block that has begun and still receives deltas.
 
-    The constructor raises StreamParse if a field of the block has the wrong type. `extend` raises StreamParse if a
-    field of the delta has the wrong type.
+    The constructor raises StreamParse if a field of the block has the wrong type.
     """
 
     def __init__(self, block: Block, index: int, *, is_implied: bool = False, is_again: bool = False) -> None:
@@ -122,7 +121,7 @@ class OpenBlock:
 
     def extend(self, delta: KnownDelta | dict[str, Any]) -> bool:
         """Adds one delta, and returns True. If ralph does not know the type of the delta or of the block, the block does not
-        change. Returns False if the delta belongs to a block of another type, or if its content is null.
+        change. Returns False if the delta belongs to a block of another type, or if its content is null or of a wrong type.
         """
         match delta:
             case TextDelta() if self.kind == "text":
@@ -143,13 +142,10 @@ class OpenBlock:
         return True
 
     def _take_other(self, delta: dict[str, Any]) -> bool:
-        kind = delta.get("type")
-        if kind == "compaction_delta" and self.kind == "compaction":
+        if delta.get("type") in KNOWN_DELTAS:
+            return self.kind not in _KINDS_WITH_DELTAS
+        if delta.get("type") == "compaction_delta" and self.kind == "compaction":
             self.block.update({name: value for name, value in delta.items() if name != "type"})
-        elif kind in KNOWN_DELTAS and self.kind in _KINDS_WITH_DELTAS:
-            if not _has_null(delta):
-                checked(delta, KnownDelta)  # raises, because the delta has a known type but a wrong field
-            return False
         return True
 
     def close(self) -> None:
@@ -200,10 +196,6 @@ def _joined_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-_CONTENT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-"""The field with the content of each type of delta that adds a text to its block."""
-
-
 def _piece(delta: KnownDelta | dict[str, Any]) -> tuple[str, str]:
     """The type of block to which a delta belongs, or the type of a delta that ralph cannot read, and the delta's text."""
     match delta:
@@ -223,8 +215,7 @@ def _piece(delta: KnownDelta | dict[str, Any]) -> tuple[str, str]:
 
 def _has_null(delta: dict[str, Any]) -> bool:
     """Whether the content of a delta is null, so that the delta adds nothing."""
-    name = _CONTENT.get(str(delta.get("type")))
-    return name in delta and delta[name] is None
+    return None in (delta.get(name, "") for name in ("text", "thinking", "partial_json"))
 
 
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})

@@ -45,10 +45,6 @@ KnownDelta = TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | Citat
 KNOWN_DELTAS = ("text_delta", "thinking_delta", "input_json_delta", "signature_delta", "citations_delta")
 
 
-TextPiece = TextDelta | ThinkingDelta | InputJsonDelta
-"""The types of delta that add a text to their block."""
-
-
 class MessageStart(Struct, frozen=True, tag="message_start"):
     message: dict[str, Any]
 
@@ -163,7 +159,7 @@ def stream_event(event: dict[str, Any], began: datetime | None = None) -> Stream
     else:
         try:
             typed = _converted(event, BlockDelta)
-        except ValueError:  # an unknown type of delta, or a wrong field, which `OpenBlock.extend` judges
+        except ValueError:  # an unknown type of delta, or a wrong field, which `StreamAssembler` judges
             typed = checked(event, OtherBlockDelta)
     return typed
 
