@@ -40,7 +40,8 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     """Runs the command. Raises WorkingDirectoryGoneError, ToolError and Interrupted."""
     command = _checked(arguments["command"])
     settings = room.settings
-    requested_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
+    # A model may write a number that no float can hold.
+    requested_s = min(arguments.get("timeout", settings.bash_timeout_s * 1000), 1e15) / 1000
     limit_s = min(requested_s, settings.bash_max_timeout_s)
     purpose = " ".join((arguments.get("description") or command).split())
     waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]

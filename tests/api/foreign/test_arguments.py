@@ -40,6 +40,15 @@ ROWS = [
         notices=('"timeout" came as 5000.0 (number)',),
         notes="a",
     ),
+    *(
+        Row(
+            f"a number of 400 digits {form}",
+            "own, while reading the check of numbers: it ended the run with 70, and each that resumed it",
+            (written("Bash", f'{{"command": {json.dumps(WRITE)}, "timeout": {text}}}'), DONE),
+            notes="a",
+        )
+        for form, text in (("as a number", "9" * 400), ("as text", f'"{"9" * 400}"'))
+    ),
     Row(
         "null for an argument that may be left out",
         NUMBERS,
