@@ -12,14 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.git.own_paths import own_output_files
-from ralph.loop.agents.start import (
-    OpenAgent,
-    agent_of,
-    environment_of,
-    make_folders,
-    places_of,
-    sandbox_for,
-)
+from ralph.loop.agents.home import AgentHome
+from ralph.loop.agents.start import OpenAgent, agent_of, environment_of
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
 from ralph.loop.state import LoopState, moved_state
@@ -56,7 +50,6 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.loop.agents.table import AgentRow
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
@@ -214,10 +207,12 @@ def open_context(
     agent = None
     if state.plan.agent is not None:
         line = agent_of(state.plan.agent, state.plan, settings, search)
-        make_folders(line.row, environment)
-        own = _box(state.plan, settings, environment, DiskWork(waiter, clock), line.row)
-        variables = environment_of(line.row, environment, command_environment, is_confined=own.is_confined)
-        agent = OpenAgent(line, _make_supervisor(settings, command_environment, own, search), own, variables)
+        roots = tuple(map(os.path.realpath, (directory, *_reach(state.plan))))
+        home = AgentHome(str(store.agent_folder), line.row, environment, roots)
+        own = _box(state.plan, settings, environment, DiskWork(waiter, clock), home)
+        variables = environment_of(home, command_environment, is_confined=own.is_confined)
+        own_supervisor = _make_supervisor(settings, command_environment, own, search)
+        agent = OpenAgent(line, own_supervisor, own, variables, home)
     context = LoopContext(
         options,
         environment,
@@ -261,23 +256,23 @@ def _box(
     settings: Settings,
     environment: Mapping[str, str],
     disk: DiskWork,
-    row: AgentRow | None = None,
+    home: AgentHome | None = None,
 ) -> CommandBox:
-    """The sandbox of the check and of ripgrep, or of the agent with this row. Raises CannotError if a protection that the user
+    """The sandbox of the check and of ripgrep, or of the agent with these directories. Raises CannotError if a protection that the user
     requires is impossible.
     """
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
     try:
         wanted = _restricted_sandbox(plan, settings)
-        wanted = wanted if row is None else sandbox_for(wanted, row, environment)
+        wanted = wanted if home is None else home.sandbox(wanted)
         box_plan = plan_box(wanted, environment, (Path(plan.directory), *_reach(plan)))
     except CannotConfineError as error:
         raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     of_agents = (*plan.mcp_files, plan.claude_settings or "")
-    of_row = () if row is None else places_of(row.read_only, environment)
-    agents = tuple(Path(one) for one in (*of_agents, *of_row) if one.startswith("/"))
+    of_home = () if home is None else home.protected
+    agents = tuple(Path(one) for one in (*of_agents, *of_home) if one.startswith("/"))
     return CommandBox(
         box_plan,
         roots,

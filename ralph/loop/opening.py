@@ -227,7 +227,7 @@ def loop_world(
     *,
     silent_input: SilentPipe | None,
 ) -> LoopWorld:
-    """Makes an implementation of each port that the loop uses."""
+    """Makes an implementation of each port that the loop uses. Raises CannotError."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
     search = search_of(plan, context.settings, context.command_environment)
@@ -272,6 +272,15 @@ def loop_world(
 
 
 def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord) -> Iterations:
+    """Raises CannotError if the agent's directories cannot be made."""
+    if agent.box.is_confined:
+        try:
+            agent.home.begin(is_new=not context.options.continues)
+        except OSError as error:
+            problem = (
+                f"--agent {agent.line.row.name} needs {agent.home.folder}: {error.filename}: {error.strerror}"
+            )
+            raise CannotError(problem, Outcome.IO_ERROR) from None
     return AgentIterations(
         agent,
         directory=context.directory,

@@ -60,6 +60,11 @@ class LoopStore:
         """The folder for the loops that work in this store's directory. It contains one folder for each loop."""
         return self._places[0]
 
+    @property
+    def agent_folder(self) -> Path:
+        """The folder with the directories of another agent (`--agent`) for the last loop of this store's directory."""
+        return self.place / "agent"
+
     def begin(self) -> FileRecord:
         """Makes the folder of a new loop, and returns the loop's record. The record is not on disk until its first
         `save`. Removes folders of loops that ended long ago, as `ALWAYS_KEPT` and `KEPT_DAYS` say. The caller must

@@ -100,7 +100,7 @@ class AgentIterations:
             redact=self._redactor.redact,
             is_over_budget=lambda run: _is_over(order.budget_usd, run),
         )
-        result = self._ran(order, before.id, log)
+        result = self._with_login(lambda: self._ran(order, before.id, log))
         after = before.with_run(log.run, tells_cost=row.tells_cost)
         result = replace(
             result,
@@ -131,6 +131,26 @@ class AgentIterations:
             return None
         written_at = datetime.fromtimestamp(found.written_s, UTC)
         return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
+
+    def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
+        """Lends the user's login to one process of the agent. Raises OSError."""
+        home = self._agent.home
+        if not self._agent.box.is_confined:
+            return run()
+        try:
+            home.take_login()
+        except OSError as error:
+            shortage = shortage_of(error)
+            if shortage is None:
+                raise
+            return _setback(Setback.SHORTAGE, f"its login could not be taken along: {shortage}")
+        try:
+            return run()
+        finally:
+            try:
+                home.take_login_back()
+            except OSError as error:
+                self._tell(f"{self._row.name}: its login could not be taken back: {error}")
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
         ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s

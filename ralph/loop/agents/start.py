@@ -1,11 +1,9 @@
 """Opens another agent for a loop, before its first iteration: the agent's command line with all that was asked of ralph, and
-what the sandbox opens and keeps closed for it. A guard that the agent cannot keep is an error: nothing runs then.
+its variables. A guard that the agent cannot keep is an error: nothing runs then.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,21 +11,18 @@ from msgspec.structs import replace
 
 from ralph.loop.agents.table import agent_line, option_for_agent
 from ralph.machine.own_programs import own_program, why_not_used
-from ralph.places.gather import home_directories
-from ralph.places.places import xdg_bases
-from ralph.places.table import expanded
 from ralph.settings.claude_files import guards_in_short
-from ralph.values.outcome import CannotError, Outcome
+from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
+    from ralph.loop.agents.home import AgentHome
     from ralph.loop.agents.table import AgentLine, AgentRow
     from ralph.loop.values import LoopPlan
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
-    from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.tables import Settings
     from ralph.values.claude_file import ClaudeFile
 
@@ -42,6 +37,7 @@ class OpenAgent(Struct, frozen=True):
     box: CommandBox
     environment: Mapping[str, str]
     """The variables of commands, and those that the agent's row names."""
+    home: AgentHome
 
     def close(self) -> None:
         self.supervisor.close()
@@ -105,37 +101,8 @@ def _program_of(word: str, search: ProgramSearch) -> str:
     return found
 
 
-def sandbox_for(wanted: SandboxSettings, row: AgentRow, environment: Mapping[str, str]) -> SandboxSettings:
-    """The sandbox of an agent: that of commands, in which its own state can be written, and its credentials read."""
-    return replace(
-        wanted,
-        write=(*wanted.write, *filter(os.path.exists, places_of(row.state, environment))),
-        read=(*wanted.read, *filter(os.path.exists, places_of(row.reads, environment))),
-    )
-
-
-def places_of(templates: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The absolute paths of places of an agent."""
-    homes = home_directories(environment)[:1]
-    known = {"~": homes, **xdg_bases(homes, environment)}
-    return tuple(dict.fromkeys(path for one in templates for path in expanded(one, known, environment)))
-
-
-def make_folders(row: AgentRow, environment: Mapping[str, str]) -> None:
-    """Makes the folders of an agent's state that are missing: the sandbox opens only what is there. Raises CannotError."""
-    for path in places_of(row.state, environment):
-        if not path.endswith(".json"):
-            try:
-                Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise CannotError(
-                    f"--agent {row.name} needs {path}: {error.strerror}", Outcome.IO_ERROR
-                ) from None
-
-
-def environment_of(
-    row: AgentRow, all_variables: Mapping[str, str], of_commands: Mapping[str, str], *, is_confined: bool
-) -> dict[str, str]:
-    """The variables for an agent: those of commands, and those that its row names."""
-    own = {name: all_variables[name] for name in row.variables if name in all_variables}
-    return {**of_commands, **own, **(row.marks if is_confined else {})}
+def environment_of(home: AgentHome, of_commands: Mapping[str, str], *, is_confined: bool) -> dict[str, str]:
+    """The variables for an agent: those of commands, and those that its row names. In the sandbox they name its directories."""
+    row, users = home.row, home.environment
+    own = {name: users[name] for name in row.variables if name in users}
+    return {**of_commands, **own, **({**row.marks, **home.variables} if is_confined else {})}

@@ -21,6 +21,23 @@ if TYPE_CHECKING:
     from ralph.loop.agents.events import Reader
 
 
+class AgentPlace(Struct, frozen=True, kw_only=True):
+    """A directory of an agent's settings and sessions. In the sandbox, the loop gives it one of its own instead (`home.py`)."""
+
+    variable: str
+    """The variable that names it."""
+    usual: str
+    """Where it is without the variable: a template of `places/table.py`."""
+    folder: str = ""
+    """The agent's part of the directory, if it is for all programs."""
+    taken: tuple[str, ...] = ()
+    """The names of what is taken along of the user's: all that says what the agent does. A folder can only be read then."""
+    login: str = ""
+    """The file with the login, if there is one."""
+    by_project: tuple[str, ...] = ()
+    """Templates of a file of which only the parts that concern the loop's directory are taken along. The first that exists."""
+
+
 class AgentRow(Struct, frozen=True, kw_only=True):
     name: str
     """The name of the program."""
@@ -46,12 +63,9 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     tells_cost: bool = False
     variables: tuple[str, ...] = ()
     """The variables with its credentials and servers, which are not passed to other commands."""
-    state: tuple[str, ...] = ()
-    """The places of its own state, in templates of `places/table.py`, which it may write."""
+    state: tuple[AgentPlace, ...] = ()
     reads: tuple[str, ...] = ()
-    """The places that it may read besides, and its credentials."""
-    read_only: tuple[str, ...] = ()
-    """The places in `state` that say what it does: settings, hooks, plugins, commands and instructions."""
+    """The places of its program, which it may read besides. Templates."""
 
 
 _ANTHROPIC = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CODE_OAUTH_TOKEN")
@@ -98,24 +112,28 @@ AGENTS = (
         read=read_claude,
         tells_cost=True,
         variables=(*_ANTHROPIC, "CLAUDE_CONFIG_DIR"),
-        state=("~/.claude", "~/.claude.json", "$CLAUDE_CONFIG_DIR"),
-        reads=("~/.claude/.credentials.json", "$CLAUDE_CONFIG_DIR/.credentials.json", "{data}/claude"),
-        read_only=tuple(
-            f"{place}/{name}"
-            for place in ("~/.claude", "$CLAUDE_CONFIG_DIR")
-            for name in (
-                *(
-                    "settings.json",
-                    "settings.local.json",
-                    "CLAUDE.md",
-                    "commands",
-                    "agents",
-                    "skills",
-                    "hooks",
+        state=(
+            AgentPlace(
+                variable="CLAUDE_CONFIG_DIR",
+                usual="~/.claude",
+                taken=(
+                    *(
+                        "settings.json",
+                        "settings.local.json",
+                        "CLAUDE.md",
+                        "commands",
+                        "agents",
+                        "skills",
+                        "hooks",
+                    ),
+                    *("plugins", "rules", "output-styles", "keybindings.json", "statusline.sh"),
+                    *("*.md", "*.sh", "*.py", "*.js"),
                 ),
-                *("plugins", "rules", "output-styles", "keybindings.json", "statusline.sh"),
-            )
+                login=".credentials.json",
+                by_project=("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
+            ),
         ),
+        reads=("{data}/claude", "~/.claude/local"),
     ),
     AgentRow(
         name="codex",
@@ -131,24 +149,26 @@ AGENTS = (
         options=MappingProxyType({"model": "-m"}),
         read=read_codex,
         variables=(*_OPENAI, "CODEX_HOME"),
-        state=("~/.codex", "$CODEX_HOME"),
-        reads=("~/.codex/auth.json", "$CODEX_HOME/auth.json"),
-        read_only=tuple(
-            f"{place}/{name}"
-            for place in ("~/.codex", "$CODEX_HOME")
-            for name in (
-                *(
-                    "config.toml",
-                    "AGENTS.md",
-                    "AGENTS.override.md",
-                    "hooks.json",
-                    "prompts",
-                    "skills",
-                    "rules",
+        state=(
+            AgentPlace(
+                variable="CODEX_HOME",
+                usual="~/.codex",
+                taken=(
+                    *(
+                        "config.toml",
+                        "AGENTS.md",
+                        "AGENTS.override.md",
+                        "hooks.json",
+                        "prompts",
+                        "skills/*",
+                        "rules",
+                    ),
+                    *("plugins", ".env", "*.config.toml"),
                 ),
-                "plugins",
-            )
+                login="auth.json",
+            ),
         ),
+        reads=("~/.codex/packages",),
     ),
     AgentRow(
         name="opencode",
@@ -162,35 +182,37 @@ AGENTS = (
         read=read_opencode,
         tells_cost=True,
         variables=(*_MANY, "OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT"),
-        state=("{data}/opencode", "~/.local/state/opencode", "{cache}/opencode", "{config}/opencode"),
-        reads=("{data}/opencode/auth.json", "~/.opencode"),
-        read_only=tuple(
-            f"{{config}}/opencode/{name}"
-            for name in (
-                *(
-                    "opencode.json",
-                    "opencode.jsonc",
-                    "config.json",
-                    "AGENTS.md",
-                    "agent",
-                    "agents",
-                    "command",
+        state=(
+            AgentPlace(
+                variable="XDG_DATA_HOME",
+                usual="~/.local/share",
+                folder="opencode",
+                taken=("bin",),
+                login="auth.json",
+            ),
+            AgentPlace(
+                variable="XDG_STATE_HOME", usual="~/.local/state", folder="opencode", taken=("model.json",)
+            ),
+            AgentPlace(
+                variable="XDG_CONFIG_HOME",
+                usual="~/.config",
+                folder="opencode",
+                taken=(
+                    *(
+                        "opencode.json",
+                        "opencode.jsonc",
+                        "config.json",
+                        "AGENTS.md",
+                        "agent",
+                        "agents",
+                        "command",
+                    ),
+                    *("commands", "mode", "modes", "plugin", "plugins", "skill", "skills", "tool", "tools"),
+                    *("themes", "package*.json", "bun.lock*", "node_modules*"),
                 ),
-                *(
-                    "commands",
-                    "mode",
-                    "modes",
-                    "plugin",
-                    "plugins",
-                    "skill",
-                    "skills",
-                    "tool",
-                    "tools",
-                    "themes",
-                ),
-                *("package.json", "node_modules"),
-            )
+            ),
         ),
+        reads=("~/.opencode",),
     ),
     AgentRow(
         name="pi",
@@ -202,26 +224,33 @@ AGENTS = (
         read=read_pi,
         tells_cost=True,
         variables=(*_MANY, "PI_CODING_AGENT_DIR"),
-        state=("~/.pi/agent", "$PI_CODING_AGENT_DIR"),
-        reads=("~/.pi/agent/auth.json", "$PI_CODING_AGENT_DIR/auth.json"),
-        read_only=tuple(
-            f"{place}/{name}"
-            for place in ("~/.pi/agent", "$PI_CODING_AGENT_DIR")
-            for name in (
-                *("settings.json", "models.json", "AGENTS.md", "CLAUDE.md", "SYSTEM.md", "APPEND_SYSTEM.md"),
-                *(
-                    "keybindings.json",
-                    "extensions",
-                    "skills",
-                    "prompts",
-                    "themes",
-                    "tools",
-                    "hooks",
-                    "bin",
-                    "npm",
-                    "git",
+        state=(
+            AgentPlace(
+                variable="PI_CODING_AGENT_DIR",
+                usual="~/.pi/agent",
+                taken=(
+                    *(
+                        "settings.json",
+                        "models.json",
+                        "AGENTS.md",
+                        "CLAUDE.md",
+                        "SYSTEM.md",
+                        "APPEND_SYSTEM.md",
+                    ),
+                    *(
+                        "keybindings.json",
+                        "extensions",
+                        "skills",
+                        "prompts",
+                        "themes",
+                        "tools",
+                        "hooks",
+                        "bin",
+                    ),
+                    *("npm", "git"),
                 ),
-            )
+                login="auth.json",
+            ),
         ),
     ),
 )

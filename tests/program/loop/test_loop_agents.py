@@ -26,8 +26,9 @@ import json, os, subprocess, sys, time
 if "--version" in sys.argv:
     print("9.9 (of a test)")
     sys.exit()
-steps, calls = {steps!r}, {calls!r}
-made = os.path.join(os.path.expanduser(calls), "call-%d.json")
+steps, (variable, usual) = {steps!r}, {place!r}
+own = os.path.expanduser(os.path.normpath(os.environ.get(variable, usual.partition("/./")[0]) + "/" + usual.partition("/./")[2]))
+made = os.path.join(own, "calls", "call-%d.json")
 os.makedirs(os.path.dirname(made), exist_ok=True)
 n = next(n for n in range(1000) if not os.path.exists(made % n))
 with open(made % n, "w") as file:
@@ -38,12 +39,13 @@ for line in step["lines"]:
 exec(step.get("does", ""))
 sys.exit(step.get("exit", 0))
 """
-CALLS = {
-    "claude": "~/.claude/calls",
-    "codex": "~/.codex/calls",
-    "opencode": "~/.local/share/opencode/calls",
-    "pi": "~/.pi/agent/calls",
-    "mybot": "calls",
+# The variable of its directory, and where that is without it. What comes after /./ is the agent's part of it.
+PLACES = {
+    "claude": ("CLAUDE_CONFIG_DIR", "~/.claude"),
+    "codex": ("CODEX_HOME", "~/.codex"),
+    "opencode": ("XDG_DATA_HOME", "~/.local/share/./opencode"),
+    "pi": ("PI_CODING_AGENT_DIR", "~/.pi/agent"),
+    "mybot": ("", "."),
 }
 
 
@@ -108,13 +110,26 @@ def agent(ralph, tmp_path: Path) -> Callable[..., Callable[[], list[dict[str, An
 
     def make(name: str, *steps: dict[str, Any]) -> Callable[[], list[dict[str, Any]]]:
         program = programs / name
-        program.write_text(PROGRAM.format(python=sys.executable, steps=[*steps], calls=CALLS[name]))
+        program.write_text(PROGRAM.format(python=sys.executable, steps=[*steps], place=PLACES[name]))
         program.chmod(0o755)
-        place = Path(CALLS[name].replace("~", ralph.environment["HOME"]))
-        folder = place if place.is_absolute() else ralph.cwd / place
-        return lambda: [json.loads(one.read_text()) for one in sorted(folder.glob("call-*.json"))]
+        home = Path(ralph.environment["HOME"])
+
+        def calls() -> list[dict[str, Any]]:
+            users = ralph.cwd / PLACES[name][1].replace("~", str(home))
+            found = [*users.glob("calls/*.json"), *own_folder(ralph, name).glob("calls/*.json")]
+            return [json.loads(one.read_text()) for one in sorted(found, key=lambda one: one.name)]
+
+        return calls
 
     return make
+
+
+def own_folder(ralph, name: str) -> Path:
+    """The directory that the loop gives to the agent in its sandbox."""
+    variable, usual = PLACES[name]
+    loops = Path(ralph.environment["HOME"], ".local/state/ralph/loops")
+    found = next(loops.glob("*/agent"), loops)
+    return found / variable / usual.partition("/./")[2]
 
 
 def iterations(ralph) -> list[tuple[Any, ...]]:
@@ -446,13 +461,146 @@ def test_a_killed_loop_loses_nothing_of_an_agent_and_counts_nothing_twice(ralph,
     assert iterations(ralph)[0][3] == ("Done." if has_ended else "Again.")
 
 
+LEVELS = pytest.mark.parametrize("level", ["namespaces", "landlock"])
+# What each agent may not change of the user's (OTHER: nor read), and files that it has in the loop all the same.
+USERS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "claude": (
+        {
+            ".claude.json": '{"mcpServers": {"mine": {}}, "projects": {"/other": {"history": "OTHER"}}}',
+            ".claude/settings.json": '{"hooks": {}}',
+            ".claude/CLAUDE.md": "@more.md",
+            ".claude/more.md": "imported",
+            ".claude/skills/a/SKILL.md": "a skill",
+            ".claude/hooks/stop.sh": "a hook",
+            ".claude/sl.sh": "named in the settings",
+            ".claude/local/claude": "a program",
+            ".claude/shell-snapshots/s.sh": "OTHER",
+            ".claude/session-env/a/hook-0.sh": "OTHER",
+            ".claude/remote-settings.json": "OTHER",
+            ".claude/history.jsonl": "OTHER",
+            ".claude/projects/-other/s.jsonl": "OTHER",
+            ".claude/projects/-other/memory/MEMORY.md": "OTHER",
+            ".claude/.git/config": "OTHER",
+            ".claude/.credentials.json": '{"claudeAiOauth": {"accessToken": "OTHER", "scopes": ["a"]}}',
+        },
+        ("settings.json", "CLAUDE.md", "more.md", "skills/a/SKILL.md", "hooks/stop.sh"),
+    ),
+    "codex": (
+        {
+            ".codex/config.toml": "model = 'm'",
+            ".codex/work.config.toml": "model = 'w'",
+            ".codex/.env": "A=b",
+            ".codex/AGENTS.md": "instructions",
+            ".codex/skills/a/SKILL.md": "a skill",
+            ".codex/memories/M.md": "OTHER",
+            ".codex/sessions/2026/s.jsonl": "OTHER",
+            ".codex/auth.json": '{"OPENAI_API_KEY": "OTHER", "tokens": null}',
+        },
+        ("config.toml", "work.config.toml", ".env", "AGENTS.md", "skills/a/SKILL.md"),
+    ),
+    "opencode": (
+        {
+            ".config/opencode/opencode.json": "{}",
+            ".config/opencode/plugin/a.js": "a plugin",
+            ".config/opencode/tui.json": "OTHER",
+            ".config/other/file": "of another program",
+            ".cache/opencode/node_modules/a/index.mjs": "OTHER",
+            ".local/share/opencode/bin/rg": "a program",
+            ".local/share/opencode/storage/s.json": "OTHER",
+            ".local/share/opencode/auth.json": '{"x": {"type": "api", "key": "OTHER"}}',
+            ".local/state/opencode/model.json": "{}",
+        },
+        (
+            *("../../XDG_CONFIG_HOME/opencode/opencode.json", "../../XDG_CONFIG_HOME/opencode/plugin/a.js"),
+            *("bin/rg", "../../XDG_STATE_HOME/opencode/model.json"),
+        ),
+    ),
+    "pi": (
+        {
+            ".pi/agent/settings.json": "{}",
+            ".pi/agent/models.json": "{}",
+            ".pi/agent/extensions/a.ts": "an extension",
+            ".pi/agent/sessions/-other/s.jsonl": "OTHER",
+            ".pi/agent/auth.json": '{"anthropic": {"type": "api_key", "key": "OTHER"}}',
+        },
+        ("settings.json", "models.json", "extensions/a.ts"),
+    ),
+}
+CHANGES = """
+def text_of(path):
+    try:
+        return open(path).read()
+    except OSError as error:
+        return type(error).__name__
+home, logins = os.environ["HOME"], (".credentials.json", "auth.json")
+read = {{one: text_of(os.path.join(own, one)) for one in {taken!r}}}
+seen = [text_of(os.path.join(home, one)) for one in {files!r}] + [text_of(os.path.join(own, ".claude.json"))]
+open("said", "a").write(json.dumps(dict(read=read, seen=seen)) + chr(10))
+for path in [os.path.join(home, one) for one in {files!r}] + [os.path.join(own, one) for one in ({taken!r} + logins)]:
+    above = os.path.dirname(path)
+    for change in (
+        lambda: open(path, "w").write('{{"evil": {{"type": "wellknown", "key": "!evil"}}}}'),
+        lambda: open(os.path.join(above, "evil.md"), "w").write("evil"),
+        lambda: (os.unlink(path), os.symlink("/evil", path)),
+        lambda: (os.rename(above, above + "-old"), os.mkdir(above), open(path, "w").write("evil")),
+    ):
+        try:
+            change()
+        except OSError:
+            continue
+"""
+
+
+def tree_of(home: Path) -> dict[str, str]:
+    """All that is in a home but ralph's own state."""
+    return {
+        str(path.relative_to(home)): path.read_text()
+        for path in home.rglob("*")
+        if path.is_file() and "ralph" not in path.relative_to(home).parts
+    }
+
+
+def confined(ralph, level: str, *words: str) -> Any:
+    how = forbidding_namespaces() if level == "landlock" else {}
+    return ralph.finish(ralph.start("loop", *words, **how))
+
+
 @needs_namespaces
 @pytest.mark.sandboxed
-@pytest.mark.parametrize("level", ["namespaces", "landlock"])
-def test_an_agent_writes_its_state_and_nothing_that_says_what_it_does(ralph, agent, level) -> None:
+@LEVELS
+@pytest.mark.parametrize("name", USERS)
+def test_an_iteration_cannot_change_what_the_user_starts_next_nor_read_other_sessions(
+    ralph, agent, name, level
+) -> None:
+    home = Path(ralph.environment["HOME"])
+    users, taken = USERS[name]
+    for path, text in users.items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text)
+    before = tree_of(home)
+    agent(name, step(*GOOD[name], does=CHANGES.format(files=[*users], taken=taken)))
+    ran = confined(ralph, level, "the task", "--agent", name, "--max-iterations", "2")
+    assert ran.code == 0, ran.stderr
+    assert tree_of(home) == before
+    usual = PLACES[name][1].replace("~/", "").replace("/./", "/")
+    places = {"../../XDG_CONFIG_HOME": ".config", "../../XDG_STATE_HOME": ".local/state"}
+    said = [json.loads(line) for line in (ralph.cwd / "said").read_text().splitlines()]
+    assert len(said) == 2
+    for one in said:  # what the first one changed of the loop's own does not reach the second
+        assert "OTHER" not in str(one)
+        for path, text in one["read"].items():
+            start, _, rest = path.partition("/opencode/")
+            assert text == users[f"{places[start]}/opencode/{rest}" if start in places else f"{usual}/{path}"]
+    if name == "claude":
+        assert json.loads(said[0]["seen"][-1]) == {"mcpServers": {"mine": {}}, "projects": {}}
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@LEVELS
+def test_a_confined_agent_has_its_login_and_its_folder_and_no_more_of_the_home(ralph, agent, level) -> None:
     home = Path(ralph.environment["HOME"])
     (home / ".claude").mkdir()
-    (home / ".claude" / "settings.json").write_text("{}")
     (home / ".claude" / ".credentials.json").write_text("login")
     (home / ".ssh").mkdir()
     (home / ".ssh" / "id_rsa").write_text("key")
@@ -463,22 +611,174 @@ def tried(path, text=None):
             return file.read() if text is None else str(file.write(text))
     except OSError as error:
         return type(error).__name__
-tried("~/.claude/settings.json", "x"), tried("~/.claude/CLAUDE.md", "x"), tried("~/.claude/history", "x"), tried("here", "x")
-open("said", "w").write(" ".join([tried("~/.claude/.credentials.json"), tried("~/.ssh/id_rsa"), tried("~/new", "x")]))
+tried(own + "/history", "x"), tried("here", "x")
+open("said", "w").write(" ".join([tried(own + "/.credentials.json"), tried("~/.ssh/id_rsa"), tried("~/new", "x")]))
 """
     calls = agent("claude", step(*claude(), does=tries))
-    how = forbidding_namespaces() if level == "landlock" else {}
-    ran = ralph.finish(
-        ralph.start("loop", "the task", "--agent", "claude -p", "--max-iterations", "1", **how)
-    )
+    ran = confined(ralph, level, "the task", "--agent", "claude -p", "--max-iterations", "1")
     assert ran.code == 0, ran.stderr
     assert (ralph.cwd / "said").read_text().split()[0] == "login"
     assert "key" not in (ralph.cwd / "said").read_text()
     assert not (home / "new").exists()
-    assert (home / ".claude" / "settings.json").read_text() == "{}"
-    assert not (home / ".claude" / "CLAUDE.md").exists()
-    assert (home / ".claude" / "history").exists()
+    assert (own_folder(ralph, "claude") / "history").exists()
+    assert not (own_folder(ralph, "claude") / ".credentials.json").exists()
     assert (ralph.cwd / "here").exists()
     words, variables = calls()[0]["words"], calls()[0]["variables"]
     assert "--dangerously-skip-permissions" in words
     assert variables["IS_SANDBOX"] == "1"
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@LEVELS
+def test_a_home_of_an_agent_in_the_work_is_guarded_too_and_no_link_in_it_is_followed(
+    ralph, agent, level
+) -> None:
+    home = ralph.cwd / ".codex"
+    home.mkdir()
+    (home / "config.toml").write_text("mine")
+    (home / "auth.json").write_text("{}")
+    secret = Path(ralph.environment["HOME"], "secret")
+    secret.write_text("SECRET")
+    ralph.environment["CODEX_HOME"] = str(home)
+    does = f"""
+for name in ("config.toml", "auth.json"):
+    try:
+        open({str(home)!r} + "/" + name, "w").write("evil")
+    except OSError:
+        pass
+if not os.path.lexists({str(home)!r} + "/x.config.toml"):
+    os.symlink({str(secret)!r}, {str(home)!r} + "/x.config.toml")
+seen = [os.path.join(own, name) for name in os.listdir(own)]
+open("seen", "a").write(" ".join(open(one).read() for one in seen if os.path.isfile(one)))
+"""
+    agent("codex", step(*codex(), does=does))
+    for _ in range(2):
+        ran = confined(ralph, level, "the task", "--agent", "codex", "--max-iterations", "1")
+        assert ran.code == 0, ran.stderr
+    assert (home / "config.toml").read_text() == "mine"
+    assert (home / "auth.json").read_text() == "{}"
+    assert "mine" in (ralph.cwd / "seen").read_text()
+    assert "SECRET" not in (ralph.cwd / "seen").read_text()
+
+
+STORED = """
+stored = own + "/session"
+open("seen", "a").write("old " if os.path.exists(stored) else "new ")
+open(stored, "w")
+"""
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@LEVELS
+def test_a_confined_agent_finds_its_session_again_after_a_kill_and_a_new_loop_has_none(
+    ralph, agent, level
+) -> None:
+    how = forbidding_namespaces() if level == "landlock" else {}
+    waits = step(*claude()[:2], does=f"{STORED}\ntime.sleep(60)")
+    calls = agent("claude", waits, step(*claude(), does=STORED))
+    words = ("--agent", "claude -p", "--max-iterations", "2")
+    process = ralph.start("loop", "the task", *words, **how)
+    wait_until(lambda: (ralph.cwd / "seen").exists() and is_kept(ralph, "assistant"))
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not processes_of(ralph))
+    ran = confined(ralph, level, "--continue")
+    assert ran.code == 0, ran.stderr
+    assert calls()[1]["words"][-2:] == ["--resume", "s-1"]
+    assert "protected" not in ran.stderr
+    assert (ralph.cwd / "seen").read_text() == "new old old "
+    agent("claude", step(*claude(), does=STORED))
+    assert confined(ralph, level, "the task", *words[:-1], "1").code == 0
+    assert (ralph.cwd / "seen").read_text() == "new old old new "
+
+
+LOGIN: dict[str, Any] = {
+    "a": {"type": "oauth", "access": "old-access", "refresh": "old-refresh", "expires": 1},
+    "key": "k",
+}
+NEW_TOKENS = {"access": "new-access", "refresh": "new-refresh", "expires": 2}
+COMES_BACK: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a refresh": ({"a": {**LOGIN["a"], **NEW_TOKENS}, "key": "k"}, NEW_TOKENS),
+    "a refresh, and more": (
+        {
+            "a": {**LOGIN["a"], **NEW_TOKENS, "type": "wellknown", "more": 1},
+            "key": "!evil",
+            "b": {"access": "x"},
+        },
+        NEW_TOKENS,
+    ),
+    "a command": ({"a": {**LOGIN["a"], "access": "!touch evil"}, "key": "k"}, {}),
+    "another kind of value": ({"a": {**LOGIN["a"], "access": ["x"], "expires": "soon"}, "key": "k"}, {}),
+    "no login": ("nothing", {}),
+}
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@pytest.mark.parametrize(
+    "then", [[], ["--continue"], ["another task", "--agent", "pi -p", "--max-iterations", "1"]]
+)
+@pytest.mark.parametrize("case", COMES_BACK)
+def test_of_a_login_only_refreshed_tokens_come_back_also_after_a_kill(ralph, agent, case, then) -> None:
+    is_killed = bool(then)
+    written, tokens = COMES_BACK[case]
+    login = Path(ralph.environment["HOME"], ".pi/agent/auth.json")
+    login.parent.mkdir(parents=True)
+    login.write_text(json.dumps(LOGIN))
+    login.chmod(0o600)
+    rest = "open('seen', 'w'); time.sleep(60)" if is_killed else ""
+    refreshes = f"open(own + '/auth.json', 'w').write({json.dumps(written)!r}); {rest}"
+    agent("pi", step(*(pi()[:1] if is_killed else pi()), does=refreshes), step(*pi()))
+    process = ralph.start("loop", "the task", "--agent", "pi -p", "--max-iterations", "1")
+    if is_killed:
+        wait_until(lambda: (ralph.cwd / "seen").exists() and is_kept(ralph, '"session"'))
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not processes_of(ralph))
+        assert json.loads(login.read_text()) == LOGIN
+        agent("pi", step(*pi()))
+        assert ralph("loop", *then).code == 0
+    else:
+        assert ralph.finish(process).code == 0
+    assert json.loads(login.read_text()) == {**LOGIN, "a": {**LOGIN["a"], **tokens}}
+    assert login.stat().st_mode & 0o777 == 0o600
+
+
+LINKS = {
+    "the login": (
+        "pi",
+        "os.unlink(own + '/auth.json'); os.symlink(there + '/auth.json', own + '/auth.json')",
+    ),
+    "the folder": ("opencode", "shutil.move(own, own + '-old'); os.symlink(there, own)"),
+}
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@pytest.mark.parametrize("case", LINKS)
+def test_no_link_of_a_command_leads_the_login_elsewhere(ralph, agent, case) -> None:
+    name, links = LINKS[case]
+    there = ralph.cwd / "there"
+    there.mkdir()
+    (there / "auth.json").write_text(json.dumps({"a": {"access": "of-another", "type": "x"}}))
+    home = Path(ralph.environment["HOME"])
+    login = home / PLACES[name][1].replace("~/", "") / "auth.json"
+    login.parent.mkdir(parents=True)
+    login.write_text(json.dumps(LOGIN))
+    does = f"import shutil; there = {str(there)!r}; {links}"
+    agent(
+        name,
+        step(*GOOD[name], does=does),
+        step(*GOOD[name], does="open('seen', 'w').write(open(own + '/auth.json').read())"),
+    )
+    ran = ralph("loop", "the task", "--agent", name, "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    program = ralph.cwd.parent / "programs" / name
+    program.write_text(program.read_text().replace("step = steps[min(n", "step = steps[1 or min(n"))
+    ran = ralph("loop", "--continue", "--max-iterations", "2")
+    assert ran.code == 0, ran.stderr
+    assert json.loads((ralph.cwd / "seen").read_text()) == LOGIN
+    assert json.loads(login.read_text()) == LOGIN
+    assert "of-another" in (there / "auth.json").read_text()

@@ -1,0 +1,242 @@
+# os.path instead of pathlib: these are strings throughout.
+# ruff: noqa: PTH103, PTH108, PTH112, PTH113, PTH114, PTH116, PTH123, PTH207, PTH208
+"""The directories of an agent in a loop's sandbox. They are the loop's own: nothing of the user's can be written there, and no
+sessions of other projects are there. What the agent needs of the user's is taken along from a closed list.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.machine.atomic_write import replace_at
+from ralph.machine.opened_file import read_regular_file
+from ralph.machine.planted_link import planted_link
+from ralph.machine.repository import is_within
+from ralph.machine.trees import remove_tree
+from ralph.places.gather import home_directories
+from ralph.places.places import xdg_bases
+from ralph.places.table import expanded
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ralph.loop.agents.table import AgentPlace, AgentRow
+    from ralph.sandbox.sandbox_settings import SandboxSettings
+
+_MOST_BYTES = 20_000_000
+_TOKENS = frozenset(
+    "accessToken refreshToken expiresAt refreshTokenExpiresAt access refresh expires access_token refresh_token id_token "
+    "last_refresh".split()
+)
+"""The names of what changes in a login when an agent refreshes it (OAuth)."""
+_TOKEN = re.compile(r"[\w.~+/=:|#-]*", re.ASCII)
+
+
+class AgentHome(Struct, frozen=True):
+    """The directories of an agent."""
+
+    folder: str
+    """The directory of the loop's own around them."""
+    row: AgentRow
+    environment: Mapping[str, str]
+    """The user's own, which says where the user's directories of the agent are."""
+    roots: tuple[str, ...]
+    """The directories that the work is in, the loop's first."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that name the directories to the agent."""
+        return {place.variable: f"{self.folder}/{place.variable}" for place in self.row.state}
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """The places of what is taken along, and of the user's, which may lie in the work. An iteration must not change these: they
+        say what the agent does.
+        """
+        taken = ((place, *one) for place in self.row.state for one in self._taken(place))
+        logins = (login for _, login in self._logins())
+        return (
+            *(path for place, name, source in taken for path in (self._own(place, name), source)),
+            *logins,
+        )
+
+    def sandbox(self, wanted: SandboxSettings) -> SandboxSettings:
+        """The sandbox of the agent: that of commands, in which its directories can be written, and what is taken along read."""
+        taken = (source for place in self.row.state for _, source in self._taken(place))
+        reads = (*_paths(self.row.reads, self.environment), *taken)
+        return replace(
+            wanted,
+            write=(*wanted.write, self.folder),
+            read=(*wanted.read, *filter(os.path.exists, dict.fromkeys(reads))),
+        )
+
+    def begin(self, *, is_new: bool) -> None:
+        """Takes along what the user has now. A new loop also begins without sessions. No process of the loop may run. Raises
+        OSError.
+        """
+        self.take_login_back()
+        if is_new and os.path.lexists(self.folder):
+            remove_tree(self.folder)
+        for place in self.row.state:
+            for name, source in self._taken(place):
+                own = _cleared(self.folder, self._own(place, name))
+                if os.path.isdir(source):
+                    own.symlink_to(source)
+                elif os.path.isfile(source):
+                    _write_new(own, Path(source).read_bytes())
+            for name, source in self._beside(place):
+                _cleared(self.folder, self._own(place, name)).symlink_to(source)
+            found = map(_read, filter(self._is_users, _paths(place.by_project, self.environment)))
+            if data := next((_of_project(one, self.roots[0]) for one in found if one is not None), b""):
+                _write_new(
+                    _cleared(self.folder, self._own(place, place.by_project[0].rpartition("/")[2])), data
+                )
+
+    def take_login(self) -> None:
+        """Takes the user's login along, for one process of the agent. Raises OSError."""
+        self.take_login_back()
+        for place, theirs in self._logins():
+            own = _cleared(self.folder, self._own(place, place.login))
+            if (data := _read(theirs)) is not None:
+                _write_new(own, data)
+                status = os.stat(theirs)
+                os.utime(own, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def take_login_back(self) -> None:
+        """Removes the copy of the login, whose refreshed tokens the user's own gets: the old ones may be void. No more of it
+        counts, as commands may have written it. Raises OSError.
+        """
+        for place, theirs in self._logins():
+            own = self._own(place, place.login)
+            if os.path.realpath(own) != os.path.realpath(self.folder) + own.removeprefix(self.folder):
+                continue  # a command's link, which leads elsewhere
+            data, before = _read(own), _read(theirs)
+            if data is None or before is None:
+                continue
+            is_newer = os.stat(own).st_mtime_ns > os.stat(theirs).st_mtime_ns
+            os.unlink(own)
+            if is_newer and (after := _with_tokens(before, data)) != before:
+                _replace(os.path.realpath(theirs), after)
+
+    def _logins(self) -> Iterator[tuple[AgentPlace, str]]:
+        for place in self.row.state:
+            login = f"{self._users(place)}/{place.login}"
+            if place.login and self._is_users(login):
+                yield place, login
+
+    def _is_users(self, path: str) -> bool:
+        """Whether no link leads to a path that commands may have made."""
+        return planted_link(path, self.roots) is None
+
+    def _users(self, place: AgentPlace) -> str:
+        """The user's own directory."""
+        paths = _paths((f"${place.variable}", place.usual), self.environment)
+        return f"{next(iter(paths), os.devnull)}/{place.folder}".rstrip("/")
+
+    def _own(self, place: AgentPlace, name: str) -> str:
+        return os.path.normpath(f"{self.folder}/{place.variable}/{place.folder}/{name}")
+
+    def _taken(self, place: AgentPlace) -> Iterator[tuple[str, str]]:
+        """Yields the name of each thing that is taken along, with the user's path of it, which need not exist."""
+        above = self._users(place)
+        for name in place.taken:
+            found = glob(name, root_dir=above) if "*" in name else [name]
+            yield from ((one, f"{above}/{one}") for one in found if self._is_users(f"{above}/{one}"))
+
+    def _beside(self, place: AgentPlace) -> Iterator[tuple[str, str]]:
+        """Yields what other programs have in a directory that is for all programs, as `_taken` does."""
+        above = self._users(place).rpartition("/")[0]
+        for name in os.listdir(above) if place.folder and os.path.isdir(above) else ():
+            if name != place.folder:
+                yield f"../{name}", f"{above}/{name}"
+
+
+def _paths(templates: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The absolute paths of templates of `places/table.py`."""
+    homes = home_directories(environment)[:1]
+    known = {"~": homes, **xdg_bases(homes, environment)}
+    return tuple(dict.fromkeys(path for one in templates for path in expanded(one, known, environment)))
+
+
+def _cleared(folder: str, path: str) -> Path:
+    """A path in `folder` at which a new file can be made: what commands have put there, or on the way to it, is removed."""
+    way = [folder]
+    for part in path.removeprefix(f"{folder}/").split("/")[:-1]:
+        way.append(f"{way[-1]}/{part}")
+    for above in way:
+        if os.path.lexists(above) and (os.path.islink(above) or not os.path.isdir(above)):
+            os.unlink(above)
+        os.makedirs(above, mode=0o700, exist_ok=True)
+    if os.path.lexists(path):
+        remove_tree(path)
+    return Path(path)
+
+
+def _read(path: str) -> bytes | None:
+    """The content of a file of settings or a login. None if it is none, or cannot be read."""
+    try:
+        return read_regular_file(os.path.realpath(path), _MOST_BYTES)
+    except OSError as error:
+        if shortage_of(error) is not None:
+            raise
+        return None
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _replace(path: str, data: bytes) -> None:
+    above, name = os.path.split(path)
+    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        replace_at(directory, name, data, os.stat(path))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        Path(path).write_bytes(data)  # it is mounted, as into a container
+    finally:
+        os.close(directory)
+
+
+def _of_project(data: bytes, directory: str) -> bytes:
+    """Settings without what they tell of other projects than that of `directory`. Empty if they cannot be understood."""
+    found = _decoded(data)
+    if not isinstance(found, dict):
+        return b""
+    projects = found.get("projects")
+    if isinstance(projects, dict):
+        found["projects"] = {name: one for name, one in projects.items() if is_within(directory, name)}
+    return msgspec.json.encode(found)
+
+
+def _with_tokens(before: bytes, after: bytes) -> bytes:
+    """A login with the tokens of another one, where both have one. `before` itself if there are no others."""
+    old = _decoded(before)
+    new = _merged(old, _decoded(after))
+    return before if new == old else msgspec.json.encode(new)
+
+
+def _merged(old: object, new: object, name: str = "") -> object:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {key: _merged(value, new.get(key), key) for key, value in old.items()}
+    is_token = name in _TOKENS and type(new) is type(old) and isinstance(old, str | int)
+    return new if is_token and _TOKEN.fullmatch(str(new)) else old
+
+
+def _decoded(data: bytes) -> object:
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):  # no JSON, or none that anyone means
+        return None
