@@ -120,6 +120,20 @@ def test_a_damaged_summary_is_asked_for_once_more_and_belongs_to_no_turn(damaged
     assert [event.reason for event in world.events.of(SyntheticRetry)] == ["damaged", "damaged"]
 
 
+def test_a_summary_and_its_turn_ask_past_damage_each_for_themselves() -> None:
+    damaged = [Json("x")] * 2
+    server = SmallServer([works(1), works(2), *damaged, DONE], summaries=[*damaged, answer(text(SUMMARY))])
+    world = World(server)
+    assert world.ended.outcome is Outcome.COMPLETED
+    assert [request.fields["stream"] for request in server.summary_calls] == [True, True, False]
+    streamed = [one.fields["stream"] for one in server.requests if one not in server.summary_calls]
+    assert streamed == [True, True, True, True, False]
+    full = HttpError(413, None, "")
+    server = SmallServer([works(1), Json("x"), full, DONE], summaries=[*damaged, answer(text(SUMMARY))])
+    assert World(server).ended.outcome is Outcome.COMPLETED
+    assert [request.fields["stream"] for request in server.summary_calls] == [True, True, False]
+
+
 def test_summaries_that_all_come_damaged_leave_the_other_ways_to_make_room() -> None:
     server = SmallServer([works(1), works(2), DONE], summaries=[Json("x")] * 6)
     world = World(server)

@@ -222,6 +222,8 @@ def test_the_retries_of_a_turn_that_asks_past_damage_count_together() -> None:
     assert (over.ended.exit_code, over.calls_made) == (75, 7)
     afresh = Played(*[busy] * 4, Json("x"), answer(call("a")), *[busy] * 4, DONE)
     assert afresh.ended.exit_code == 0, "the next turn has retries of its own"
+    useless = Played(*[busy] * 4, Json("x"), EMPTY, *[busy] * 4, DONE)
+    assert useless.ended.exit_code == 0, "and so has what is asked for another reason"
 
 
 def test_a_turn_asks_past_damage_also_without_retries() -> None:
