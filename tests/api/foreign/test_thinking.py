@@ -324,11 +324,12 @@ def test_a_session_that_ended_with_refused_thinking_goes_on(tmp_path) -> None:
 
 
 def test_an_endpoint_never_gets_the_signatures_of_another_one(tmp_path) -> None:
+    """The endpoint that ends the run depends on how long the first one cools down."""
     ralph = ralph_in(tmp_path)
     down = refusal(529, says("Overloaded"))
     with (
-        answering((thinks(1), down, thinks(3), DONE)) as (main, asked),
-        answering((thinks(2),)) as (spare, asked_instead),
+        answering((thinks(1), down, DONE)) as (main, asked),
+        answering((thinks(2), DONE)) as (spare, asked_instead),
     ):
         targets = "".join(
             f"[[targets]]\nname = '{name}'\nmodel = 'same'\nbase_url = '{server.base_url}'\n"
@@ -336,6 +337,8 @@ def test_an_endpoint_never_gets_the_signatures_of_another_one(tmp_path) -> None:
         )
         ran = run(ralph, main, settings=QUICKLY + targets)
     assert ran.code == 0, ran.stderr
-    assert thoughts(asked[-1]) == ["THOUGHT 1", "THOUGHT 3"], "its own"
-    assert [thoughts(request) for request in asked_instead] == [[]]
+    assert len(asked_instead) >= 1
     assert "signature" not in json.dumps(asked_instead[0])
+    assert all("THOUGHT 1" not in thoughts(request) for request in asked_instead)
+    assert [thoughts(request) for request in asked[:2]] == [[], ["THOUGHT 1"]], "its own"
+    assert all("THOUGHT 2" not in thoughts(request) for request in asked)
