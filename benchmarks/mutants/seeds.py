@@ -745,7 +745,7 @@ SEEDS = (
     _known("Q13", "custom-ignores-maximum"),
     Break("Q31", '        events.append(Notice(f"giving up: {decision.reason}"))', "        pass"),
     Break("Q17", "if max_delay_s > 0 and wait_s > max_delay_s", "if wait_s > max_delay_s"),
-    Break("Q18", '"retry-after-ms", ""), now, unit_s=0.001)', '"retry-after-ms", ""), now, unit_s=1.0)'),
+    Break("Q18", '("retry-after-ms", 0.001)', '("retry-after-ms", 1.0)'),
     Break(
         "Q19",
         "moment = _http_date(text) or _iso_date(text)",
