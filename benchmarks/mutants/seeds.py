@@ -231,8 +231,8 @@ SEEDS = (
     ),
     Break(
         "F42",
-        'if "retry-after-ms" in headers or "retry-after" in headers:',
-        'if "retry-after-ms" in headers:',
+        '(("retry-after-ms", 0.001), ("retry-after", 1.0))',
+        '(("retry-after-ms", 0.001),)',
     ),
     Break(
         "F47 P4",
