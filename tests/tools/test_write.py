@@ -39,6 +39,14 @@ def test_the_same_content_again_changes_nothing(tools: Any, tmp_path: Path) -> N
     assert (tmp_path / "a").stat().st_ino == before.st_ino
 
 
+def test_a_sparse_file_of_any_size_is_replaced_at_once(tools: Any, tmp_path: Path) -> None:
+    path = tmp_path / "disk"
+    with path.open("wb") as file:
+        file.truncate(1 << 42)
+    assert tools.ok("Write", file_path="disk", content="x\n").startswith("Replaced disk (1 line, 2 bytes; ")
+    assert path.read_bytes() == b"x\n"
+
+
 BOM = "byte order mark (UTF-8)"
 KEPT = {
     "a mark": (b"\xef\xbb\xbfa\n", "b\n", b"\xef\xbb\xbfb\n", BOM),

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.atomic_write import remove_leftovers
 from ralph.machine.opened_file import open_regular_file
+from ralph.tools.files.seen_files import signature_of
 from ralph.values.tool_calls import FileChange, ToolOutput
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from ralph.tools.files.seen_files import SeenFiles
     from ralph.tools.files.write_target import WriteTarget
+
+
+_MOST_BYTES_HASHED = 64_000_000  # more than Edit can make; a sparse file may have terabytes
 
 
 class PlannedWrite(Struct, frozen=True, dict=True):
@@ -63,11 +67,14 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 digest of a file's content in hexadecimal. None if the path leads to no regular file or the file
-    cannot be read. Does not block on a named pipe.
+    """The SHA-256 digest of a file's content in hexadecimal, or the signature of a very large file as text. None if the path
+    leads to no regular file or the file cannot be read. Does not block on a named pipe.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
+            now = os.fstat(file.fileno())
+            if now.st_size > _MOST_BYTES_HASHED:
+                return ":".join(map(str, signature_of(now)))
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
