@@ -8,15 +8,14 @@ the arguments itself.
 from __future__ import annotations
 
 import json
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ralph.values.strict_json import strict_json
+from ralph.values.strict_json import JSON_TYPES, is_number, strict_json
 from ralph.values.tool_calls import type_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 _LONGEST_SHOWN_VALUE = 60
 _MOST_FAULTS_NAMED = 5
@@ -76,7 +75,7 @@ def _faults(schema: Any, value: Any, path: str) -> Iterator[str]:
     if isinstance(allowed, list) and not any(_is_same(value, one) for one in allowed):
         choices = ", ".join(json.dumps(one) for one in allowed)
         yield f"{where} must be one of {choices}, got {shown_value(value)}"
-    if _is_number(minimum) and _is_number(value) and value < minimum:
+    if is_number(minimum) and is_number(value) and value < minimum:
         yield f"{where} must be at least {minimum}, got {shown_value(value)}"
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -108,26 +107,8 @@ def _type_in(schema: Any) -> str | list[str] | None:
 def _is_of_type(value: Any, expected: str | list[str]) -> bool:
     if isinstance(expected, list):
         return any(_is_of_type(value, one) for one in expected)
-    is_of_type = _TYPES.get(expected)
+    is_of_type = JSON_TYPES.get(expected)
     return is_of_type is None or is_of_type(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number in JSON. In Python, booleans, NaN and Infinity are numbers too, but not in JSON."""
-    # `math.isfinite` refuses an int of 400 digits.
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
-
-
-# An error message names a value by the first of these types to which it belongs.
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": _is_number,
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
-}
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
@@ -139,5 +120,5 @@ def shown_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     if len(text) > _LONGEST_SHOWN_VALUE:
         text = text[:_LONGEST_SHOWN_VALUE] + "..."
-    kind = next((name for name, is_of_type in _TYPES.items() if is_of_type(value)), "not JSON")
+    kind = next((name for name, is_of_type in JSON_TYPES.items() if is_of_type(value)), "not JSON")
     return text if value is None else f"{text} ({kind})"

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.report import shown
-from ralph.values.strict_json import DEEPEST, is_deeper
+from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_deeper, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 LARGEST_BYTES = 1_000_000
 """The size of the largest schema. It would fill the window of most models, and a request may have 32 MB."""
 _PROPERTY_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 
 
 def why_refused(schema: Mapping[str, Any]) -> str | None:
@@ -66,20 +65,8 @@ def _is_anything(_value: Any) -> bool:
     return True
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_size(value: Any) -> bool:
-    return _is_number(value) and value >= 0 and value == int(value)
+    return is_number(value) and value >= 0 and value == int(value)
 
 
 def _are_names(value: Any) -> bool:
@@ -89,43 +76,30 @@ def _are_names(value: Any) -> bool:
 
 def _is_type(value: Any) -> bool:
     several = [value] if isinstance(value, str) else value
-    return _are_names(several) and bool(several) and _TYPES.issuperset(several)
+    return _are_names(several) and bool(several) and JSON_TYPES.keys() >= set(several)
 
 
 _ONE = frozenset(
-    {
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-    }
-    | {"unevaluatedItems", "unevaluatedProperties"}
+    "additionalProperties contains contentSchema else if items not propertyNames then "
+    "unevaluatedItems unevaluatedProperties".split()
 )
 _NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 _SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_TEXTS = (
+    "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema contentEncoding contentMediaType description format "
+    "pattern title".split()
+)
 _KEYWORDS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_NAMED, _is_object),
+    **dict.fromkeys(_NAMED, JSON_TYPES["object"]),
     **dict.fromkeys(_SEVERAL, lambda value: isinstance(value, list) and bool(value)),
-    **dict.fromkeys(
-        ("$comment", "$id", "$ref", "$schema", "description", "format", "pattern", "title"), _is_text
-    ),
-    **dict.fromkeys(
-        ("$anchor", "$dynamicAnchor", "$dynamicRef", "contentEncoding", "contentMediaType"), _is_text
-    ),
-    **dict.fromkeys(
-        ("deprecated", "readOnly", "uniqueItems", "writeOnly"), lambda value: isinstance(value, bool)
-    ),
-    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"), _is_number),
+    **dict.fromkeys(_TEXTS, JSON_TYPES["string"]),
+    **dict.fromkeys(("deprecated", "readOnly", "uniqueItems", "writeOnly"), JSON_TYPES["boolean"]),
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"), is_number),
     **dict.fromkeys(("maxContains", "maxItems", "maxLength", "maxProperties"), _is_size),
     **dict.fromkeys(("minContains", "minItems", "minLength", "minProperties"), _is_size),
-    **dict.fromkeys(("enum", "examples"), lambda value: isinstance(value, list)),
+    **dict.fromkeys(("enum", "examples"), JSON_TYPES["array"]),
     "dependentRequired": lambda value: isinstance(value, dict) and all(map(_are_names, value.values())),
-    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "multipleOf": lambda value: is_number(value) and value > 0,
     "required": _are_names,
     "type": _is_type,
 }

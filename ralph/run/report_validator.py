@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.output.standard_streams import print_lines
 from ralph.run.schema_faults import LONGEST_PATH, faults_of, shortened
 from ralph.values.report import plain_problems, problems_without_payload, shown
+from ralph.values.strict_json import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,8 +96,7 @@ def _multiple_of(
     """
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
 
-    is_number = isinstance(instance, int | float) and not isinstance(instance, bool)
-    if is_number and _exact(instance) % _exact(step):
+    if is_number(instance) and _exact(instance) % _exact(step):
         yield ValidationError("not a multiple")
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEEPEST = 100
 """The maximum depth of nesting. It is so low that recursive functions can process every accepted value."""
@@ -90,6 +93,24 @@ def is_deeper(value: Any, levels: int) -> bool:
         if not level:
             return False
     return True
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number in JSON. In Python, booleans, NaN and Infinity are numbers too, but not in JSON."""
+    # `math.isfinite` refuses an int of 400 digits.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+JSON_TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": is_number,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+"""For each type of JSON, whether a value belongs to it. An error message names the first one that does."""
 
 
 def _refuse(constant: str) -> NoReturn:
