@@ -31,12 +31,12 @@ def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -
 
     An address that refuses is followed by the next one at once, and one that is silent after `ATTEMPT_DELAY_S`, in addition.
     The families take turns. Raises TimeoutError if no address has answered after `within_s` seconds (None: no limit), or the
-    OSError of the address that failed last.
+    OSError of the address that failed last, but none of the addresses to which this machine has no way if another one refused.
     """
     waiting = deque(by_turns(addresses))
     tried: dict[int, socket.socket] = {}
     watched = select.poll()
-    failure = OSError("the name has no address")
+    failure: OSError | None = None
     next_s = time.monotonic()
     ends_s = None if within_s is None else next_s + within_s
     try:
@@ -49,7 +49,7 @@ def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -
                 try:
                     _begin(waiting.popleft(), tried, watched)
                 except OSError as error:
-                    failure, next_s = error, now_s
+                    failure, next_s = failure or error, now_s
                     continue
             until_s = [one for one in (ends_s, next_s if waiting else None) if one is not None]
             wait_ms = max(0.0, min(until_s) - now_s) * 1000 + 1 if until_s else None
@@ -67,7 +67,7 @@ def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -
     finally:
         for other in tried.values():
             other.close()
-    raise failure
+    raise failure or OSError("the name has no address")
 
 
 def _begin(info: AddressInfo, tried: dict[int, socket.socket], watched: select.poll) -> None:

@@ -30,6 +30,10 @@ def refusing(stack: ExitStack) -> tuple[str, int]:
     return address
 
 
+def without_a_way(_stack: ExitStack) -> tuple[str, int]:
+    return "255.255.255.255", 9
+
+
 def answering(stack: ExitStack) -> tuple[str, int]:
     address: tuple[str, int] = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()
     return address
@@ -61,6 +65,8 @@ def test_the_first_address_that_answers_is_used(kinds: list[Callable[..., tuple[
     ("kinds", "failure"),
     [
         ([refusing, refusing], ConnectionRefusedError),
+        ([refusing, without_a_way], ConnectionRefusedError),
+        ([without_a_way, refusing], ConnectionRefusedError),
         ([silent], TimeoutError),
         ([refusing, silent], TimeoutError),
         ([silent, silent, refusing], TimeoutError),
