@@ -74,8 +74,8 @@ def requested_wait_s(
     `headers` has lower-case names, and `now` has a time zone. If the answer has a `date` header, that date replaces
     `now`, because the local clock may be hours off. `body` is the decoded body, and `message` the error's text.
 
-    `retry-after-ms` takes precedence over `retry-after`, and both over the other headers. The headers take precedence over the
-    body. `account` is the exhausted account that the error is about, or None. Then the longest time counts, because a
+    `retry-after-ms` takes precedence over `retry-after`, and both over the other headers, if they name a time. The headers take
+    precedence over the body. `account` is the exhausted account that the error is about, or None. Then the longest time counts, because a
     gateway's own header does not know of the account; if there is none, the length of the account's window does.
     """
     if account is not None and not account.is_refilled:

@@ -37,8 +37,8 @@ _ADVICE = {
     NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
     NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
     NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
-    NetworkCause.CERTIFICATE: "add the authority to this machine's store, or name its PEM file by NODE_EXTRA_CA_CERTS (only that file: model.ca_file "
-    "or SSL_CERT_FILE); check host and date",
+    NetworkCause.CERTIFICATE: "add the authority to this machine's store, or name its PEM file by NODE_EXTRA_CA_CERTS (only that "
+    "file: model.ca_file or SSL_CERT_FILE); check host and date",
 }
 # The socket's timeout is this much longer than the time limit of the check, so that the check ends first.
 _LATER_S = 1.0

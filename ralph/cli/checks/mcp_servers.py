@@ -31,8 +31,8 @@ _MOST_SHOWN = 8
 def look_at_servers(
     settings: Settings, environment: Mapping[str, str], cwd: Path, waiter: InboxWaiter, clock: Clock
 ) -> Iterator[Finding]:
-    """One finding for each server with its tools, and one for each notice that a run would give. A single failure if a run could not begin with these servers. All
-    servers have ended when this function returns.
+    """One finding for each server with its tools, and one for each notice that a run would give. A single failure if a run could
+    not begin with these servers. All servers have ended when this function returns.
     """
     redactor = Redactor(known_secrets(environment, settings.secrets))
     around = Surroundings(settings, environment, cwd, waiter, clock, EventStream(), redactor)
