@@ -218,8 +218,8 @@ MUTANTS = (
     Mutant(
         "no-proxy-knows-no-networks",
         "NO_PROXY may name a network",
-        "return _without_mapping(host) in ip_network(name, strict=False)",
-        "return str(_without_mapping(host)) == name",
+        '(getattr(address, "ipv4_mapped", None) or address) in ip_network(name, strict=False)',
+        'str(getattr(address, "ipv4_mapped", None) or address) == name',
         ("test_proxies.py",),
     ),
     Mutant(

@@ -17,7 +17,6 @@ from ralph.values.endpoint import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from ipaddress import IPv4Address, IPv6Address
 
 _USUAL_PORTS = {"http": 80, "https": 443}
 
@@ -79,16 +78,12 @@ def _names(entry: str, host: str, port: int) -> bool:
     if not name or named_port not in ("", str(port)):
         return False
     try:
-        return _without_mapping(host) in ip_network(name, strict=False)
+        address = ip_address(host)
+        # An IPv4 address may stand inside an IPv6 one.
+        return (getattr(address, "ipv4_mapped", None) or address) in ip_network(name, strict=False)
     except ValueError:
         above = name.removeprefix("*").strip(".")
         return fnmatchcase(host, name) or (above != "" and f".{host}".endswith(f".{above}"))
-
-
-def _without_mapping(host: str) -> IPv4Address | IPv6Address:
-    """The address that a host is. An IPv4 address may stand inside an IPv6 one. Raises ValueError for a name."""
-    address = ip_address(host)
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _of_environment(scheme: str, environment: Mapping[str, str]) -> tuple[str, str]:
