@@ -73,8 +73,9 @@ _BY_ITS_WORDS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.SERVER, Fail
 """The kinds of failure for which the server's words may say what to do."""
 ONE_PIECE_S = 0.5
 """A stream that took less is too short to tell whether something on the way has held it back."""
-ONE_PIECE_SHARE = 0.05
-"""If all events of a stream came within this share of its time, they came in one piece."""
+ONE_PIECE_SHARE, ONE_PIECE_LASTS_S = 0.05, 0.1
+"""If all events of a stream came within this share of its time, and this time, they came in one piece. A server that reads its
+prompt for ten seconds writes its short answer for longer."""
 
 
 class ProbeSeams(Struct, frozen=True):
@@ -110,8 +111,8 @@ class ProbeTimes:
     def is_in_one_piece(self) -> bool:
         """Whether something on the way has held the stream back until it was complete."""
         took_s = self.last_event_s - self.first_event_s
-        is_long = self.last_event_s >= ONE_PIECE_S
-        return self.is_stream and is_long and took_s <= self.last_event_s * ONE_PIECE_SHARE
+        most_s = min(self.last_event_s * ONE_PIECE_SHARE, ONE_PIECE_LASTS_S)
+        return self.is_stream and self.last_event_s >= ONE_PIECE_S and took_s <= most_s
 
     def note_head(self, response: httpx.Response) -> None:
         """Is called in the thread that reads the answer."""

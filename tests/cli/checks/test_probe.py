@@ -14,13 +14,15 @@ import ralph
 from ralph.api.clocks import ClockLimits
 from ralph.cli.checks import night
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
-from ralph.cli.checks.probe import ProbeSeams, probe_targets
+from ralph.cli.checks.probe import ProbeSeams, ProbeTimes, probe_targets
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
 from ralph.values.credentials import Credential, Secret
+from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
+from tests.fakes import FakeClock
 from tests.rows import every_row
 
 KEY = "sk-ant-api03-0123456789abcdef"
@@ -217,3 +219,19 @@ def test_few_open_files_are_a_warning_with_the_number() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, kept)
     assert found.level is Level.WARN
     assert "200 open files (ulimit -n)" in found.text
+
+
+@every_row(
+    ("waited_s", "took_s", "is_in_one_piece"),
+    [(2.0, 0.01, True), (0.2, 0.0, False), (2.0, 0.3, False), (20.0, 0.05, True), (20.0, 0.5, False)],
+)
+def test_a_long_wait_before_a_stream_is_no_buffer(
+    waited_s: float, took_s: float, *, is_in_one_piece: bool
+) -> None:
+    clock = FakeClock()
+    times = ProbeTimes(clock)
+    times.begin()
+    for seconds in (waited_s, took_s):
+        clock.seconds += seconds
+        times.emit(StreamReceived({"type": "ping"}))
+    assert times.is_in_one_piece == is_in_one_piece
