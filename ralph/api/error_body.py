@@ -29,18 +29,12 @@ if TYPE_CHECKING:
 
 
 _MINIMAX_STATUS = {
-    1000: 500,
+    **dict.fromkeys((1000, 1024, 1033), 500),
+    **dict.fromkeys((1002, 1039, 2045, 2056), 429),
+    **dict.fromkeys((1004, 2049), 401),
     1001: 504,
-    1002: 429,
-    1004: 401,
     1008: 402,
-    1024: 500,
-    1033: 500,
-    1039: 429,
     2013: 400,
-    2045: 429,
-    2049: 401,
-    2056: 429,
 }
 """The HTTP status that MiniMax's `base_resp.status_code` means. The vendor's page of error codes lists them
 (platform.minimax.io/docs/api-reference/errorcode). They come with status 200."""

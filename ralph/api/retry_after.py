@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ralph.values.accounts import window_s
 
@@ -83,11 +83,11 @@ def requested_wait_s(
     now = _http_date(_once(headers.get("date", "")[:_LONGEST_VALUE])) or now
     zone = timezone(timedelta(hours=account.utc_offset_h)) if account is not None else UTC
     in_headers = _in_headers(headers, now, is_limited=status == RATE_LIMITED or account is not None)
-    told_s = [*_in_fields(body, now, zone), *_in_words(message, now, zone)]
-    if account is None:
-        return in_headers if in_headers is not None else max(told_s, default=None)
-    named_s = [*told_s, *(() if in_headers is None else (in_headers,))]
-    return max(named_s, default=window_s(account, message))
+    if account is None and in_headers is not None:
+        return in_headers
+    told_s = (in_headers, *_in_fields(body, now, zone), *_in_words(message, now, zone))
+    window = None if account is None else window_s(account, message)
+    return max((one_s for one_s in told_s if one_s is not None), default=window)
 
 
 def _in_headers(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> float | None:
@@ -119,8 +119,8 @@ def _is_exhausted(headers: Mapping[str, str], limit: str, what: str, is_limited:
     return re.fullmatch(r"-.*|0+(?:\.0+)?(?:\s*,.*)?", remaining.strip()) is not None
 
 
-def _in_fields(value: object, now: datetime, zone: timezone, depth: int = _DEEPEST) -> Iterator[float]:
-    """Yields the waits in the fields of a decoded body."""
+def _in_fields(value: object, now: datetime, zone: timezone, depth: int = _DEEPEST) -> Iterator[float | None]:
+    """Yields the waits in the fields of a decoded body, and None for each field that names none."""
     if depth == 0:
         return
     if isinstance(value, list):
@@ -128,33 +128,25 @@ def _in_fields(value: object, now: datetime, zone: timezone, depth: int = _DEEPE
             yield from _in_fields(entry, now, zone, depth - 1)
     if not isinstance(value, dict):
         return
-    for name, unit_s in _fields(value):
-        field = value[name]
-        if isinstance(field, str | int | float) and not isinstance(field, bool):
-            wait_s = _wait_s(str(field), now, unit_s, zone)
-            yield from () if wait_s is None else (wait_s,)
+    for name, field in value.items():
+        unit_s = _FIELDS_S.get(str(name).replace("_", "").lower())
+        if unit_s is not None and isinstance(field, str | int | float) and not isinstance(field, bool):
+            yield _wait_s(str(field), now, unit_s, zone)
     headers = value.get("headers")
     if isinstance(headers, dict):  # OpenRouter repeats those of the server behind it
         texts = {str(name).lower(): str(text) for name, text in headers.items()}
-        wait_s = _in_headers(texts, now, is_limited=True)
-        yield from () if wait_s is None else (wait_s,)
+        yield _in_headers(texts, now, is_limited=True)
     for name in _HOLDERS:
         yield from _in_fields(value.get(name), now, zone, depth - 1)
 
 
-def _fields(value: dict[Any, Any]) -> Iterator[tuple[str, float]]:
-    for name in value:
-        unit_s = _FIELDS_S.get(str(name).replace("_", "").lower())
-        if unit_s is not None:
-            yield name, unit_s
-
-
-def _in_words(message: str, now: datetime, zone: timezone) -> Iterator[float]:
-    """Yields the waits in the words of a message, such as `resets at 2026-05-15T15:00:00Z` or `try again in 6m0s`."""
+def _in_words(message: str, now: datetime, zone: timezone) -> Iterator[float | None]:
+    """Yields the waits in the words of a message, such as `resets at 2026-05-15T15:00:00Z` or `try again in 6m0s`, and None for
+    each that cannot be read.
+    """
     for found in re.finditer(_SAID, message, re.IGNORECASE | re.ASCII):
         told = found["date"] or found["unix"] or found["delay"]
-        wait_s = _wait_s(told.replace(" at ", " "), now, zone=zone)
-        yield from () if wait_s is None else (wait_s,)
+        yield _wait_s(told.replace(" at ", " "), now, zone=zone)
 
 
 def _wait_s(value: str, now: datetime, unit_s: float = 1.0, zone: timezone = UTC) -> float | None:
