@@ -85,9 +85,9 @@ class MessagesApi:
         self._redact = redact
 
     def send_message(self, body: RequestBody, events: Events, *, is_whole: bool = False) -> Answer:
-        """Sends `body` once and returns the answer. `is_whole` is as in `Client.send_message`. `events` receives a RequestSent, and then the answer's stream events
-        while it arrives. Raises only `AgentError`, the errors of `events`, and `Interrupted` if a signal, a time
-        limit or a driver ends the wait.
+        """Sends `body` once and returns the answer. `is_whole` is as in `Client.send_message`. `events` receives a RequestSent, and
+        then the answer's stream events while it arrives. Raises only `AgentError`, the errors of `events`, and `Interrupted` if a
+        signal, a time limit or a driver ends the wait.
         """
         own = {
             "accept": "text/event-stream, application/json",

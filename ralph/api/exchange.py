@@ -338,7 +338,7 @@ def decoded_body(response: httpx.Response) -> Iterator[bytes]:
     if not codings:
         return chunks
     first = b""
-    while len(first.strip()) < ENOUGH_BYTES and (chunk := next(chunks, b"")):
+    while len(first) < ENOUGH_BYTES and (chunk := next(chunks, b"")):
         first += chunk
     chunks = chain((first,), chunks)
     if re.match(STREAM_START + b"|" + OBJECT_START, first):
