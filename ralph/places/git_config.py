@@ -29,7 +29,9 @@ _PROGRAMS = re.compile(
     r"|(?:mergetool|difftool|browser|man|guitool)\..*\.(?:cmd|path)|web\.browser|instaweb\..*|imap\.tunnel"
     r"|sendemail\.(?:.*\.)?(?:smtpserver|tocmd|cccmd|headercmd|sendmailcmd)"
     r"|submodule\..*\.update|tar\..*\.command|include\.path|includeif\..*\.path"
-    r"|lfs\.(?:extension|customtransfer)\..*|lfs\.standalonetransferagent|protocol\.(?:.*\.)?allow",
+    r"|lfs\.(?:extension|customtransfer)\..*|lfs\.standalonetransferagent|protocol\.(?:.*\.)?allow"
+    # Git writes the server's cookies into the file.
+    r"|http\.(?:.*\.)?(?:cookiefile|savecookies)",
     re.DOTALL,
 )
 _SWITCHED = re.compile(r"true|false|yes|no|on|off|1|0|", re.IGNORECASE)

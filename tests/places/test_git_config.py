@@ -46,6 +46,8 @@ def test_each_setting_that_names_a_program_is_known(setting: tuple[str, str]) ->
 TEXTS = [
     ("[core]\n\tfsmonitor = true\n\tbare = false\n", []),
     ("[core] fsmonitor = x", ["core.fsmonitor"]),
+    ("[http]\ncookieFile = ~/.bashrc\nsaveCookies = true", ["http.cookiefile", "http.savecookies"]),
+    ('[http "https://h"]\nsaveCookies', ["http.https://h.savecookies"]),
     ("[core]fsmonitor=x", ["core.fsmonitor"]),
     ("[CORE]\nFsMonitor = x", ["core.fsmonitor"]),
     ('[core]\nfsmonitor = "tr"ue', []),
