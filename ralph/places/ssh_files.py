@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 _SYSTEM = "/etc/ssh"
 _OPTION = re.compile(r"(?:^|\s)-F\s*[\"']?([^\s\"']+)")
 # As OpenSSH splits a line (`strdelim` and `argv_split` in its misc.c).
-_LINE = re.compile(r'^[ \t\r\f\v=]*(?:"(\w+)"|(\w+)(?=[ \t\r\f\v=]))[ \t\r\f\v=]*(.+)$', re.MULTILINE)
+_LINE = re.compile(r'^[ \t\r\f\v=]*(?:(\w*)"(\w+)"|(\w+)(?=[ \t\r\f\v=]))[ \t\r\f\v=]*(.+)$', re.MULTILINE)
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.?|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""")
 _PART = re.compile(r"""\\(["'\\ ])|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""")
 _ESCAPED = re.compile(r"""\\(["'\\])""")
+# glob(3) takes a backslash away that the words have kept.
+_LEFT_OVER = re.compile(r"\\(.)")
+_BEHIND_NUL = re.compile(r"\0[^\n]*")
 _PATTERN = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"%(.)|\$\{(\w+)\}")
 # Programs, libraries, and files that say which hosts are believed.
@@ -51,7 +54,9 @@ def ssh_files(commands: Iterable[str], homes: Sequence[str], variables: Mapping[
     known = {file for file, _ in pending}
     for file, is_file in pending:
         included = (
-            _PART.sub(lambda part: part[1] or _ESCAPED.sub(r"\1", part[2] or part[3] or ""), word)
+            _LEFT_OVER.sub(
+                r"\1", _PART.sub(lambda part: part[1] or _ESCAPED.sub(r"\1", part[2] or part[3] or ""), word)
+            )
             for name, value in (_settings(file) if is_file and len(known) < _MOST_FILES else ())
             for word in (_WORD.findall(value) if name == "include" else ())
         )
@@ -113,8 +118,8 @@ def ssh_files_of_agents(
 
 
 def _settings(file: str) -> Iterator[tuple[str, str]]:
-    text = os.fsdecode(beginning_of(file))
-    return ((f"{quoted}{name}".lower(), value) for quoted, name, value in _LINE.findall(text))
+    text = _BEHIND_NUL.sub("", os.fsdecode(beginning_of(file)))
+    return (("".join(name).lower(), value) for *name, value in _LINE.findall(text))
 
 
 def _with_values(text: str, home: str, variables: Mapping[str, str], unknown: str | None = None) -> str:

@@ -38,6 +38,12 @@ OPEN = {
     "a quoted word": ("mkdir .ssh; echo \"Include '~/dotfiles/c'\" >.ssh/config", ""),
     "quotes in a word": ("mkdir .ssh; echo 'Include ~/\"dotfiles\"/c' >.ssh/config", ""),
     "a backslash": ("mkdir .ssh dotfiles/a\\ b; echo 'Include ~/dotfiles/a\\ b/c' >.ssh/config", ""),
+    "a backslash that only the pattern takes": (
+        "mkdir .ssh; printf '%s\\n' 'Include ~/dot\\\\files/c' >.ssh/config",
+        "",
+    ),
+    "quotes in a keyword": ("mkdir .ssh; echo 'Inc\"lude\" ~/dotfiles/c' >.ssh/config", ""),
+    "a NUL behind the name": ("mkdir .ssh; printf 'Include ~/dotfiles/c\\\\0x\\\\n' >.ssh/config", ""),
     "a quoted keyword": ("mkdir .ssh; echo '\"Include\" ~/dotfiles/c' >.ssh/config", ""),
     "a quoted keyword of a program": ("mkdir .ssh; echo '\"ProxyCommand\" ~/dotfiles/p' >.ssh/config", ""),
     "behind much else": (
