@@ -24,7 +24,6 @@ from ralph.git.token import PIPE
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import (
     own_program,
-    replaceable_programs,
     search_outside,
     trusted_directories,
     why_not_used,
@@ -43,7 +42,7 @@ from ralph.machine.running_command import (
     RunningCommand,
 )
 from ralph.places.git_config import STANDARD_LFS
-from ralph.places.named_by_git import names_in, paths_in, takes_code_from
+from ralph.places.own_commands import why_changeable
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -177,21 +176,15 @@ class Git:
         search = self.agents_places
         return not path.startswith("/") or search.why_open(path) is not None or _leads_to_agents(path, search)
 
-    def names_writable(self, value: str) -> bool:
-        """Whether a setting names a path for which `is_writable` is True, or a command that takes code from the directory, where
-        git starts it (`takes_code_from`).
-        """
-        return self._names_agents(value, names_in(str(self.directory)))
+    def names_writable(self, value: str, names: Mapping[str, bool] | None = None) -> bool:
+        """Whether commands can decide what a setting of the user's runs or reads (`why_changeable`). `names` are as there."""
+        return _names_agents(value, self.agents_places, self.environment, str(self.directory), names)
 
     def settings_of(self, listing: bytes, names: Mapping[str, bool] | None = None) -> GitSettings:
-        """As `settings_from`, for this directory and the places that commands may write. `names` are as in `takes_code_from`. None
-        stands for what the directory holds. Raises CheckoutError.
+        """As `settings_from`, for this directory and the places that commands may write. `names` are as in `why_changeable`.
+        Raises CheckoutError.
         """
-        held = names_in(str(self.directory)) if names is None else names
-        return settings_from(listing, self.is_writable, lambda value: self._names_agents(value, held))
-
-    def _names_agents(self, value: str, names: Mapping[str, bool]) -> bool:
-        return _names_agents(value, self.agents_places, self.environment, str(self.directory), names)
+        return settings_from(listing, self.is_writable, lambda value: self.names_writable(value, names))
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         """Makes the error for a command that failed."""
@@ -310,20 +303,11 @@ def _names_agents(
     search: ProgramSearch,
     environment: Mapping[str, str],
     directory: str,
-    names: Mapping[str, bool],
+    names: Mapping[str, bool] | None = None,
 ) -> bool:
-    on_path = {os.path.basename(path) for path in replaceable_programs(search)}  # noqa: PTH119 - strings throughout
-    known = {**environment, "PWD": directory, "GIT_WORK_TREE": directory}
-    words = [*paths_in(value, environment.get("HOME", ""), known)]
-    return (
-        any(
-            _leads_to_agents(os.path.join(directory, word), search)  # noqa: PTH118 - strings throughout
-            for word in words
-            if word.startswith(("/", "../"))
-        )
-        or any(not on_path.isdisjoint((word, f"git-{word}", f"git-credential-{word}")) for word in words)
-        or (not STANDARD_LFS.fullmatch(value) and takes_code_from(names, words))
-    )
+    held = {} if STANDARD_LFS.fullmatch(value) else names
+    known = {**environment, "GIT_WORK_TREE": directory}
+    return bool(why_changeable([value], directory, known, search, names=held, programs=()))
 
 
 def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:
@@ -331,8 +315,7 @@ def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:
     if _NAMES_A_FILE.fullmatch(name) is None:
         return False
     search = search_outside(seams.environment, (work, *seams.writable))
-    top = str(work)
-    return _names_agents(seams.environment[name], search, seams.environment, top, names_in(top))
+    return _names_agents(seams.environment[name], search, seams.environment, str(work))
 
 
 def git_program(

@@ -42,9 +42,6 @@ _LOADED_FROM = frozenset(
     NODE_PATH DOTNET_STARTUP_HOOKS KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
     """.split()
 ).union(READ_LATER)
-_ASSIGNMENT = re.compile(r"\w+=")
-_BETWEEN = re.compile(r"[\s|&;()<>\"'`]+")
-_IN_HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})/")
 # Options for interpreters. Such a variable counts as a whole, because the options depend on each other.
 _OF_OPTIONS = frozenset(
     "NODE_OPTIONS RUBYOPT PERL5OPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS".split()
@@ -281,19 +278,6 @@ def why_not_used(name: str, search: ProgramSearch) -> str:
     return f"{path} does not count: {why}" if why else ""
 
 
-def why_replaceable(words: Iterable[str], cwd: Path, search: ProgramSearch) -> str | None:
-    """Why commands could change a file that a program's command line names, also in a directory of another word (`uv --directory
-    DIR run FILE`). None if they cannot. Directories alone are data.
-    """
-    plain = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
-    paths = [cwd / word for word in plain]
-    inside = [one / word for one in paths if one.is_dir() for word in plain]
-    for path in (one for one in (*paths, *inside) if one.is_file()):
-        if root := search.root_around(str(path)):
-            return f"{path} is found through {root}, where commands may write"
-    return None
-
-
 def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
     """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
     safe. Options for an interpreter are one entry.
@@ -315,27 +299,6 @@ def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[
 
 def _entries(name: str, value: str) -> list[str]:
     return [value] if name in _OF_OPTIONS else re.split(_SEPARATORS.get(name, "[:;]"), value)
-
-
-def why_unsafe_command(command: str, cwd: str, home: str, search: ProgramSearch) -> str:
-    """The reason for people why commands can decide what a shell command of the user's runs: they can replace a file that it
-    names, or the first program of its name in PATH. Empty if they cannot. The command must be run in `cwd` and with
-    `trusted_directories` as its PATH.
-    """
-    import shlex  # noqa: PLC0415 - few users have such commands
-
-    try:
-        words = shlex.split(command)
-    except ValueError:  # quotes that only the shell understands, or none does
-        words = command.split()
-    program = next((word for word in words if not _ASSIGNMENT.match(word)), "")
-    parts = (part for one in words for part in (one, one.partition("=")[2], *_BETWEEN.split(one)))
-    for word in filter(None, parts):
-        path = os.path.join(cwd, _IN_HOME.sub(lambda _: f"{home}/", word))  # noqa: PTH118 - strings throughout
-        is_file = Path(path).is_file() or (word == program and os.sep in word)
-        if is_file and (why := search.why_unsafe(path)):
-            return f"{word}: {why}"
-    return "" if own_program(program, search) else why_not_used(program, search)
 
 
 def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:

@@ -44,6 +44,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     """The time limit of a call in seconds. If it is None, the general setting applies."""
     is_confined: bool = True
     """False if the server runs outside of the sandbox."""
+    variables: frozenset[str] = frozenset()
+    """The names of the variables whose values are in the configuration."""
     is_asked_for: bool = False
     """True if the command line of this run names the server's configuration."""
 
@@ -120,8 +122,11 @@ def _server_of(
             "asks to leave the sandbox, which only [mcp.servers] in your own config.toml may grant"
         )
 
+    used = set[str]()
+
     def expanded(text: str) -> str:
-        return _expanded(text, variables)
+        used.update(found[1] for found in _VARIABLE.finditer(text) if variables.get(found[1]))
+        return _VARIABLE.sub(lambda found: _value(found, variables), text)
 
     return McpServer(
         name=name,
@@ -133,6 +138,7 @@ def _server_of(
         headers=Secret({key: expanded(value) for key, value in entry.headers.items()}),
         call_s=None if not entry.timeout or entry.timeout < 0 else entry.timeout / 1000,
         is_confined=entry.sandbox,
+        variables=frozenset(used),  # the values above have been made
     )
 
 
@@ -146,10 +152,6 @@ def _transport(entry: _Entry) -> Transport:
     if transport in {"http", "sse"} and not (entry.url or "").startswith(("http://", "https://", "${")):
         raise ValueError("needs a url that begins with https:// or http://")
     return transport
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    return _VARIABLE.sub(lambda match: _value(match, variables), text)
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:

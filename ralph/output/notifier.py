@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.output_capture import readable_text
-from ralph.machine.own_programs import own_program, trusted_directories, why_unsafe_command
+from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
 from ralph.machine.starting import start_thread
+from ralph.places.own_commands import why_changeable
 from ralph.values.events import Notice, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import CannotError
 from ralph.values.ports import Interrupted
@@ -98,7 +99,7 @@ class Notifier:
 
     def _why_refused(self) -> str:
         """The reason for people why the program must not run, or empty."""
-        why = why_unsafe_command(self._command, self._home, self._home, self._search)
+        why = why_changeable([self._command], self._home, self._environment, self._search)
         return why and f"the command of --notify is not run: {why}; keep its program elsewhere"
 
     def emit(self, event: Event) -> None:

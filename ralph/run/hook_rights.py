@@ -8,9 +8,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ralph.machine.own_programs import own_program, why_not_used, why_replaceable
 from ralph.machine.repository import is_within_any
 from ralph.permissions.shell import parse_line
+from ralph.places.own_commands import why_changeable
 from ralph.run.permission_rules import has_parser
 from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
 from ralph.sandbox.bubblewrap import TEMPORARY
@@ -70,10 +70,20 @@ def why_not_outside(
     if None in names or line.runs_unknown:
         return f"does not run outside of the sandbox ({OUTSIDE}): its program is known only when it runs; name it"
     plain = [name for name in names if name is not None and "/" not in name]
-    missing = (why_not_used(name, search) for name in plain if own_program(name, search) is None)
-    words = [word.text for one in line.commands for word in one.words if word.text and word.text not in plain]
-    why = next(filter(None, missing), None) or why_replaceable(words, cwd, search)
-    return why and f"does not run outside of the sandbox ({OUTSIDE}): {why}; keep it elsewhere"
+    known = {**environment, "CLAUDE_PROJECT_DIR": str(cwd)}
+    why = why_changeable([command], str(cwd), known, search, programs=plain, takes_data=True)
+    moves = not {"cd", "pushd"}.isdisjoint(plain)
+    for one in line.redirections if not why else ():
+        target = cwd / one.target.known
+        is_elsewhere = moves and not (one.target.known.startswith("/") or os.path.lexists(target))
+        if (
+            one.writes
+            and not one.is_harmless
+            and not is_elsewhere
+            and (root := search.root_around(str(target)))
+        ):
+            why = f"it writes {target} through {root}, where commands may write"
+    return f"does not run outside of the sandbox ({OUTSIDE}): {why}; keep it elsewhere" if why else None
 
 
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:

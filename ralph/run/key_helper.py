@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import own_program, trusted_directories, why_unsafe_command
+from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.starting import start_process, start_thread
+from ralph.places.own_commands import why_changeable
 from ralph.run.wiring import safe_environment, search_for_programs
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
@@ -105,7 +106,7 @@ def _key_of(program: KeyProgram, around: Surroundings, writable: Sequence[str]) 
     places = ("" if settings_file is None else str(settings_file.parent), home, os.sep)
     cwd = next(place for place in places if os.path.isdir(place))  # noqa: PTH112 - strings throughout
     subject = f"{program.origin}: {program.setting}"
-    why = why_unsafe_command(program.command.plain, cwd, home, search)
+    why = why_changeable([program.command.plain], cwd, around.environment, search)
     if why:
         raise SettingsError(f"{subject} is not run: {why}; put its program elsewhere")
     environment = {

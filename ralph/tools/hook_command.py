@@ -68,7 +68,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            environment = box.before(room.hook_environment, waiting_for)
+            environment = box.before(room.hook_environment(command), waiting_for)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, room, environment, stdin.fileno(), errors.fileno())

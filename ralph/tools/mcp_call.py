@@ -5,17 +5,17 @@ is shortened like the output of a command. Images are checked like images that R
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.own_programs import trusted_directories, unsafe_loads, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.repository import beginning_of
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
-from ralph.places.named_by_git import code_in
+from ralph.places.own_commands import module_variables, why_changeable
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.ports import Interrupted
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_room import ToolRoom
     from ralph.values.tool_calls import Block, ToolCall
-
-# Python's options for a module or a statement, for which it puts the working directory before all.
-_BY_NAME = re.compile(r"-[A-Za-z]*[mc].*", re.DOTALL)
 
 
 def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
@@ -59,19 +56,22 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         confine = room.box.confine(lasts=True)
     else:
         environment, confine = room.safe_environment, None
-    if is_guarded:
-        environment = {**environment, **_without_the_work(server, room)}
+    guard = _without_the_work(server, room) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(confine),
         cwd=settings.cwd,
-        environment=environment_for_commands(environment) | server.environment.plain,
+        environment=environment_for_commands(environment) | server.environment.plain | guard,
         waiter=room.waiter,
     )
 
 
 def _has_credential(server: McpServer, room: ToolRoom) -> bool:
-    """Whether an argument or a variable of a server holds a credential that commands do not get."""
+    """Whether an argument or a variable of a server holds a credential that commands do not get: the value of a variable that is
+    kept from them, however short, or one that ralph knows.
+    """
+    if not server.variables <= room.settings.environment.keys():
+        return True
     passed = [value for value in room.settings.environment.values() if room.redact(value) != value]
     words = "\n".join((*server.arguments, *server.environment.plain.values()))
     for value in passed:
@@ -80,34 +80,22 @@ def _has_credential(server: McpServer, room: ToolRoom) -> bool:
 
 
 def _why_not_trusted(program: str, server: McpServer, room: ToolRoom) -> str | None:
-    """Why commands could change what a server runs: its program with the interpreter that this names, what its arguments name
-    (`code_in`), or what a variable loads. None if they cannot.
-    """
+    """Why commands could change what a server runs (`why_changeable`), or what a variable loads. None if they cannot."""
     search, cwd = room.search, str(room.settings.cwd)
-    home = room.settings.environment.get("HOME", "")
-    files = [program, *code_in([program, *server.arguments], cwd, home)]
-    for file in dict.fromkeys(os.path.join(cwd, one) for one in files):  # noqa: PTH118 - strings throughout
-        for path in (file, *code_in([_first_line(file)], cwd, home)):
-            if root := search.root_around(path):
-                return f"{path} is found through {root}, where commands may write"
+    known = {**room.settings.environment, **server.environment.plain}
+    if why := why_changeable([program, *server.arguments], cwd, known, search, takes_data=True):
+        return why
     for name, unsafe in unsafe_loads(server.environment.plain, search).items():
         if unsafe:
             return f"{name} names {unsafe[0] or 'the working directory'}, where commands may write"
     return None
 
 
-def _first_line(file: str) -> str:
-    """The interpreter that a script names, with its options. Empty for other files."""
-    line = beginning_of(file).partition(b"\n")[0]
-    return os.fsdecode(line[2:]) if line.startswith(b"#!") else ""
-
-
 def _without_the_work(server: McpServer, room: ToolRoom) -> dict[str, str]:
     """Variables with which a server finds neither programs nor modules where commands may write."""
-    found = {"PATH": os.pathsep.join(trusted_directories(room.search))}
-    # Only there, because it also keeps a script from the modules beside it.
-    is_by_name = any(map(_BY_NAME.fullmatch, server.arguments))
-    return found | ({"PYTHONSAFEPATH": "1"} if is_by_name else {})
+    search_path = server.environment.plain.get("PATH", room.search.search_path)
+    found = trusted_directories(replace(room.search, search_path=search_path))
+    return {"PATH": os.pathsep.join(found)} | module_variables(server.arguments)
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:

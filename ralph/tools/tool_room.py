@@ -182,14 +182,15 @@ class ToolRoom(Struct, frozen=True, dict=True):
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         return self._new_box(plan)
 
-    @property
-    def hook_environment(self) -> Mapping[str, str]:
-        """The variables for hooks. Outside of the sandbox, they load nothing that commands can replace."""
+    def hook_environment(self, command: str) -> Mapping[str, str]:
+        """The variables for a hook. Outside of the sandbox, it loads nothing that commands can replace."""
         if self.settings.hook_plan is None or self.settings.hook_plan.is_confined:
             return self.settings.environment
         from ralph.machine.own_programs import trusted_directories  # noqa: PLC0415 - for few hooks
+        from ralph.places.own_commands import module_variables  # noqa: PLC0415 - for few hooks
 
-        return self.safe_environment | {"PATH": os.pathsep.join(trusted_directories(self.search))}
+        found = {"PATH": os.pathsep.join(trusted_directories(self.search))}
+        return self.safe_environment | found | module_variables([command])
 
     def _new_box(self, plan: BoxPlan) -> CommandBox:
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command

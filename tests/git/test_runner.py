@@ -115,6 +115,10 @@ VALUES = {
     "a module behind its option": ("python3.12 -Im mod", True),
     "a module in a statement": ('python3 -c \\"import mod\\"', True),
     "a directory of an interpreter": ("python3 tools", True),
+    "the work itself": ("python3 $PWD", True),
+    "a program of a PATH": ("PATH=tools:$PATH cleaner", True),
+    "a script whose interpreter is in the work": ("{1}/named", True),
+    "nothing but the work": ("{0}/../../work", False),
     "in a directory": ("cd tools && sh x", True),
     "a program that finds its file": ("make -s all", True),
     "a program that finds a program": ("uv run black -", True),
@@ -141,6 +145,7 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
     (other / "way").symlink_to(added / "clean")
     (other / "clean").touch()
     (added / "x").touch()
+    (other / "named").write_text(f"#!{repository.top}/clean\n")
     os.link(added / "x", other / "named-again")
     os.link(other / "clean", other / "named-elsewhere")
     for name in ("linked", "git-credential-sub"):

@@ -295,6 +295,16 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
         "$W/d/in is found through $W",
     ),
     "a path in a script": ("bash", ["-c", "exec sh $W/s"], {}, "$W/s is found through $W"),
+    "a path by a variable": ("bash", ["-c", "exec sh $PROJ/s"], {}, "$W/s is found through $W"),
+    "a path by a variable of its own": ("bash", ["-c", "sh $X/s"], {"X": "$W"}, "$W/s is found through $W"),
+    "a PATH of its own": ("$H/by-env", [], {"PATH": "${PATH}"}, ""),
+    "no safe path of its own": (
+        "python3",
+        ["-c", "__import__('color' + 'sys'); __import__('os').system('$H/s')"],
+        {"PYTHONSAFEPATH": ""},
+        "",
+    ),
+    "a script with a directory of the work": ("python3", ["$H/script", "$W/d"], {}, ""),
     "one behind cd": ("bash", ["-c", "cd $W/d && exec sh in"], {}, "$W/d/in is found through $W"),
     "a directory of an interpreter": ("python3", ["$W/d"], {}, "$W/d/__main__.py is found through $W"),
     "a module": ("python3", ["-m", "module"], {}, "$W/module.py is found through $W"),
@@ -321,7 +331,7 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 @pytest.mark.parametrize("row", OUTSIDE)
-@pytest.mark.parametrize("given", ["nothing", "a credential", "one that commands have"])
+@pytest.mark.parametrize("given", ["nothing", "a credential", "a short one", "one that commands have"])
 def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox_and_gets_no_credential(
     ralph, serve, row: str, given: str
 ) -> None:
@@ -340,6 +350,8 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
         file.write_text(text)
         file.chmod(0o755)
     os.link(work / "s", home / "again")
+    (home / "script").write_text(f"import os; os.system('{home}/s')")
+    ralph.environment["PROJ"] = str(work)
     ralph.environment["PATH"] = f"{work}/.venv/bin:{ralph.environment['PATH']}"
 
     def real(text: str) -> str:
@@ -351,7 +363,7 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     server = {"command": command, "args": words, "env": variables | token, "sandbox": not is_outside}
     lines = (f"{name} = {real(json.dumps(value)).replace(': ', ' = ')}" for name, value in server.items())
     ralph.user_file.write_text("\n".join(("[mcp.servers.w]", *lines)))
-    ralph.environment["CORP_TOKEN"] = "corp-1234567890-secret"
+    ralph.environment["CORP_TOKEN"] = "hunter2" if given == "a short one" else "corp-1234567890-secret"
     passed = given == "one that commands have"
     ran = run(ralph, *(["--pass-env", "CORP_TOKEN"] if passed else []))
     assert ran.code == 78  # no row is a server

@@ -212,6 +212,7 @@ def test_the_usual_waits_are_not_told(ralph, serve, tells) -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 def test_a_program_that_commands_may_replace_is_refused_before_a_request(ralph, serve, command) -> None:
     server = serve(DONE)
+    ralph.environment["PROJ"] = str(ralph.cwd)
     program = ralph.cwd / "tell.sh"
     program.write_text("touch ~/told\n")
     program.chmod(0o755)
@@ -220,6 +221,13 @@ def test_a_program_that_commands_may_replace_is_refused_before_a_request(ralph, 
         f"true; cat|{program}",
         f"echo $HOME; cd / && sh '{program}'",
         "true; sh $HOME/../work/tell.sh",
+        "cd $PROJ && ./tell.sh",
+        "sh $PROJ/later.sh",
+        "env -C $PROJ sh tell.sh",
+        "make -sC $PROJ tell",
+        "python3 $PROJ",
+        "python3 -c \"import sys; sys.path.insert(0, '$PROJ'); import tell\"",
+        "PATH=$PROJ:$PATH tell.sh",
     ):
         ran = ralph(*command, "--notify", notify)
         assert (ran.code, server.request_count) == (78, 0)
@@ -228,10 +236,12 @@ def test_a_program_that_commands_may_replace_is_refused_before_a_request(ralph, 
 
 
 def test_a_program_that_a_command_makes_on_its_way_is_not_run(ralph, serve) -> None:
-    serve(bash(f"echo 'touch ~/told' > {ralph.cwd}/tell.sh"), DONE)
-    ran = ralph("run", "go", "--notify", f"sh {ralph.cwd}/tell.sh")
+    ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
+    serve(bash("echo 'touch ~/told' > tell-me; chmod +x tell-me"), DONE)
+    ran = ralph("run", "go", "--notify", "tell-me")
     assert ran.code == 0
-    assert len(notices(ran.stderr)) == 1
+    [notice] = notices(ran.stderr)
+    assert f"{ralph.cwd}/tell-me does not count: commands may write {ralph.cwd}" in notice
     assert not (home(ralph) / "told").exists()
 
 

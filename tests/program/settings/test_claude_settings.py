@@ -379,7 +379,9 @@ def test_a_program_that_commands_may_write_is_not_run(ralph, serve, own) -> None
         ran = ralph("go")
         assert (ran.code, server.request_count) == (78, 0), command
         assert "apiKeyHelper is not run: " in ran.last_line
-        assert f"commands may write {ralph.cwd}; put its program elsewhere" in ran.last_line
+        assert str(ralph.cwd) in ran.last_line
+        assert "commands may write" in ran.last_line
+        assert "; put its program elsewhere" in ran.last_line
     own(apiKeyHelper="true; key")
     assert "key: not found" in ralph("go").last_line
     assert not (ralph.cwd / "ran").exists()

@@ -167,7 +167,7 @@ CANNOT = {
     ),
     "says nothing": ("true", "api_key_command must print one key and nothing else"),
     "is missing": ("no-such-program-of-mine", "api_key_command ended with exit 127"),
-    "is relative": ("./vault", "api_key_command is not run: ./vault: "),
+    "is relative": ("./vault", "/./vault does not count: "),
 }
 
 
@@ -190,7 +190,9 @@ def test_a_program_that_commands_may_write_is_not_run(ralph, serve, vault) -> No
     (ralph.cwd / "vault").write_text("#!/bin/sh\ntouch ran; echo sk-of-the-night-1\n")
     (ralph.cwd / "vault").chmod(0o755)
     ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
-    for words in (f"{ralph.cwd}/vault", "vault"):
+    ralph.environment["PROJ"] = str(ralph.cwd)
+    cannot = ("cd $PROJ && ./vault", "make -sC $PROJ key", "sh $PROJ/vault", "env --chdir=$PROJ sh vault")
+    for words in (f"{ralph.cwd}/vault", "vault", *cannot):
         ralph.user_file.write_text(target(server, words))
         ran = ralph("go")
         assert (ran.code, server.heads) == (78, []), words

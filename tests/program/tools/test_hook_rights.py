@@ -115,6 +115,21 @@ OUTSIDE = [
     "~/link",
     "cd $CLAUDE_PROJECT_DIR; source check.sh",
     "only-there",
+    "env -C tools sh in",
+    "python3 tools",
+    "sh script",
+    "sh $PROJ/check.sh",
+    "PATH=$CLAUDE_PROJECT_DIR/bin:$PATH; only-there",
+    "env PATH=.venv/bin:$PATH true",
+    "cat >> $CLAUDE_PROJECT_DIR/logs/calls.log",
+    "cat > calls.log",
+    "cd tools && cat >> calls.log",
+]
+# What a hook outside may do with the work, beside a file `package.json` there.
+DATA = [
+    "touch ~/ran; node ~/hook.js $CLAUDE_PROJECT_DIR || true",
+    "cd ~ && cat >> new.log && touch ran",
+    'echo "2>1" > /dev/null 2>&1; date >> ~/ran',
 ]
 
 
@@ -123,6 +138,10 @@ def test_a_hook_outside_whose_program_commands_may_change_is_refused_before_anyt
     ralph, serve, command
 ) -> None:
     script, link = ralph.cwd / "check.sh", home(ralph) / "link"
+    (ralph.cwd / "tools").mkdir()
+    for name in ("tools/in", "tools/__main__.py", "tools/calls.log", "script"):
+        (ralph.cwd / name).touch()
+    ralph.environment["PROJ"] = str(ralph.cwd)
     script.write_text("#!/bin/sh\ntouch ~/ran\n")
     script.chmod(0o755)
     (ralph.cwd / "bin").mkdir()
@@ -137,6 +156,28 @@ def test_a_hook_outside_whose_program_commands_may_change_is_refused_before_anyt
     assert not (home(ralph) / "ran").exists()
     ralph.user_file.write_text("")
     assert start(ralph, hooks("Stop", command)).code == 0, "in the sandbox it may"
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_a_hook_outside_may_get_the_work_as_data(ralph, serve, command) -> None:
+    serve(DONE)
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    (ralph.cwd / "package.json").touch()
+    (home(ralph) / "hook.js").touch()
+    ran = start(ralph, hooks("Stop", command))
+    assert ran.code == 0, ran.stderr
+    assert (home(ralph) / "ran").exists()
+
+
+def test_a_hook_outside_takes_no_module_from_the_work(ralph, serve) -> None:
+    """The name of the module is one that Python's library imports."""
+    serve(bash('echo \'open("taken", "w")\' > colorsys.py'), DONE)
+    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    code = "__import__('color' + 'sys'); open(__import__('os').environ['HOME'] + '/ran', 'w')"
+    ran = start(ralph, hooks("Stop", f"python3 -c {shlex.quote(code)}"))
+    assert ran.code == 0
+    assert (home(ralph) / "ran").exists()
+    assert not (ralph.cwd / "taken").exists()
 
 
 def test_a_hook_outside_whose_program_is_known_only_when_it_runs_is_refused(ralph, serve) -> None:

@@ -1,0 +1,251 @@
+# os.path instead of pathlib: these are strings throughout.
+# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119
+"""Decides whether commands can change what a command line of the user's runs: a program of git's configuration, of `--notify`, of
+keys, a hook outside of the sandbox, or an MCP server. It sees the words of the line, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import product
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.machine.own_programs import (
+    own_program,
+    replaceable_programs,
+    trusted_directories,
+    unsafe_loads,
+    why_not_used,
+)
+from ralph.machine.repository import beginning_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.machine.own_programs import ProgramSearch
+
+_WORD = re.compile(r"[^\s\"'`;|&()<>$=!]+")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_ASSIGNED = re.compile(r"(?<![\w$])(\w+)=([^\s;|&()<>]*)")
+_GLUED = re.compile(r"^-[A-Za-z]")
+_QUOTES = re.compile(r"[\"'`\\]")
+# Where an absolute path or one of a home begins, and where it may end: at white space, at a quote, or with the text.
+_PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]")
+_PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
+# Interpreters, which take a module or a directory by its bare name.
+_INTERPRETER = re.compile(
+    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile)[0-9.]*"
+)
+_SHELL = re.compile(r"(?:ba|da|k|z)?sh|source|\.")
+_ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua".split()
+# Their options that have no value and leave the script to be named.
+_PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
+_BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<")
+_ENTERS = frozenset({"cd", "pushd"})
+# Programs that find what they run in a file of the directory in which they start.
+_FINDS_BY_ITSELF = frozenset(
+    """
+    make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
+    invoke bundle mise direnv devbox nix docker-compose pre-commit
+    """.split()
+)
+# The input of the line itself.
+_INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
+_MOST_DIRECTORIES = 64
+
+
+def why_changeable(
+    texts: Sequence[str],
+    directory: str,
+    environment: Mapping[str, str],
+    search: ProgramSearch,
+    *,
+    names: Mapping[str, bool] | None = None,
+    programs: Sequence[str] | None = None,
+    takes_data: bool = False,
+) -> str:
+    """The reason for people why commands can decide what a command line runs that is started in `directory` with the variables
+    `environment`. `texts` are its words, or the text for a shell. Empty if they cannot, as far as the words tell.
+
+    With `takes_data`, only files count that are there, and a directory is data unless an interpreter starts it or another
+    word names a file in it: the user may give a directory of the work to a program. Without it, each path counts through which
+    commands may write, and in a directory of theirs each word that names an entry, and a program that finds its code there.
+    `names` are the entries of `directory`, each with whether it is a file; None stands for those that are there. `programs` are
+    the names that are looked for on PATH; None stands for the first word.
+    """
+    known = {**environment, "PATH": os.pathsep.join(trusted_directories(search)), "PWD": directory}
+    texts = [_with_values(text, known) for text in texts]
+    for name, value in (found for text in texts for found in _ASSIGNED.findall(_QUOTES.sub("", text))):
+        # The entries of PATH count as those of a variable with modules. No shell of a line reads ENV.
+        loads = {} if name == "ENV" else {"PYTHONPATH" if name == "PATH" else name: value}
+        for entries in unsafe_loads(loads, search).values():
+            if entries:
+                return f"{name} names {entries[0] or 'the working directory'}, where commands may write"
+    first = next((word for word in texts[0].split() if not _ASSIGNED.match(word)), "")
+    for name in (first,) if programs is None else programs:
+        if "/" not in name and own_program(name, search) is None and (why := why_not_used(name, search)):
+            return why
+    words = list(dict.fromkeys(word for text in texts for word in paths_in(text, known) if word))
+    words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
+    linked = {os.path.basename(path): path for path in replaceable_programs(search)}
+    for word in words:
+        for name in (word, f"git-{word}", f"git-credential-{word}"):
+            if name in linked:
+                return f"{linked[name]} does not count: {search.why_unsafe(linked[name])}"
+    program = os.path.join(directory, absolute_path(first, "", known.get("HOME", ""))) if "/" in first else ""
+    searched = {*words[:1], *(programs or ())}
+    line = _CommandLine(texts, words, program, searched, _directories(words, directory), known, search)
+    named = dict.fromkeys(os.path.join(place, word) for place in line.places for word in words)
+    interpreters = filter(None, (_interpreter_of(path) for path in named if os.path.isfile(path)))
+    judged = [replace(line, texts=[one], words=[*paths_in(one, known)]) for one in interpreters]
+    why = "" if takes_data else _why_taken(line, names)
+    return why or next(filter(None, map(_why_file_changeable, [*judged, line] if takes_data else judged)), "")
+
+
+class _CommandLine(Struct, frozen=True):
+    texts: Sequence[str]
+    words: Sequence[str]
+    program: str
+    """The path of its program, which may be missing. Empty for a name."""
+    searched: set[str]
+    """The words that are looked for on PATH, if they are bare."""
+    places: Sequence[str]
+    """The directories in which the words may be, and first the one in which the line is started."""
+    known: Mapping[str, str]
+    search: ProgramSearch
+
+
+def _why_file_changeable(line: _CommandLine) -> str:
+    text = " ".join(line.texts)
+    started = _started(text, line.known, _INTERPRETER)
+    named = {*started, *_started(text, line.known, _SHELL)}
+    absolute = tuple(one for one in started if one.startswith("/"))
+    for place, word in product(line.places, line.words):
+        is_started = word in started or word.startswith(absolute)
+        if place == line.places[0] and word in line.searched - named and "/" not in word:
+            continue
+        for name in (word, word.replace("::", "/").replace(".", "/"))[: 1 + is_started]:
+            for end in ("", *_ENDS)[: 1 + is_started * len(_ENDS)]:
+                path = os.path.join(place, name) + end
+                if not os.path.isfile(path) or _INPUT.fullmatch(path):
+                    continue
+                if root := line.search.root_around(path):
+                    return f"{path} is found through {root}, where commands may write"
+    return ""
+
+
+def _why_taken(line: _CommandLine, names: Mapping[str, bool] | None) -> str:
+    search, directory = line.search, line.places[0]
+    is_open = search.root_around(directory) is not None
+    begun = {os.path.basename(word) for word in line.words}
+    if is_open and (found := begun & _FINDS_BY_ITSELF):
+        return f"{min(found)} finds what it runs in {directory}, where commands may write"
+    is_interpreted = bool(begun & _ENTERS) or any(map(_INTERPRETER.fullmatch, begun))
+    held = (names_in(directory) if names is None else names) if is_open else {}
+    modules = {name.partition(".")[0] for name in held} if is_interpreted else set[str]()
+
+    def is_there(word: str) -> bool:
+        first, slash, _ = os.path.normpath(word).partition("/")
+        if slash or "." in word or is_interpreted:
+            is_itself = is_interpreted and first == "."
+            return is_itself or first in held or first.partition(".")[0] in modules
+        return held.get(word, False)
+
+    for word in line.words:
+        if is_open and not word.startswith(("/", "../")):
+            if (word not in line.searched or "/" in word) and is_there(word):
+                return f"{word} is taken from {directory}, where commands may write"
+            continue
+        for path in (
+            os.path.join(place, word) for place in line.places[: 1 if word.startswith("/") else None]
+        ):
+            # A value that is nothing but the path of the work runs nothing.
+            is_value = (
+                any(text.strip() == path for text in line.texts) and os.path.realpath(path) in search.roots
+            )
+            if is_value or _INPUT.fullmatch(path):
+                continue
+            if root := search.root_around(path):
+                return f"{path} is found through {root}, where commands may write"
+            if (path == line.program or os.path.lexists(path)) and (why := search.why_unsafe(path)):
+                return f"{path} does not count: {why}"
+    return ""
+
+
+def _directories(words: Iterable[str], directory: str) -> list[str]:
+    """The directories that words may mean: the first, and those that they name in it or in each other."""
+    found = [directory]
+    for place in found:
+        for path in (os.path.normpath(os.path.join(place, word)) for word in words):
+            if path not in found and len(found) < _MOST_DIRECTORIES and os.path.isdir(path):
+                found.append(path)
+    return found
+
+
+def _started(text: str, known: Mapping[str, str], interpreter: re.Pattern[str]) -> set[str]:
+    """The words that an interpreter may start, as a file, a module or a directory: those from its name to its script."""
+    found, is_open, is_plain = set[str](), False, True
+    for raw in _WORD.findall(text):
+        word = absolute_path(raw, "", known.get("HOME", ""))
+        if interpreter.fullmatch(os.path.basename(word)):
+            is_open, is_plain = True, True
+        elif is_open:
+            found |= {word, _GLUED.sub("", word)}
+            is_open = not is_plain or word.startswith("-")
+            is_plain = is_plain and _PLAIN_OPTION.fullmatch(word) is not None
+    return found - {""}
+
+
+def _interpreter_of(file: str) -> str:
+    """The interpreter that a script names, with its options. Empty for other files."""
+    line = beginning_of(file).partition(b"\n")[0]
+    return os.fsdecode(line[2:]) if line.startswith(b"#!") else ""
+
+
+def _with_values(text: str, known: Mapping[str, str]) -> str:
+    """A text with the values of variables, also of those that it sets."""
+
+    def replaced(text: str, values: Mapping[str, str]) -> str:
+        return _VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), text)
+
+    once = replaced(text, known)
+    return replaced(once, dict(_ASSIGNED.findall(_QUOTES.sub("", once))))
+
+
+def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """Yields what may be a path in a command or in another value: absolute paths, with `~` and variables replaced, and every
+    word that could be a relative one. A path may have spaces or be quoted, so for each place where one begins there are
+    several, of which the longest may have more behind it.
+    """
+    home, text = variables.get("HOME", ""), _with_values(text, variables)
+    for form in dict.fromkeys((text, _QUOTES.sub("", text))):
+        for begin in _PATH_BEGINS.finditer(form):
+            ends = (one.search(form, begin.start()) for one in _PATH_ENDS)
+            yield from (absolute_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
+        yield from (word for word in _WORD.findall(form) if word[0] not in "/~")
+
+
+def absolute_path(value: str, directory: str, home: str) -> str:
+    """An absolute path as git reads it (git-config(1), pathname)."""
+    if value == "~" or value.startswith("~/"):
+        return f"{home}{value[1:]}"
+    return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)
+
+
+def names_in(directory: str) -> dict[str, bool]:
+    """The names in a directory, each with whether it is a file. Empty if the directory cannot be listed."""
+    with suppress(OSError), os.scandir(directory) as listing:
+        return {entry.name: entry.is_file() for entry in listing}
+    return {}
+
+
+def module_variables(texts: Iterable[str]) -> dict[str, str]:
+    """The variables with which a line takes no Python module from the directory in which it is started. Only if it names a module
+    or a statement, because they also keep a script from the modules beside it.
+    """
+    return {"PYTHONSAFEPATH": "1"} if any(map(_BY_NAME.search, texts)) else {}

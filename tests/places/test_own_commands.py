@@ -1,0 +1,90 @@
+"""Whether commands can decide what a command line of the user's runs: one table for hooks and servers, to which a directory of the
+work may be given, and for notifications and keys, to which it may not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ralph.machine.own_programs import search_outside
+from ralph.places.own_commands import why_changeable
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# $W is the work, where hooks and servers are started, and $H the home, where the others are. The words, whether a hook or a server
+# may have them, and whether a notification or a key may.
+LINES = {
+    "a program elsewhere": ("$H/bin/tell --now", True, True),
+    "a program on PATH": ("cat | grep x", True, True),
+    "a script of the work": ("sh $W/s", False, False),
+    "a script that is not there yet": ("sh $W/later", True, False),
+    "one behind cd": ("cd $W/d && ./in", False, False),
+    "one behind two of them": ("cd $W; cd d; sh in", False, False),
+    "one in a directory of a variable": ("sh $PROJ/s", False, False),
+    "one in a directory that the line names": ("D=$PROJ; sh ${D}/s", False, False),
+    "one behind env -C": ("env -C $W sh s", False, False),
+    "one behind env --chdir": ("env --chdir=$W/d sh in", False, False),
+    "a directory of an interpreter": ("python3 $W/d", False, False),
+    "a relative directory of an interpreter": ("cd $W; python3 d", False, False),
+    "a bare name for a shell": ("cd $W; sh s", False, False),
+    "a module of the work": ("cd $W; python3 -m package.module", False, False),
+    "a module in a statement": (
+        "python3 -c \"import sys; sys.path.insert(0, '$W/d'); import mod\"",
+        False,
+        False,
+    ),
+    "a module of Perl": ("perl -I$W/d -MMod -e 1", False, False),
+    "a program of a PATH": ("PATH=$W/d:$PATH; tell", False, False),
+    "a program of another PATH": ('env PATH="$W/.venv/bin:$PATH" tell', False, False),
+    "a relative PATH": ("PATH=bin:$PATH tell", False, False),
+    "a PATH elsewhere": ("PATH=$H/bin:$PATH tell", True, True),
+    "what a variable loads": ("PYTHONPATH=$W/d python3 $H/bin/tell", False, False),
+    "a name that is no such variable": ("ENV=prod $H/bin/tell", True, True),
+    "a makefile of the work": ("make -sC $W all", True, False),
+    "a script whose interpreter is in the work": ("$H/bin/named", False, False),
+    "a link in PATH": ("true; linked", False, False),
+    "the work as data of a program": ("$H/bin/tell $W/d", True, False),
+    "the work as data of a script": ("node $H/bin/tell $W/d", True, False),
+    "the work as data behind an option": ("python3 -u $H/bin/tell --in $W/d", True, False),
+    "the work as data behind cd": ("cd $W/d && node $H/bin/tell", True, False),
+    "a directory behind an option with a value": ("node --require $H/bin/tell $W/d", False, False),
+    "a file that is not there yet": ("cat > $H/log", True, True),
+    "its own input": ("cat /dev/stdin", True, True),
+}
+
+
+@every_row(("line", "is_for_hooks", "is_for_keys"), [*LINES.values()])
+def test_commands_decide_what_a_line_runs(
+    tmp_path_factory, line: str, *, is_for_hooks: bool, is_for_keys: bool
+) -> None:
+    place: Path = tmp_path_factory.mktemp("place")
+    work, home = place / "work", place / "home"
+    for name in (
+        *(
+            "work/s",
+            "work/d/in",
+            "work/d/__main__.py",
+            "work/d/mod.py",
+            "work/d/Mod.pm",
+            "work/package/module.py",
+        ),
+        *("work/d/package.json", "home/bin/tell", "home/bin/named"),
+    ):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).touch(0o755)
+    (home / "bin/named").write_text(f"#!{work}/s\n")
+    (home / "bin/linked").symlink_to(work / "s")
+    environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work)}
+    search = search_outside(environment, (work,))
+    text = line.replace("$W", str(work)).replace("$H/", f"{home}/")
+    # As the parser of a hook names them: a script may count as a program.
+    programs = re.findall(r"(?:^|[;&|] *)(?:sh |python3 )?([\w.]+)", text)
+    for directory, takes_data, may in ((work, True, is_for_hooks), (home, False, is_for_keys)):
+        why = why_changeable(
+            [text], str(directory), environment, search, takes_data=takes_data, programs=programs
+        )
+        assert (why == "") is may, why
