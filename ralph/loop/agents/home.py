@@ -118,7 +118,8 @@ class AgentHome(Struct, frozen=True):
         """
         for place, theirs in self._logins():
             own = self._own(place, place.login)
-            if os.path.realpath(own) != os.path.realpath(self.folder) + own.removeprefix(self.folder):
+            real = os.path.realpath(self.folder) + own.removeprefix(self.folder)
+            if os.path.realpath(own) != real or not self._is_users(own):
                 continue  # a command's link, which leads elsewhere
             data, before = _read(own), _read(theirs)
             if data is None or before is None:

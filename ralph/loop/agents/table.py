@@ -116,18 +116,9 @@ AGENTS = (
             AgentPlace(
                 variable="CLAUDE_CONFIG_DIR",
                 usual="~/.claude",
-                taken=(
-                    *(
-                        "settings.json",
-                        "settings.local.json",
-                        "CLAUDE.md",
-                        "commands",
-                        "agents",
-                        "skills",
-                        "hooks",
-                    ),
-                    *("plugins", "rules", "output-styles", "keybindings.json", "statusline.sh"),
-                    *("*.md", "*.sh", "*.py", "*.js"),
+                taken=tuple(
+                    "settings.json settings.local.json CLAUDE.md commands agents skills hooks plugins rules "
+                    "output-styles keybindings.json statusline.sh *.md *.sh *.py *.js".split()
                 ),
                 login=".credentials.json",
                 by_project=("$CLAUDE_CONFIG_DIR/.claude.json", "~/.claude.json"),
@@ -153,17 +144,9 @@ AGENTS = (
             AgentPlace(
                 variable="CODEX_HOME",
                 usual="~/.codex",
-                taken=(
-                    *(
-                        "config.toml",
-                        "AGENTS.md",
-                        "AGENTS.override.md",
-                        "hooks.json",
-                        "prompts",
-                        "skills/*",
-                        "rules",
-                    ),
-                    *("plugins", ".env", "*.config.toml"),
+                taken=tuple(
+                    "config.toml AGENTS.md AGENTS.override.md hooks.json prompts skills/* rules plugins .env "
+                    "*.config.toml".split()
                 ),
                 login="auth.json",
             ),
@@ -197,18 +180,9 @@ AGENTS = (
                 variable="XDG_CONFIG_HOME",
                 usual="~/.config",
                 folder="opencode",
-                taken=(
-                    *(
-                        "opencode.json",
-                        "opencode.jsonc",
-                        "config.json",
-                        "AGENTS.md",
-                        "agent",
-                        "agents",
-                        "command",
-                    ),
-                    *("commands", "mode", "modes", "plugin", "plugins", "skill", "skills", "tool", "tools"),
-                    *("themes", "package*.json", "bun.lock*", "node_modules*"),
+                taken=tuple(
+                    "opencode.json opencode.jsonc config.json AGENTS.md agent agents command commands mode modes "
+                    "plugin plugins skill skills tool tools themes package*.json bun.lock* node_modules*".split()
                 ),
             ),
         ),
@@ -228,26 +202,9 @@ AGENTS = (
             AgentPlace(
                 variable="PI_CODING_AGENT_DIR",
                 usual="~/.pi/agent",
-                taken=(
-                    *(
-                        "settings.json",
-                        "models.json",
-                        "AGENTS.md",
-                        "CLAUDE.md",
-                        "SYSTEM.md",
-                        "APPEND_SYSTEM.md",
-                    ),
-                    *(
-                        "keybindings.json",
-                        "extensions",
-                        "skills",
-                        "prompts",
-                        "themes",
-                        "tools",
-                        "hooks",
-                        "bin",
-                    ),
-                    *("npm", "git"),
+                taken=tuple(
+                    "settings.json models.json AGENTS.md CLAUDE.md SYSTEM.md APPEND_SYSTEM.md keybindings.json "
+                    "extensions skills prompts themes tools hooks bin npm git".split()
                 ),
                 login="auth.json",
             ),

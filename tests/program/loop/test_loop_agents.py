@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -758,26 +759,24 @@ LINKS = {
 @needs_namespaces
 @pytest.mark.sandboxed
 @pytest.mark.parametrize("case", LINKS)
-def test_no_link_of_a_command_leads_the_login_elsewhere(ralph, agent, case) -> None:
+def test_no_link_of_a_command_leads_the_login_elsewhere_also_after_a_kill(ralph, agent, case) -> None:
     name, links = LINKS[case]
     there = ralph.cwd / "there"
     there.mkdir()
     (there / "auth.json").write_text(json.dumps({"a": {"access": "of-another", "type": "x"}}))
-    home = Path(ralph.environment["HOME"])
-    login = home / PLACES[name][1].replace("~/", "") / "auth.json"
+    os.utime(there / "auth.json", (2_000_000_000, 2_000_000_000))
+    login = Path(ralph.environment["HOME"], PLACES[name][1].replace("~/", ""), "auth.json")
     login.parent.mkdir(parents=True)
     login.write_text(json.dumps(LOGIN))
-    does = f"import shutil; there = {str(there)!r}; {links}"
-    agent(
-        name,
-        step(*GOOD[name], does=does),
-        step(*GOOD[name], does="open('seen', 'w').write(open(own + '/auth.json').read())"),
-    )
-    ran = ralph("loop", "the task", "--agent", name, "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
-    program = ralph.cwd.parent / "programs" / name
-    program.write_text(program.read_text().replace("step = steps[min(n", "step = steps[1 or min(n"))
-    ran = ralph("loop", "--continue", "--max-iterations", "2")
+    does = f"import shutil; there = {str(there)!r}; {links}; open('linked', 'w'); time.sleep(60)"
+    agent(name, step(*GOOD[name][:1], does=does))
+    process = ralph.start("loop", "the task", "--agent", name, "--max-iterations", "1")
+    wait_until(lambda: (ralph.cwd / "linked").exists() and is_kept(ralph, "1"))
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not processes_of(ralph))
+    agent(name, step(*GOOD[name], does="open('seen', 'w').write(open(own + '/auth.json').read())"))
+    ran = ralph("loop", "--continue")
     assert ran.code == 0, ran.stderr
     assert json.loads((ralph.cwd / "seen").read_text()) == LOGIN
     assert json.loads(login.read_text()) == LOGIN
