@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.repository import is_within_any
 from ralph.permissions.shell import parse_line
+from ralph.permissions.wildcard import ANY
 from ralph.places.own_commands import why_changeable
 from ralph.run.permission_rules import has_parser
 from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
@@ -73,9 +74,10 @@ def why_not_outside(
     known = {**environment, "CLAUDE_PROJECT_DIR": str(cwd)}
     why = why_changeable([command], str(cwd), known, search, programs=plain, takes_data=True)
     moves = not {"cd", "pushd"}.isdisjoint(plain)
-    for one in line.redirections if not why else ():
-        target = cwd / one.target.known
+    for one in _parsed(command, cwd, environment, environment).redirections if not why else ():
+        begin, target = one.target.parts[:1], cwd / one.target.known
         is_elsewhere = moves and not (one.target.known.startswith("/") or os.path.lexists(target))
+        is_elsewhere |= begin == (ANY,)
         if (
             one.writes
             and not one.is_harmless
@@ -94,9 +96,11 @@ def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> 
     return next((name for name in names if name and "/" in name and not (cwd / name).exists()), None)
 
 
-def _parsed(command: str, cwd: Path, environment: Mapping[str, str]) -> ParsedLine:
-    """The parsed command of a hook, with the values of the variables that every hook has."""
-    known = {"HOME": environment.get("HOME", ""), "CLAUDE_PROJECT_DIR": str(cwd)}
+def _parsed(
+    command: str, cwd: Path, environment: Mapping[str, str], more: Mapping[str, str] = {}
+) -> ParsedLine:
+    """The parsed command of a hook, with the values of the variables that every hook has, and of `more`."""
+    known = {**more, "HOME": environment.get("HOME", ""), "CLAUDE_PROJECT_DIR": str(cwd)}
 
     def value(found: re.Match[str]) -> str:
         return known.get("HOME" if found[3] else found[1] or found[2], found[0])

@@ -43,7 +43,7 @@ OPEN = {
         "",
     ),
     "quotes in a keyword": ("mkdir .ssh; echo 'Inc\"lude\" ~/dotfiles/c' >.ssh/config", ""),
-    "a NUL behind the name": ("mkdir .ssh; printf 'Include ~/dotfiles/c\\\\0x\\\\n' >.ssh/config", ""),
+    "a NUL behind the name": ("mkdir .ssh; printf 'Include ~/dotfiles/c\\0x\\n' >.ssh/config", ""),
     "a quoted keyword": ("mkdir .ssh; echo '\"Include\" ~/dotfiles/c' >.ssh/config", ""),
     "a quoted keyword of a program": ("mkdir .ssh; echo '\"ProxyCommand\" ~/dotfiles/p' >.ssh/config", ""),
     "behind much else": (

@@ -46,7 +46,7 @@ LINES = {
     "a name that is no such variable": ("ENV=prod $H/bin/tell", True, True),
     "a makefile of the work": ("make -sC $W all", True, False),
     "a script whose interpreter is in the work": ("$H/bin/named", False, False),
-    "a link in PATH": ("true; linked", False, False),
+    "a link in PATH": ("env linked", False, False),
     "the work as data of a program": ("$H/bin/tell $W/d", True, False),
     "the work as data of a script": ("node $H/bin/tell $W/d", True, False),
     "the work as data behind an option": ("python3 -u $H/bin/tell --in $W/d", True, False),

@@ -123,11 +123,13 @@ OUTSIDE = [
     "env PATH=.venv/bin:$PATH true",
     "cat >> $CLAUDE_PROJECT_DIR/logs/calls.log",
     "cat > calls.log",
+    "cat >> $PROJ/calls.log",
     "cd tools && cat >> calls.log",
 ]
 # What a hook outside may do with the work, beside a file `package.json` there.
 DATA = [
     "touch ~/ran; node ~/hook.js $CLAUDE_PROJECT_DIR || true",
+    "date >> ${TARGET:-/dev/null}; date >> $LOG && touch ~/ran",
     "cd ~ && cat >> new.log && touch ran",
     'echo "2>1" > /dev/null 2>&1; date >> ~/ran',
 ]
@@ -164,6 +166,7 @@ def test_a_hook_outside_may_get_the_work_as_data(ralph, serve, command) -> None:
     ralph.user_file.write_text("[hooks]\noutside = true\n")
     (ralph.cwd / "package.json").touch()
     (home(ralph) / "hook.js").touch()
+    ralph.environment["LOG"] = str(home(ralph) / "log")
     ran = start(ralph, hooks("Stop", command))
     assert ran.code == 0, ran.stderr
     assert (home(ralph) / "ran").exists()
