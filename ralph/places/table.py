@@ -182,7 +182,7 @@ commondir gitdir branches remotes shallow lfs rebase-merge rebase-apply sequence
 """.split()
 )
 
-_DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts"
+_DEVICES = "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx"
 # Each line is a kind of secret, the source, and the places. Places are separated by two spaces, because some names contain one.
 _SECRETS = """
 SSH keys [ssh(1), sshd(8)]:  ~/.ssh  /etc/ssh/ssh_host_dsa_key  /etc/ssh/ssh_host_ecdsa_key  /etc/ssh/ssh_host_ed25519_key
@@ -550,13 +550,13 @@ ROWS: tuple[PlaceRow, ...] = (
     ),
     PlaceRow(
         tuple(_DEVICES.split()),
-        "is a device that shells and ordinary programs use; openpty(3) opens the last two",
+        "is a device that shells and ordinary programs use",
         (DEVICE,),
         source="null(4), random(4), tty(4), pts(4)",
     ),
     PlaceRow(
         ("/dev",),
-        "holds disks, memory and other hardware, which user id 0 may open even without capabilities",
+        "holds disks, memory and other hardware, which user id 0 may open even without capabilities, and terminals, where people type passwords",
         (CLOSED,),
         source="capabilities(7)",
     ),

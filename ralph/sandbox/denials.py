@@ -33,7 +33,9 @@ _MOST_TOLD = 3
 _LONGEST_LINE = 2000
 _MOST_LINKS = 40  # as in Linux
 _MESSAGES = r"Permission denied|Operation not permitted|Read-only file system|Device or resource busy"
-_DENIED = re.compile(rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY", re.IGNORECASE)
+# Python says of each refusal that there are no more pseudo-terminals.
+_NO_MORE = "out of pty devices"
+_DENIED = re.compile(rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY|{_NO_MORE}", re.IGNORECASE)
 # A path in quotation marks anywhere in the line, or the word right before the message.
 _PATH = re.compile(
     rf"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|(?<![^\s:\"'`])([^\s:\"'`]+): (?:{_MESSAGES})"
@@ -44,6 +46,8 @@ _READING = re.compile(
     r"sha[0-9]+sum|[efz]?grep|rg): |\bfor reading\b|\b(?:cannot|can't|could not|couldn't) (?:read|access|stat|open "
     r"(?:file|directory))\b"
 )
+_NO_TERMINAL = re.compile(rf"{_NO_MORE}|(?:open|fork)pty|pseudo-?terminal|\bpty\b", re.IGNORECASE)
+_TERMINALS = "/dev/pts"
 _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
 
@@ -67,6 +71,8 @@ def denial_note(
     for line in _telling_lines(output):
         if _is_foreign_process(line):
             told["signals to processes that the command did not start"] = None
+        if _NO_TERMINAL.search(line) and not (plan.has_namespaces or plan.may_write(_TERMINALS)):
+            told[f"making a terminal (in {_TERMINALS})"] = None
         is_reading = _READING.search(line) is not None
         for text in _paths(line):
             try:

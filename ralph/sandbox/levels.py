@@ -100,7 +100,7 @@ def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLeve
         "processes hidden": no_namespaces,
         "the whole tree ends": no_namespaces,
         "protected paths": no_namespaces,
-        "user's terminals": no_namespaces,
+        "user's terminals": no_namespaces and no_landlock,
         "sockets in the file system": no_socket_paths,
         "abstract sockets": "" if landlock.has_scopes else no_socket_paths,
     }

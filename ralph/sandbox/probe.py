@@ -100,6 +100,10 @@ def _append(path: str) -> None:
         file.write(b"x")
 
 
+def _open_to_read(path: str) -> None:
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+
+
 def _read(path: str) -> None:
     with open(path, "rb", buffering=0) as file:
         file.read(1)
@@ -400,6 +404,7 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
     },
     "user's terminals": {
         "write to the user's terminal": lambda t: _append(t["terminal"]),
+        "read what the user types": lambda t: _open_to_read(t["terminal"]),
     },
     "the whole tree ends": {
         "leave a process behind": _stay_behind,

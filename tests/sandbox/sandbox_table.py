@@ -66,7 +66,7 @@ NOT_PROTECTED = {
         "Commands can see the command lines and limits of other programs, and use their System V shared memory."
     ),
     "signals": "Commands can stop your other programs, ralph included.",
-    "user's terminals": "Commands can write to your open terminals.",
+    "user's terminals": "Commands can read what you type in your open terminals, and write there.",
     "network": (
         "The network cannot be limited to the loopback or to listed hosts. With `--net off` and `--net proxy`, commands "
         "can open no internet socket at all."
@@ -150,6 +150,9 @@ At the level `none`, also:
   version 9 of Landlock.
 * As root, `tar x` of files that belong to others: use `tar --no-same-owner`.
 * 32-bit programs do not run.
+* Without namespaces, programs that make a terminal of their own (`script`, `tmux`, `expect`, `ssh -t`, tests with a pty): Landlock
+  cannot tell their terminals from yours, in which you type passwords. `sandbox.write = ["/dev/pts"]` gives them back, and with them
+  yours: where nobody has a terminal open, as in a container of CI, that costs nothing.
 * Without namespaces, a server on the loopback and its client, if the network is `off` or `proxy`.
 * Behind a proxy of your own (`HTTPS_PROXY`), `--net proxy` reaches no host.
 * With namespaces, your own files in `/tmp`: commands and file tools find the session's directory there. A place in `/tmp`

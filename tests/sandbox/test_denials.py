@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import time
 
+import msgspec
+
 from ralph.places.places import places_of
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.denials import denial_note
@@ -47,6 +49,22 @@ def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowe
     assert read.startswith(
         f"the sandbox denies reading {tmp_path}/secret/key ({tmp_path}/secret must not be read"
     )
+
+
+@every_row(
+    "line",
+    [
+        "script: failed to create pseudo-terminal: Permission denied",
+        "OSError: out of pty devices",
+        "openpty: Permission denied",
+    ],
+)
+def test_a_terminal_that_cannot_be_made_is_told_where_terminals_are_closed(line, tmp_path) -> None:
+    assert (note(line, tmp_path) or "").startswith("the sandbox denies making a terminal (in /dev/pts);")
+    plan = plan_of(tmp_path)
+    with_namespaces = msgspec.structs.replace(plan, means=Means(Support(6), bwrap="/usr/bin/bwrap"))
+    for other in (with_namespaces, msgspec.structs.replace(plan, writable=(str(tmp_path), "/dev/pts"))):
+        assert denial_note(line, other, str(tmp_path)) is None
 
 
 @every_row(

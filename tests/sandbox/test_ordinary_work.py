@@ -1,5 +1,5 @@
 """Tests that ordinary development works in the sandbox, at each level that this machine can simulate. Only work that
-the last test lists may fail.
+the tests of terminals and the last test list may fail.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -20,6 +21,9 @@ from ralph.sandbox.detection import find_means
 from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
 from tests.sandbox.boxes import box_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 LEVELS = {
@@ -39,10 +43,6 @@ import http.server, threading, urllib.request
 server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 assert urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/').status == 200
-"""
-TERMINAL = """
-import pty
-assert pty.spawn(['true']) == 0
 """
 
 
@@ -86,7 +86,7 @@ def test_ordinary_work_stays_ordinary(work) -> None:
         "echo a > a && git add a && git commit -q -m a && git gc -q && git branch other && git stash list",
         "git init -q --bare in.git && git push -q in.git HEAD:refs/heads/x",
         "mkdir -p one/two && mv a one/two/a && ln one/two/a b && ln -s b c && rm -r one",
-        f'{PYTHON} -c "{POOL}{LOOPBACK}{TERMINAL}"',
+        f'{PYTHON} -c "{POOL}{LOOPBACK}"',
         f"{PYTHON} -m venv --without-pip venv && venv/bin/python -c pass",
         "file=$(mktemp) && echo x > $file && cat $file",
         "cat /etc/passwd > /dev/null && ls -la / > /dev/null",
@@ -95,6 +95,45 @@ def test_ordinary_work_stays_ordinary(work) -> None:
         assert ran.returncode == 0, f"{command}: {ran.stderr}"
     ran = work("yes | head -1")
     assert (ran.stdout, ran.stderr) == ("y\n", "")
+
+
+TERMINAL = """
+import pty
+assert pty.spawn(['true']) == 0
+"""
+# Waits for what is typed, as the user's shell does.
+TYPED = """
+import os, select, sys, tty
+terminal = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+select.select([terminal], [], [], 10)
+print(os.read(terminal, 99))
+os.write(terminal, b'x')
+"""
+
+
+@pytest.fixture
+def terminal() -> Iterator[str]:
+    """The user's terminal, into which a password was typed."""
+    ours, theirs = os.openpty()
+    os.write(ours, b"password\n")
+    yield os.ttyname(theirs)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_no_command_reads_what_the_user_types_or_writes_to_the_users_terminal(work, terminal) -> None:
+    ran = work(f'{PYTHON} -c "{TYPED}" {terminal}')
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    assert ran.stderr.splitlines()[-1].startswith(("PermissionError", "FileNotFoundError")), ran.stderr
+    for words in (f"cat {terminal}", f"echo x > {terminal}", "cat /dev/tty"):
+        assert work(words).returncode in (1, 2), words
+
+
+def test_a_terminal_of_its_own_needs_namespaces_or_the_users_word(work, request) -> None:
+    """Landlock cannot tell a command's terminal from the user's."""
+    is_alone = request.node.callspec.params["work"] == "landlock"
+    assert work(f'{PYTHON} -c "{TERMINAL}"').returncode == int(is_alone)
 
 
 def test_a_command_does_not_hold_the_ruleset(work) -> None:
