@@ -154,23 +154,35 @@ def _status(path: str) -> os.stat_result | None:
 
 @lru_cache(_MOST_SEARCHES)
 def _named_again_in(root: str) -> frozenset[tuple[int, int]] | None:
-    """The device and the inode of each file in a place that has several names. None for a place with too many names to look at.
-    Commands cannot link a file from elsewhere, so a process looks once.
+    """The device and the inode of each file in a place that has several names. None for a place with too many names to look at, or
+    with a folder that commands can enter and ralph cannot list. Commands cannot link a file from elsewhere, so a process looks once.
     """
     pending, count, found = [root], 0, set[tuple[int, int]]()
     for place in pending:
-        with suppress(OSError), os.scandir(place) as listing:
-            for entry in listing:
-                count += 1
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                elif (status := entry.stat(follow_symlinks=False)).st_nlink > 1:
-                    found.add((status.st_dev, status.st_ino))
+        try:
+            with os.scandir(place) as listing:
+                for entry in listing:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    elif (status := entry.stat(follow_symlinks=False)).st_nlink > 1:
+                        found.add((status.st_dev, status.st_ino))
+        except FileNotFoundError:  # it was removed meanwhile
+            continue
+        except OSError:
+            if _may_enter(place):
+                return None
         if count > _MOST_NAMES:
             return None
     if (own := _status(root)) is not None:
         found.add((own.st_dev, own.st_ino))
     return frozenset(found)
+
+
+def _may_enter(place: str) -> bool:
+    """Whether commands can enter a folder, or as its owner allow themselves to. Also if nobody knows."""
+    status = _status(place)
+    return status is None or status.st_uid == os.geteuid() or os.access(place, os.X_OK)
 
 
 def _holds(root: str, file: tuple[int, int]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +70,41 @@ def test_a_file_with_a_second_name_may_be_written_by_that(home: Path, is_linked:
         os.link(home / "mine/c", home / "proj/c")
     why = search_outside({}, [home / "proj"]).why_open(str(home / "mine/c"))
     assert why == (f"it has a second name (a hard link) in {home}/proj" if is_linked else None)
+
+
+# What hides a second name from a listing, and where this name is.
+HIDDEN = {
+    "entered but not listed": ("chmod 0311 d", "proj/d/c"),
+    "listed but not entered": ("chmod 0444 d", "proj/d/c"),
+    "closed": ("chmod 0 d", "proj/d/c"),
+    "closed above": ("mkdir e && mv d e/d && chmod 0 e", "proj/d/c"),
+    "closed beside": ("chmod 0 d", "mine/d"),
+    # The data of a container in the work, as of a database. Commands cannot enter it either.
+    "somebody else's": ("chmod 0700 d && chown 65534 d", "mine/d"),
+}
+LOOK = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from ralph.machine.own_programs import search_outside
+print(search_outside({}, [sys.argv[1] + "/proj"]).why_open(sys.argv[1] + "/mine/c"))
+"""
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_second_name_may_be_in_a_folder_that_ralph_cannot_list(home: Path, name: str) -> None:
+    script, second = HIDDEN[name]
+    is_root, is_foreign = os.geteuid() == 0, "chown" in script
+    if is_foreign and not is_root:
+        pytest.skip("only root may give a folder away")
+    (home / "proj/d").mkdir()
+    os.link(home / "mine/c", home / second)
+    subprocess.run(["sh", "-c", script], cwd=home / "proj", check=True)
+    drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if is_root else []
+    looking = [*drop, sys.executable, "-c", LOOK, str(home), *sys.path]
+    why = subprocess.run(looking, capture_output=True, text=True, check=True).stdout.rstrip()
+    for folder in (home / "proj").glob("[de]"):
+        folder.chmod(0o700)
+    assert why == (str(None) if is_foreign else f"it has a second name (a hard link) in {home}/proj")
 
 
 def test_a_place_that_is_mounted_twice_may_be_written_by_each_path(home: Path, monkeypatch) -> None:
