@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from ralph.sandbox.protected_changes import Entry
 
-# A description of 512 hooks has 100 KB.
-_MOST_BYTES = 1024 * 1024
+# A description of 10,000 hooks has 2 MB.
+_MOST_BYTES = 64 * 1024 * 1024
 
 
 class CommandMark:

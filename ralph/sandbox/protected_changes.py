@@ -21,11 +21,13 @@ from ralph.values.screen_text import in_one_line
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
-Kind = Literal["file", "link", "directory", "other", "unseen"]
-"""The kind of what is at a path. `unseen` is one in a directory that may not be entered, so that nobody knows."""
+Kind = Literal["file", "link", "directory", "other", "unseen", "unlisted"]
+"""The kind of what is at a path. `unseen` is one in a directory that may not be entered, so that nobody knows. `unlisted` is a
+directory that cannot be compared, because it holds too many names or cannot be listed."""
 How = Literal["made", "changed", "removed"]
 _DIRECTORY: Kind = "directory"
 UNSEEN: Kind = "unseen"
+UNLISTED: Kind = "unlisted"
 _MOST_LISTED = 10
 _BY_COMMAND = (
     ". Commands may not change these, so git config, git remote add, git push -u and installers of hooks have no lasting "

@@ -22,7 +22,7 @@ from ralph.places.places import directories_above
 from ralph.places.state import running_below
 from ralph.places.table import COMPARED
 from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.protected_changes import UNSEEN, Change, Entry, changes_of, missing_directories
+from ralph.sandbox.protected_changes import UNLISTED, UNSEEN, Change, Entry, changes_of, missing_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1024 * 1024
 """The maximum size of a file that can be restored. Changes of a larger file are noticed, but not undone."""
-_MOST_HOOKS = 512
-"""The maximum number of entries below a directory of hooks. A larger directory is compared only as a whole."""
+_MOST_NAMES = 10_000
+"""A directory of hooks with so many names below it is not compared. No command starts beside one, and one that a command has filled is
+put away as a whole."""
 _MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
 """The maximum number of bytes that are kept in memory for all files together. Hooks are scripts of some kilobytes."""
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
@@ -158,6 +159,11 @@ class ProtectedFiles:
                 f"{self._files.overfull} holds more folders than ralph guards",
                 "look at them, and remove those that no submodule and no worktree needs",
             )
+        if large := next((path for path, entry in self._known.items() if entry.kind == UNLISTED), ""):
+            raise UnguardedError(
+                f"{large} holds {_MOST_NAMES:,} names or more, or a folder that cannot be listed, and is not compared",
+                f"look at it: find {shlex.quote(large)}",
+            )
         if closed := next(filter(None, map(_own_closed_directory, self._unseen)), ""):
             raise UnguardedError(
                 f"{closed} may not be entered, and protected files in it may have been changed",
@@ -259,20 +265,21 @@ class ProtectedFiles:
         return found
 
     def _add_tree(self, found: dict[str, Entry], top: str) -> None:
-        pending, count = [top], 0
         inside: dict[str, Entry] = {}
+        pending = [top]
         for path in pending:
             if not self._add(inside, path):
                 continue
             try:
-                names = os.listdir(path)
+                pending += [f"{path}/{name}" for name in os.listdir(path)]
+            except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
+                continue
             except OSError:
-                count = _MOST_HOOKS + 1
+                is_unlisted = _may_be_changed(path)
             else:
-                count += len(names)
-                pending += [f"{path}/{name}" for name in names]
-            if count > _MOST_HOOKS:
-                inside = {top: Entry("other")}
+                is_unlisted = len(pending) > _MOST_NAMES
+            if is_unlisted:
+                inside = {top: Entry(UNLISTED)}
                 break
         found |= inside
 
@@ -321,6 +328,14 @@ def _own_closed_directory(path: str) -> str:
         if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IXUSR:
             return above
     return ""
+
+
+def _may_be_changed(directory: str) -> bool:
+    """Whether this user, and so a command, may make files in a directory. True if nobody knows."""
+    try:
+        return os.lstat(directory).st_uid == os.geteuid() or os.access(directory, os.W_OK)
+    except OSError:
+        return True
 
 
 _stamp = attrgetter("st_ino", "st_dev", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")

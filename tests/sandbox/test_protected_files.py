@@ -113,6 +113,66 @@ def test_a_change_to_a_protected_file_is_undone_and_told(tmp_path_factory, scrip
     assert work.run("true") == {}
 
 
+MANY = 600
+
+
+def test_a_large_folder_of_hooks_is_compared_too(tmp_path) -> None:
+    work = Work(tmp_path)
+    for number in range(MANY):
+        work.write(f".git/hooks/part/{number}", "x")
+    before = work.state()
+    undone = work.run(
+        "cd .git/hooks; echo evil > pre-push; echo evil > post-commit; echo evil > part/7; echo evil > part/new; rm part/8"
+    )
+    hooks = {
+        "pre-push": "changed",
+        "post-commit": "made",
+        "part/7": "changed",
+        "part/new": "made",
+        "part/8": "removed",
+    }
+    assert {path: one.how for path, one in undone.items()} == {
+        f".git/hooks/{one}": how for one, how in hooks.items()
+    }
+    assert work.state() == before
+    work.files.look()
+    work.write(".git/hooks/part/9", "evil")  # and ralph is killed
+    later = ProtectedFiles([str(work.root)], [f"{work.root}/.git"], str(tmp_path / "state"))
+    os.close(work.files._mark._descriptor or 0)
+    assert later.changed_since_kill() == (f"{work.root}/.git/hooks/part/9",)
+
+
+def test_a_folder_of_hooks_that_a_command_fills_is_put_away(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ralph.sandbox.protected_files._MOST_NAMES", MANY)
+    work = Work(tmp_path)
+    work.files.watch()
+    undone = work.run(f"cd .git/hooks; echo evil > pre-push; seq {MANY} | xargs touch")
+    assert undone[".git/hooks"].how == "changed"
+    assert [one for one in undone.values() if one.why_not] == []
+    assert work.state() == work.before
+    assert work.run("true") == {}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"cd .git/hooks; seq {MANY} | xargs touch",
+        pytest.param("mkdir .git/hooks/part; chmod 0311 .git/hooks/part", marks=pytest.mark.ordinary_user),
+    ],
+)
+def test_no_command_starts_beside_a_folder_of_hooks_that_cannot_be_compared(
+    tmp_path_factory, monkeypatch, script
+) -> None:
+    monkeypatch.setattr("ralph.sandbox.protected_files._MOST_NAMES", MANY)
+    work = Work(tmp_path_factory.mktemp("work"))
+    subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
+    for begin in (work.files.look, work.files.watch):
+        with pytest.raises(
+            UnguardedError, match=rf"{work.root}/.git/hooks holds .* no command starts; look at it"
+        ):
+            begin()
+
+
 # What a command does in a checkout with the submodules `part` and `a/b` and the linked worktree `linked`, and what is undone.
 NESTED = [
     ("git -C part config core.fsmonitor ./x", {"modules/part/config": "changed"}),
