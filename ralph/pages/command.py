@@ -15,11 +15,10 @@ from ralph.loop.values import REPORT_PAGE
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import (
     own_program,
-    search_outside,
+    search_around,
     trusted_directories,
     without_unsafe_loads,
 )
-from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
 from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
@@ -80,16 +79,25 @@ def write_report(request: ReportRequest) -> int:
     html = html_of(night)
     lines = [redact(in_one_line(headline(work))) for work in night.works[:_MOST_HEADLINES]]
     lines += [f"and {len(night.works) - _MOST_HEADLINES} more"] if len(night.works) > _MOST_HEADLINES else []
-    is_done = put_page(html, path, lines, _repository_directories(request), is_opened=request.is_opened)
+    directories = _repository_directories(request)
+    is_done = put_page(
+        html, path, lines, directories, is_opened=request.is_opened, writable=gathered.writable
+    )
     return gathered.exit_code if is_done else Outcome.IO_ERROR.exit_code()
 
 
 def put_page(
-    html: bytes, path: Path | None, lines: Sequence[str], directories: Sequence[Path], *, is_opened: bool
+    html: bytes,
+    path: Path | None,
+    lines: Sequence[str],
+    directories: Sequence[Path],
+    *,
+    is_opened: bool,
+    writable: Sequence[str] = (),
 ) -> bool:
     """Writes the page to the file, which only the user can read, or to standard output if `path` is None, and prints where it is and the lines.
     Returns False if the file cannot be written, which standard error then tells. `directories` are those of
-    `place_of_page`.
+    `place_of_page`, and `writable` are those that commands of the works could write.
     """
     with suppress(ReaderLeftError):
         if path is None:
@@ -104,7 +112,7 @@ def put_page(
             return False
         print_lines([str(path.parent.resolve() / path.name), *lines])
     if is_opened and path is not None:
-        _open(path, os.environ, complain)
+        _open(path, os.environ, (*map(str, directories), *writable), complain)
     return True
 
 
@@ -149,14 +157,15 @@ def _is_page(path: Path) -> bool:
     return False
 
 
-def _open(path: Path, environment: Mapping[str, str], tell: Callable[[str], None]) -> None:
-    """Shows the page in the user's browser. Tells the user if there is no browser."""
+def _open(
+    path: Path, environment: Mapping[str, str], roots: Sequence[str], tell: Callable[[str], None]
+) -> None:
+    """Shows the page in the user's browser. Tells the user if there is no browser. In `roots`, commands could put programs."""
     is_mac = sys.platform == "darwin"
     # Without a display, xdg-open starts a browser in the terminal, or none.
     has_display = is_mac or any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     name = "open" if is_mac else "xdg-open"
-    work = repository_top(Path.cwd()) or Path.cwd()
-    search = search_outside(environment, (work,))
+    search = search_around(environment, roots)
     program = own_program(name, search) if has_display else None
     if program is None:
         why = f"there is no program {name}" if has_display else "there is no display"

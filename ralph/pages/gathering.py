@@ -21,7 +21,7 @@ from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_rea
 from ralph.pages.journal import JournalRead, PageShare, number_of_lines, read_journal
 from ralph.pages.night import Night, Work
 from ralph.pages.page_room import PageRoom
-from ralph.pages.works import LoopFacts, iterations_of, loop_work, moment_s, session_work
+from ralph.pages.works import GitFacts, LoopFacts, iterations_of, loop_work, moment_s, session_work
 from ralph.sessions.store import SessionStore
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome
@@ -43,6 +43,8 @@ class Gathered(Struct, frozen=True):
     night: Night
     exit_code: int
     """0, or the exit code of the first thing that could not be read."""
+    writable: tuple[str, ...] = ()
+    """The directories that commands of the works could write."""
 
 
 class _OpenedLoop(Struct, frozen=True):
@@ -82,6 +84,7 @@ class _Gathering:
         self._own_files = () if page is None else (page,)
         self._missing: list[str] = []
         self._exit_code = 0
+        self._writable: dict[str, None] = {}
 
     def done(self) -> Gathered:
         loops = [loop for record in self._subject.loops if (loop := self._opened(record)) is not None]
@@ -129,7 +132,7 @@ class _Gathering:
             self._excerpts.plain(self._subject.place),
             tuple(self._missing),
         )
-        return Gathered(night, self._exit_code)
+        return Gathered(night, self._exit_code, tuple(self._writable))
 
     def _tell_missing(self, text: str, outcome: Outcome) -> None:
         self._missing.append(self._excerpts.plain(text))
@@ -177,8 +180,12 @@ class _Gathering:
         facts = LoopFacts(
             str(int(record.folder.name)), state, self._task_of(state), is_running, is_newest, journals, checks
         )
-        asked = git.facts(self._question(state, is_newest=is_newest))
+        asked = self._asked(git, self._question(state, is_newest=is_newest))
         return loop_work(facts, asked, room, now_s=self._now_s)
+
+    def _asked(self, git: GitReader, question: GitQuestion) -> GitFacts:
+        self._writable |= dict.fromkeys((str(question.directory), *map(str, question.writable)))
+        return git.facts(question)
 
     def _is_newest(self, record: FileRecord, directory: Path) -> bool:
         """Whether `ralph loop --continue` would resume the loop of this record."""
@@ -233,7 +240,7 @@ class _Gathering:
         self._tell_damage(read)
         if story.opening is None and not story.runs:
             return []
-        facts = git.facts(self._question_of(read))
+        facts = self._asked(git, self._question_of(read))
         resume = None if read.is_running or not story.task else self._resume_command(read)
         return [session_work(read, facts, room, now_s=self._now_s, resume=resume)]
 

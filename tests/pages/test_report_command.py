@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,6 @@ from tests.sessions.session_journals import SESSION_ID, Told, completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ralph.loop.record import FileRecord
 
@@ -199,25 +199,33 @@ def test_where_there_is_no_browser_the_page_is_made_and_that_is_said(
     assert "the page is not opened: there is no display" in capfd.readouterr().err
 
 
-def test_the_page_is_shown_by_the_users_own_program(work, report, tmp_path, monkeypatch) -> None:
-    kept(work, completed().data)
+@pytest.mark.parametrize("place", ["in the work", "elsewhere"])
+def test_the_page_is_shown_by_the_users_own_program(work, report, tmp_path, monkeypatch, place) -> None:
+    """Also if the user stands elsewhere, and in PATH is a directory that commands of the work could write."""
+    added = tmp_path / "added"
+    added.mkdir()
+    told = Told().run(writable=(str(added),)).prompt("look")
+    kept(work, told.data)
+    if place == "elsewhere":
+        (tmp_path / place).mkdir()
+        monkeypatch.chdir(tmp_path / place)
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "xdg-open"
     program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\nenv > {tmp_path}/given\nbasename x\n')
     program.chmod(0o755)
     for name in ("xdg-open", "basename"):
-        planted = work / name
-        planted.write_text("#!/bin/sh\ntouch planted-ran\n")
-        planted.chmod(0o755)
+        for planted in (work / name, added / name):
+            planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/planted-ran\n")
+            planted.chmod(0o755)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-the-user")
     monkeypatch.setenv("BASH_ENV", str(work / "xdg-open"))
-    monkeypatch.setenv("PATH", f"{work}:{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{work}:{added}:{programs}:{os.environ['PATH']}")
     assert report(is_opened=True) == 0
-    assert (tmp_path / "opened").read_text().strip() == (work / "ralph-report.html").as_uri()
+    assert (tmp_path / "opened").read_text().strip() == (Path.cwd() / "ralph-report.html").as_uri()
     given = (tmp_path / "given").read_text()
     assert "DISPLAY=:0" in given
     assert "sk-ant-of-the-user" not in given
     assert "BASH_ENV" not in given
-    assert not (work / "planted-ran").exists()
+    assert not (tmp_path / "planted-ran").exists()
