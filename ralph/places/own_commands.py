@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -51,11 +52,15 @@ _ENTERS = frozenset({"cd", "pushd"})
 _FINDS_BY_ITSELF = frozenset(
     """
     make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
-    invoke bundle mise direnv devbox nix docker-compose pre-commit
+    invoke bundle mise direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
+    podman-compose sbt mix stack cabal composer bazel bazelisk gulp grunt rails rspec poe tsx ts-node lefthook scons meson opam turbo nx
+    run-parts
     """.split()
 )
 # The input of the line itself.
 _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
+# What a shell replaces by the names that are there.
+_PATTERN = re.compile(r"[*?\[]")
 _MOST_DIRECTORIES = 64
 
 
@@ -151,6 +156,8 @@ def _why_taken(line: _CommandLine, names: Mapping[str, bool] | None) -> str:
 
     def is_there(word: str) -> bool:
         first, slash, _ = os.path.normpath(word).partition("/")
+        if _PATTERN.search(first):
+            return any(fnmatchcase(name, first) for name in held)
         if slash or "." in word or is_interpreted:
             is_itself = is_interpreted and first == "."
             return is_itself or first in held or first.partition(".")[0] in modules
