@@ -80,7 +80,14 @@ OVERFLOWS = (
         r"exceed_context_size_error(?:.*?n_prompt_tokens\W{1,6}(?P<prompt>\d{1,10}).*?n_ctx\W{1,6}(?P<window>\d{1,10}))?",
         "exceed_context_size_error",
     ),
-    KnownRefusal("llama.cpp", "janhq/jan#8108", r"exceeds the available context"),
+    KnownRefusal(
+        "llama.cpp",
+        "janhq/jan#8108, ggml-org/llama.cpp#19774",
+        r"exceeds the available context|context size has been exceeded",
+    ),
+    KnownRefusal(
+        "llama-cpp-python", "abetlen/llama-cpp-python#416", r"tokens.{0,20} exceed context window of \d"
+    ),
     KnownRefusal(
         "vLLM", "vllm-project/vllm#4667, ovh/shai#97", r"max_tokens must be at least 1, got -\d"
     ),  # what the prompt leaves of the window
@@ -105,8 +112,8 @@ OVERFLOWS = (
     ),
     KnownRefusal(
         "LM Studio",
-        "Gitlawb/openclaude#353, lmstudio-ai/lmstudio-bug-tracker#546",
-        r"greater than the context length|loaded with context length of only",
+        "Gitlawb/openclaude#353, lmstudio-ai/lmstudio-bug-tracker#546, #1251, n4ze3m/page-assist#356",
+        r"greater than the context length|loaded with (?:a )?context length of only|reached context length of \d",
     ),
     KnownRefusal(
         "Kimi",

@@ -248,6 +248,23 @@ KNOWN: list[tuple[str, str, bytes, str]] = [
         "",
     ),
     (
+        "LM Studio, whose window is full in the middle of an answer",
+        "lmstudio-bug-tracker#1251, #1024",
+        in_stream(
+            {"error": {"message": "Reached context length of 4096 tokens with model (arch: qwen3vlmoe)."}}
+        ),
+        "",
+    ),
+    (
+        "llama.cpp, whose window is full in the middle of an answer",
+        "llama.cpp#19774",
+        refusal(
+            500,
+            {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}},
+        ),
+        "",
+    ),
+    (
         "vLLM, in a stream",
         "SHTUCodeProxy#4",
         in_stream(
