@@ -104,11 +104,11 @@ class Reception:
         first = self._beginning()
         is_labelled = content_type.lower() == "text/event-stream"
         if is_labelled and not re.match(OBJECT_START, first):
-            return self._stream_answer(first, request_id)
+            return self._stream_answer(first, request_id, content_type)
         if re.match(STREAM_START, first):
             label = self._redact(content_type)[:100] or "no content type"
             self._events.emit(Notice(f"the server labelled its stream as {label}"))
-            return self._stream_answer(first, request_id)
+            return self._stream_answer(first, request_id, content_type)
         return self._answer_of_other_type(first, content_type, request_id)
 
     def _beginning(self) -> bytes:
@@ -157,13 +157,16 @@ class Reception:
             if isinstance(item, Connected):
                 self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
-    def _stream_answer(self, first: bytes, request_id: str | None) -> Answer:
-        """Reads the answer from a stream whose first bytes were read before."""
+    def _stream_answer(self, first: bytes, request_id: str | None, content_type: str) -> Answer:
+        """Reads the answer from a stream whose first bytes were read before. If it ends without an event and does not begin
+        as a stream does, raises StreamParse: it is a page, or something else under a wrong label.
+        """
         assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts(first))
+        has_event = False
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
-                self._bytes_since_event = 0
+                self._bytes_since_event, has_event = 0, True
                 event = self._event(sse.event, sse.data)
                 if event is None:
                     continue
@@ -173,6 +176,9 @@ class Reception:
                 self._events.emit(StreamReceived(event))
                 if assembler.is_complete:
                     break
+            is_readable = has_event or re.match(STREAM_START, first) is not None
+            if not is_readable and len(first.strip(b"\0\r\n ")) >= ENOUGH_BYTES:
+                raise not_a_stream(self._host, content_type, first[:ERROR_BODY_BYTES], self._redact)
             answer = assembler.answer(request_id)
         except (AgentError, Interrupted) as error:
             if assembler.message_id is not None:

@@ -24,6 +24,7 @@ from tests.api.foreign.wire import (
     stream,
     whole,
 )
+from tests.api.harness import http_answer
 from tests.program.conftest import ralph_in
 
 if TYPE_CHECKING:
@@ -82,8 +83,16 @@ BROKEN = {
         "issue text",
         refusal(200, b"<html><title>Gateway</title></html>"),
     ),
+    "a page under the type of a stream": (
+        "sibling: gateways that label all they send",
+        http_answer(b"<html>\n<title>Gateway</title>\n</html>"),
+    ),
+    "bytes that are no text": (
+        "issue text",
+        http_answer(b"\x93\xff\x00\x80" * 40),
+    ),
 }
-"""Nine streams whose calls are in doubt, with their source."""
+"""Streams that make no sense or whose calls are in doubt, with their source."""
 
 ROWS = [
     *(
