@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _VARIABLES = re.compile(r"\$(?:\{(\w+)\}|(\w+))|(?<![^\s\"'=])(~)(?=/)")
 _IN_TEMPORARY = re.compile(rf"(?<![\w./~}}-]){TEMPORARY}/[^\s\"'`;|&()<>]+")
-OUTSIDE = "hooks.outside"
+MORE = "[hooks] in your config.toml"
 WRITE = "[hooks] write in your config.toml"
 
 
@@ -44,13 +44,14 @@ def plan_hooks(
     roots: Sequence[Path],
 ) -> BoxPlan:
     """The sandbox of the hooks, made from that of commands. `roots` are the directories that commands may write, and begin with
-    the working directory. Raises SettingsError for a place that cannot be opened, and for a hook that may not run outside.
+    the working directory. Raises SettingsError for a place that cannot be opened, and for a hook that may not have more than
+    commands.
     """
     try:
         found = with_hook_places(plan, settings.hooks, settings.sandbox, environment, roots)
     except CannotConfineError as error:
         raise SettingsError(str(error)) from error
-    if settings.hooks.outside and plan.is_confined:
+    if found is not plan:
         for hook in hooks:
             why = why_not_outside(hook.command, roots[0], environment, search)
             if why is not None:
@@ -61,15 +62,17 @@ def plan_hooks(
 def why_not_outside(
     command: str, cwd: Path, environment: Mapping[str, str], search: ProgramSearch
 ) -> str | None:
-    """The reason why a hook must not run outside of the sandbox: commands could change what it runs. None if they cannot, as far
-    as the words of the hook tell.
+    """The reason why a hook must not run with more rights than commands: they could change what it runs, and so have these rights
+    too. None if they cannot, as far as the words of the hook tell.
     """
     if not has_parser():
-        return f"cannot be looked through for {OUTSIDE}: tree-sitter and tree-sitter-bash are missing; install them"
+        return (
+            f"cannot be looked through for {MORE}: tree-sitter and tree-sitter-bash are missing; install them"
+        )
     line = _parsed(command, cwd, environment)
     names = [one.words[0].text for one in line.commands if one.words]
     if None in names or line.runs_unknown:
-        return f"does not run outside of the sandbox ({OUTSIDE}): its program is known only when it runs; name it"
+        return f"does not run with what {MORE} gives it: its program is known only when it runs; name it"
     plain = [name for name in names if name is not None and "/" not in name]
     known = {**environment, "CLAUDE_PROJECT_DIR": str(cwd)}
     why = why_changeable([command], str(cwd), known, search, programs=plain, takes_data=True)
@@ -85,7 +88,7 @@ def why_not_outside(
             and (root := search.root_around(str(target)))
         ):
             why = f"it writes {target} through {root}, where commands may write"
-    return f"does not run outside of the sandbox ({OUTSIDE}): {why}; keep it elsewhere" if why else None
+    return f"does not run with what {MORE} gives it: {why}; keep it elsewhere" if why else None
 
 
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
@@ -114,9 +117,7 @@ def only_unchanged(
     environment: Mapping[str, str],
     search: ProgramSearch,
 ) -> Callable[[str, bytes, float, str], HookEnding]:
-    """The function `run`, but for a hook that may not run outside of the sandbox any more: a command has made a file that it
-    names.
-    """
+    """The function `run`, but for a hook that may not have more than commands any more: a command has made a file that it names."""
 
     def run_unchanged(command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
         why = why_not_outside(command, cwd, environment, search)

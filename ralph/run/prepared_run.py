@@ -112,7 +112,7 @@ class PreparedRun:
 
             of_files = parts.rules.guards.hooks
             run_hook: Callable[[str, bytes, float, str], HookEnding] = parts.tools.toolbox.run_hook
-            if parts.around.settings.hooks.outside and parts.tools.plan.is_confined:
+            if parts.around.settings.hooks.gives_more and parts.tools.plan.is_confined:
                 from ralph.run.hook_rights import only_unchanged  # noqa: PLC0415 - few runs have hooks
 
                 search = search_for_programs(parts.around, parts.tools.writable)

@@ -19,7 +19,7 @@ from ralph.machine.repository import is_within, is_within_any, repositories_abov
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings, absolute_place
+from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.shortage import ADVICE, ShortageError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.places.places import GuardedPlaces
     from ralph.sandbox.levels import Net
+    from ralph.sandbox.sandbox_settings import HookSettings
 
 SANDBOX_WORDS = "Commands run in a sandbox:"
 """The beginning of the sentence for the model."""
@@ -363,7 +364,7 @@ def with_hook_places(
     """The plan for hooks, made from `plan`, which is that of commands. It is `plan` itself if hooks may do the same. Raises
     CannotConfineError.
     """
-    if not plan.is_confined or hooks == HookSettings():
+    if not plan.is_confined or not hooks.gives_more:
         return plan
     if hooks.outside:
         return BoxPlan(no_means("hooks.outside"), read=plan.read)

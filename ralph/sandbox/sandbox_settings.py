@@ -182,6 +182,11 @@ class HookSettings(Struct, frozen=True):
     ] = False
     """True if hooks run outside of the sandbox."""
 
+    @property
+    def gives_more(self) -> bool:
+        """Whether hooks may do more than commands."""
+        return self != HookSettings()
+
 
 def absolute_place(place: str, home: str) -> str:
     """The absolute path. `~` at the beginning stands for the home directory."""

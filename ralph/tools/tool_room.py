@@ -183,8 +183,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self._new_box(plan)
 
     def hook_environment(self, command: str) -> Mapping[str, str]:
-        """The variables for a hook. Outside of the sandbox, it loads nothing that commands can replace."""
-        if self.settings.hook_plan is None or self.settings.hook_plan.is_confined:
+        """The variables for a hook. With more rights than commands, it loads nothing that commands can replace."""
+        if self.settings.hook_plan is None:
             return self.settings.environment
         from ralph.machine.own_programs import trusted_directories  # noqa: PLC0415 - for few hooks
         from ralph.places.own_commands import module_variables  # noqa: PLC0415 - for few hooks

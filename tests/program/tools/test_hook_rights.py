@@ -135,9 +135,14 @@ DATA = [
 ]
 
 
-@pytest.mark.parametrize("command", OUTSIDE)
-def test_a_hook_outside_whose_program_commands_may_change_is_refused_before_anything_runs(
-    ralph, serve, command
+KEYS = ["outside = true", 'write = ["~/ran"]', 'sockets = ["~/bell.sock"]']
+
+
+@pytest.mark.parametrize(
+    ("key", "command"), [*((KEYS[0], one) for one in OUTSIDE), *((key, OUTSIDE[0]) for key in KEYS[1:])]
+)
+def test_a_hook_with_more_rights_whose_program_commands_may_change_is_refused_before_anything_runs(
+    ralph, serve, key, command
 ) -> None:
     script, link = ralph.cwd / "check.sh", home(ralph) / "link"
     (ralph.cwd / "tools").mkdir()
@@ -151,13 +156,27 @@ def test_a_hook_outside_whose_program_commands_may_change_is_refused_before_anyt
     link.symlink_to(script)
     ralph.environment["PATH"] = f"{ralph.cwd}/bin:{ralph.environment['PATH']}"
     server = serve(DONE)
-    ralph.user_file.write_text("[hooks]\noutside = true\n")
+    ralph.user_file.write_text(f"[hooks]\n{key}\n")
     ran = start(ralph, hooks("Stop", command))
     assert (ran.code, server.request_count) == (78, 0)
-    assert "does not run outside of the sandbox (hooks.outside): " in ran.stderr
+    assert "does not run with what [hooks] in your config.toml gives it: " in ran.stderr
     assert not (home(ralph) / "ran").exists()
     ralph.user_file.write_text("")
-    assert start(ralph, hooks("Stop", command)).code == 0, "in the sandbox it may"
+    assert start(ralph, hooks("Stop", command)).code == 0, "with the rights of commands it may"
+
+
+def test_a_hook_with_more_rights_runs_no_program_of_the_works_environment(ralph, serve) -> None:
+    place, log = ralph.cwd / ".venv" / "bin", home(ralph) / "logs"
+    place.mkdir(parents=True)
+    log.mkdir()
+    ralph.user_file.write_text('[hooks]\nwrite = ["~/logs"]\n')
+    ralph.environment |= {"PATH": f"{place}:{ralph.environment['PATH']}", "BASH_ENV": f"{ralph.cwd}/rc"}
+    made = "printf '#!/bin/sh\\ntouch ~/logs/theirs' > .venv/bin/cat; chmod +x .venv/bin/cat; echo 'touch ~/logs/too' > rc"
+    serve(bash(made), bash("true"), DONE)
+    ran = start(ralph, hooks("PreToolUse", "cat > ~/logs/mine; bash -c true"))
+    assert ran.code == 0
+    assert "hook failed" not in ran.stderr
+    assert [path.name for path in log.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("command", DATA)
@@ -191,17 +210,19 @@ def test_a_hook_outside_whose_program_is_known_only_when_it_runs_is_refused(ralp
     assert "its program is known only when it runs" in ran.stderr
 
 
-def test_a_hook_outside_does_not_run_what_a_command_has_made_since(ralph, serve) -> None:
-    ralph.user_file.write_text("[hooks]\noutside = true\n")
-    planted = calls(("Write", {"file_path": "check.sh", "content": "touch ~/ran\n"}))
+@pytest.mark.parametrize("key", [KEYS[0], KEYS[1]])
+def test_a_hook_with_more_rights_does_not_run_what_a_command_has_made_since(ralph, serve, key) -> None:
+    ralph.user_file.write_text(f"[hooks]\n{key}\n")
+    planted = calls(("Write", {"file_path": "check.sh", "content": "echo x > ~/ran\n"}))
     server = serve(planted, bash("true"), DONE)
     settings = hooks("PreToolUse", "sh check.sh || true", "Bash")
     settings["hooks"] |= hooks("Stop", "sh check.sh || true")["hooks"]
     ran = start(ralph, settings)
     assert ran.code == 0
     assert "check.sh is found through" in results(server, 2)[0][0]
-    assert "[notice] the Stop hook failed: sh check.sh: it does not run outside of the sandbox" in ran.stderr
-    assert not (home(ralph) / "ran").exists()
+    assert "[notice] the Stop hook failed: sh check.sh: it does not run with what [hooks]" in ran.stderr
+    made = home(ralph) / "ran"
+    assert not (made.exists() and made.read_bytes()), "it is at most made for hooks, and empty"
 
 
 @pytest.mark.parametrize("key", ["write = ['/x']", "sockets = ['/x']", "outside = true"])
@@ -262,7 +283,7 @@ def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
     (ralph.cwd / "check.sh").write_text("")
     mine.write_text(json.dumps(hooks("Stop", "sh ./check.sh")))
     assert (
-        "the Stop hook (sh ./check.sh) does not run outside of the sandbox"
+        "the Stop hook (sh ./check.sh) does not run with what [hooks] in your config.toml gives it"
         in ralph("doctor", "--offline").stdout
     )
     assert not (home(ralph) / "ran").exists()
