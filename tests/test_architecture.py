@@ -166,6 +166,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.kernel.landlock",
     "sandbox.kernel.ruleset",
     "sandbox.killed_command",
+    "sandbox.left_behind",
     "sandbox.probe",
     "sandbox.network.proxy",
     "sandbox.protected_files",

@@ -15,13 +15,15 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ralph.machine.loading import python_hashlib
 from ralph.machine.opened_file import read_regular_file
 from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.sandbox.protected_changes import Entry
 
@@ -34,10 +36,14 @@ class CommandMark:
     no command runs.
     """
 
-    def __init__(self, place: str, roots: Sequence[str], directories: Sequence[str]) -> None:
+    def __init__(
+        self, place: str, roots: Sequence[str], directories: Sequence[str], paths: Iterable[str] = ()
+    ) -> None:
         """`place` is the directory for the file; it need not exist. `directories` contain the protected files. `roots` are
-        all those of the run, by whose name the next run sees that there may be a file for it.
+        all those of the run, by whose name the next run sees that there may be a file for it. `paths` are described also
+        where nothing exists.
         """
+        self._missing = dict.fromkeys(paths, "")
         self._place = place
         self._prefix = f"{name_for(roots)}-{name_for(directories)}-"
         self._path = f"{place}/{self._prefix}{os.getpid()}-{os.urandom(3).hex()}"
@@ -50,7 +56,8 @@ class CommandMark:
         """Writes the state of the protected files to the file. Must be called before a command starts."""
         if entries != self._entries:
             self._entries = dict(entries)
-            self._described = json.dumps({path: _digest(entry) for path, entry in entries.items()}).encode()
+            digests = {path: _digest(entry) for path, entry in entries.items()}
+            self._described = json.dumps(self._missing | digests).encode()
         self._is_running = True
         with suppress(OSError):
             if self._descriptor is None:
@@ -97,37 +104,48 @@ class CommandMark:
         for before in self._left_behind():
             for path in {*before, *entries}:
                 entry = entries.get(path)
-                if path not in before and entry is not None and may_be_made(path, entry, git_directories):
+                if not before.get(path) and entry is not None and may_be_made(path, entry, git_directories):
                     continue
-                if before.get(path) != (None if entry is None else _digest(entry)):
+                if differs(before.get(path, ""), entry):
                     changed.add(path)
         return tuple(sorted(changed))
 
     def _left_behind(self) -> Iterator[dict[str, str]]:
         with suppress(OSError):
             for name in os.listdir(self._place):
-                before = _taken(f"{self._place}/{name}") if name.startswith(self._prefix) else None
+                path = f"{self._place}/{name}"
+                before = described(path, is_taken=True) if name.startswith(self._prefix) else None
                 if before is not None:  # it may be empty: there were no protected files
                     yield before
 
 
-def _taken(path: str) -> dict[str, str] | None:
-    """Reads and removes the file of a run that has ended, and returns the description in it. None if the run is still
-    alive, or if no command was running when it ended.
+def described(path: str, *, is_taken: bool = False) -> dict[str, str] | None:
+    """Reads the file of a run that has ended, and returns the description in it. None if the run is still alive, or if no
+    command was running when it ended. If the file is taken, it is removed.
     """
     # ValueError: it was killed while it wrote, so that the command had not begun.
     with suppress(OSError, ValueError):
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
+            if not is_taken and not os.fstat(lock).st_size:  # its run may be about to lock it
+                return None
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             text = read_regular_file(path, _MOST_BYTES)
-            os.unlink(path)
+            if is_taken:
+                os.unlink(path)
             found = json.loads(text) if text else None
         finally:
             os.close(lock)
         if isinstance(found, dict):
             return {str(name): str(digest) for name, digest in found.items()}
     return None
+
+
+def differs(before: str, entry: Entry | None) -> bool:
+    """Whether a file is not as it was described, which is empty if it did not exist."""
+    if entry is None:
+        return bool(before)
+    return before not in (_digest(entry), _digest(replace(entry, content=None)))
 
 
 def _digest(entry: Entry) -> str:

@@ -68,9 +68,10 @@ class ProtectedFiles:
         protected files while a command runs. `paths` are further files and directories to compare. `writable` are
         the other directories that commands may write. `all_roots` are the roots with those that commands may not write.
         """
+        paths = tuple(paths)
         self._files = GuardedFiles(COMPARED, roots, git_directories, paths, writable=writable)
         self._kept_in = f"{state}/undone"
-        self._mark = CommandMark(running_below(state), all_roots, (*roots, *self._files.outer))
+        self._mark = CommandMark(running_below(state), all_roots, (*roots, *self._files.outer), paths)
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
         self._left_bytes = 0
@@ -89,6 +90,10 @@ class ProtectedFiles:
         """The result of `changed_since_kill`, until the caller empties it. None before the first look."""
         self.between: tuple[Undone, ...] = ()
         """The changes that no command of this run made, and that were undone since the caller last emptied this."""
+
+    def entries(self) -> dict[str, Entry]:
+        """The files as they are now."""
+        return self._found()
 
     @property
     def git_directories(self) -> tuple[str, ...]:
@@ -316,6 +321,11 @@ class ProtectedFiles:
         else:
             found[path] = Entry("other")
         return False
+
+
+def entries_of(paths: Iterable[str]) -> dict[str, Entry]:
+    """The files at `paths`, and below them, as they are now."""
+    return ProtectedFiles((), (), "", paths).entries()
 
 
 def _own_closed_directory(path: str) -> str:

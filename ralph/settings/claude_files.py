@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_around
 from ralph.machine.repository import up_to_repository_root
+from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.claude_environment import is_of_network
 from ralph.settings.claude_wishes import ClaudeWishes, wishes_of
 from ralph.settings.tables import Remark
@@ -53,11 +54,20 @@ def read_claude_files(
     found = []
     for kind, path in _places(cwd, environment):
         data = _read(path)
+        if kind == "user":
+            _refuse_left_behind(str(path), environment)
         if data is not None:
             found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data[0], str(path))))
     if option is not None:
         found.append(_from_option(option, cwd))
+        if found[-1].name != OPTION:
+            _refuse_left_behind(found[-1].name, environment)
     return judged(found, search_around(environment, (cwd, *reach)), environment) if found else ()
+
+
+def _refuse_left_behind(path: str, environment: Mapping[str, str]) -> None:
+    if why := why_left_behind(path, environment):
+        raise ClaudeFileError(f"{path} {why}")
 
 
 def judged(

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around
+from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ def find_settings_files(
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
-        data = known[str(path)] if str(path) in known else read_settings_file(path, required=is_named)
+        if str(path) in known:
+            return SettingsFile(path, is_trusted, known[str(path)], is_named)
+        data = read_settings_file(path, required=is_named)
+        if is_trusted and (why := why_left_behind(str(path), environment)):
+            raise SettingsFileError(f"{path} {why}")
         return SettingsFile(path, is_trusted, data, is_named)
 
     files = []

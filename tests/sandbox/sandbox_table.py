@@ -57,7 +57,8 @@ NOT_PROTECTED = {
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
         "working directory while they run. ralph compares these files before and after each command of Bash, undoes the "
         "changes and says so. If ralph is killed during a command, the change stays, and the next run there names it "
-        "at its start."
+        "at its start. No run anywhere obeys such a change of a settings file of yours (`config.toml`, "
+        "`~/.claude/settings.json`, `--config`, `--settings`): exit 78."
     ),
     "other processes' memory and environment": (
         "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."

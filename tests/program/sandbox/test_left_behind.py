@@ -1,0 +1,91 @@
+"""Settings files of the user's that a command has changed, whose ralph was killed before it undid that: no run obeys them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.patience import wait_until
+from tests.program.model_answers import DONE, bash
+from tests.program.sandbox.test_sandbox import needs_landlock
+
+if TYPE_CHECKING:
+    from tests.program.conftest import Ralph
+
+pytestmark = [pytest.mark.sandboxed, needs_landlock]
+
+MODEL = '{"model": "opus"}'
+# The file below the home, what it held before, what a command leaves there, and the options of the later run.
+CHANGES = {
+    "made": (".claude/settings.json", None, MODEL, ()),
+    "changed": (".claude/settings.json", "{}", MODEL, ()),
+    "removed": (".claude/settings.json", '{"permissions": {"deny": ["Bash(rm:*)"]}}', None, ()),
+    "made a link": (".claude/settings.json", "{}", "-> gone", ()),
+    "through a link": ("dotfiles/config.toml", "", "[sandbox]\nmode = 'off'\n", ()),
+    "named by --config": ("conf/r.toml", "", "[sandbox]\nmode = 'off'\n", ("--config", "~/conf/r.toml")),
+    "named by --settings": ("conf/s.json", "{}", MODEL, ("--settings", "~/conf/s.json")),
+}
+
+
+def put(path: Path, text: str | None) -> None:
+    path.unlink(missing_ok=True)
+    if text is not None and text.startswith("-> "):
+        path.symlink_to(text[3:])
+    elif text is not None:
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_settings_file_that_a_killed_runs_command_has_changed_counts_for_no_run(
+    ralph: Ralph, serve, tmp_path, change
+) -> None:
+    name, before, after, options = CHANGES[change]
+    home = Path(ralph.environment["HOME"])
+    words = [one.replace("~", str(home)) for one in options]
+    path = home / name
+    path.parent.mkdir()
+    put(path, before)
+    if name.startswith("dotfiles"):
+        ralph.user_file.symlink_to(path)
+    server = serve(bash("touch there; sleep 99"), *[DONE] * 3)
+    process = ralph.start("go", "--add-dir", str(path.parent), *words)
+    wait_until((ralph.cwd / "there").exists)
+    process.kill()
+    process.communicate()
+    put(path, after)  # at a level without namespaces, the command itself could
+    [mark] = Path(home, ".local/state/ralph/running").iterdir()
+    ralph.cwd = tmp_path / "elsewhere"
+    ralph.cwd.mkdir()
+    refused = ralph("again", *words)
+    assert (refused.code, server.request_count) == (78, 1)
+    assert "was changed during a command of a ralph that was killed, and nothing was undone" in refused.stderr
+    assert f"and then remove {mark}" in refused.stderr
+    put(path, before)
+    assert ralph("again", *words).code == 0, "it is as it was"
+    put(path, after)
+    assert ralph("again", *words).code == 78
+    mark.unlink()
+    accepted = ralph("again", *words)
+    assert "was killed" not in accepted.stderr
+
+
+def test_what_is_changed_while_no_command_runs_or_while_its_ralph_lives_is_the_users(
+    ralph: Ralph, serve, tmp_path
+) -> None:
+    path = Path(ralph.environment["HOME"], ".claude", "settings.json")
+    path.parent.mkdir()
+    serve(bash("touch there; sleep 99"), *[DONE] * 3)
+    process = ralph.start("go", "--add-dir", str(path.parent))
+    wait_until((ralph.cwd / "there").exists)
+    here, ralph.cwd = ralph.cwd, tmp_path / "elsewhere"
+    ralph.cwd.mkdir()
+    path.write_text(MODEL)
+    assert ralph("again").code == 0, "that ralph lives, and undoes it"
+    path.unlink()
+    process.terminate()
+    process.communicate()
+    ralph.cwd = here
+    path.write_text(MODEL)
+    assert ralph("again").code == 0
