@@ -249,7 +249,8 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         sandbox={
             name: value
             for name, value in flags.items()
-            if name.startswith("sandbox.") and isinstance(value, str | tuple)
+            if name.startswith(("sandbox.",) if line.agent else ("sandbox.", "tools.disallowed"))
+            and isinstance(value, str | tuple)
         },
         notify=to_run.settings["notify.command"],
         is_quiet=to_run.quiet,

@@ -24,11 +24,12 @@ from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.processes import protect_this_process
 from ralph.machine.repository import repository_top
+from ralph.machine.trees import LocalDisk
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork
 from ralph.sessions.store import SessionStore
@@ -46,15 +47,17 @@ from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 from ralph.values.redaction import Redactor
+from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
     from ralph.machine.own_programs import ProgramSearch
     from ralph.machine.turn_lock import FileTurnLock
+    from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
@@ -266,6 +269,7 @@ def _box(
         wanted = _restricted_sandbox(plan, settings)
         wanted = wanted if home is None else home.sandbox(wanted)
         box_plan = plan_box(wanted, environment, (Path(plan.directory), *_reach(plan)))
+        box_plan = _without_denied(box_plan, plan, settings, environment, roots)
     except CannotConfineError as error:
         raise CannotError(str(error)) from None
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
@@ -294,6 +298,33 @@ def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:
 
     limits = [(file.name, read_settings(document_of(file), file).sandbox) for file in files]
     return restricted(settings.sandbox, [(name, one) for name, one in limits if one.keys])
+
+
+def _without_denied(
+    box_plan: BoxPlan,
+    plan: LoopPlan,
+    settings: Settings,
+    environment: Mapping[str, str],
+    roots: Sequence[str],
+) -> BoxPlan:
+    """The sandbox without what permission rules deny to read, as that of an iteration: the output of a check is read by the model.
+    Raises CannotError.
+    """
+    files, disallowed = plan.claude_files or (), settings.tools.disallowed
+    if not (box_plan.is_confined and (guards_in_short(files) or any(map(is_pattern, disallowed)))):
+        return box_plan
+    from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have rules
+    from ralph.permissions.judge import RulePlaces, places_not_read  # noqa: PLC0415 - few loops have rules
+    from ralph.permissions.rule import RuleError  # noqa: PLC0415 - few loops have rules
+
+    rules = [rule for file in files for rule in read_settings(document_of(file), file).rules]
+    home = environment.get("HOME", "")
+    places = RulePlaces(plan.directory, home if home.startswith("/") else "", LocalDisk(), roots[1:])
+    try:
+        denied = places_not_read(rules, disallowed, places, roots)
+    except RuleError as error:
+        raise CannotError(str(error)) from error
+    return with_denied_reads(box_plan, denied.paths, [*map(Path, roots)], denied.unsearched)
 
 
 def _make_waiter(

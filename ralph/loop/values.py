@@ -74,7 +74,8 @@ class LoopPlan(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     """Environment variables that `run_arguments` pass to the agent's commands. The check and git get them too."""
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """The sandbox settings that `run_arguments` contain as flags, by name. They also apply to the check."""
+    """The sandbox settings that `run_arguments` contain as flags, by name, and the tools that they disallow. They also apply to the
+    check."""
     notify: str | None = None
     """The command of `--notify` in `run_arguments`, or None."""
     is_quiet: bool = False

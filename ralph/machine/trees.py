@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ralph.machine.repository import HELD_DIRECTORY
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _DEEPEST = 50
 """The levels of directories that are open at a time."""
+_MOST_PATHS = 50_000
+"""The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
+contains a denied file."""
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -101,3 +105,14 @@ def _opened_up(name: str, directory: int | None) -> Iterator[int]:
         yield listed
     finally:
         os.close(listed)
+
+
+class LocalDisk:
+    """Answers questions about the paths on this machine's disk. Implements `Disk` of the permission rules."""
+
+    def real(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def paths_below(self, directory: str) -> list[str] | None:
+        found = [entry.path for entry in islice(entries_below(directory), _MOST_PATHS + 1)]
+        return found if len(found) <= _MOST_PATHS else None

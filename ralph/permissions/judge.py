@@ -14,12 +14,12 @@ from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
 from ralph.permissions.harmless import HarmlessCommands
 from ralph.permissions.in_force import RuleVerdict
 from ralph.permissions.path_pattern import PathPattern
-from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
+from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule, parse_rule
 from ralph.permissions.shell import parse_line
-from ralph.values.tool_choice import READ_ONLY
+from ralph.values.tool_choice import READ_ONLY, is_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ralph.values.tool_calls import ToolCall
 
@@ -292,3 +292,14 @@ def _path_pattern(rule: PermissionRule, places: RulePlaces) -> PathPattern:
         return plain
     links = [real for path in plain.literal_paths() if (real := places.disk.real(path)) != path]
     return PathPattern(rule, places, links) if links else plain
+
+
+def places_not_read(
+    rules: Iterable[PermissionRule], disallowed: Iterable[str], places: RulePlaces, roots: Sequence[str]
+) -> UnreadablePlaces:
+    """The places that denying rules, and patterns among the disallowed tools, keep from `Read` (`unreadable_places`). Raises
+    RuleError.
+    """
+    denying = [rule for rule in rules if rule.effect is Effect.DENY]
+    denying += [parse_rule(one, Effect.DENY, "the disallowed tools") for one in disallowed if is_pattern(one)]
+    return Permissions(denying, None, places).unreadable_places(roots)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.agent.tool_turn import PromptRefusedError
+from ralph.machine.trees import LocalDisk
 from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_text
 from ralph.run.command_rules import rules_of_command
-from ralph.run.permission_rules import LocalDisk
 from ralph.run.prompt_files import with_files
 from ralph.values.events import Notice
 from ralph.values.tool_calls import Runnable

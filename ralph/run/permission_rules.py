@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine.own_programs import search_around
-from ralph.machine.trees import entries_below
+from ralph.machine.trees import LocalDisk
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
 from ralph.values.permission_mode import PermissionMode
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""
 _MODES_WITHOUT_BYPASS = (PermissionMode.PLAN, PermissionMode.DONT_ASK)
-_MOST_PATHS = 50_000
-"""The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
-contains a denied file."""
 
 
 class RunGuards(Struct, frozen=True):
@@ -285,14 +281,3 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
 def _home(around: Surroundings) -> str:
     home = around.environment.get("HOME", "")
     return home if os.path.isabs(home) else ""  # noqa: PTH117 - a str
-
-
-class LocalDisk:
-    """Answers questions about the paths on this machine's disk. Implements `Disk`."""
-
-    def real(self, path: str) -> str:
-        return os.path.realpath(path)
-
-    def paths_below(self, directory: str) -> list[str] | None:
-        found = [entry.path for entry in islice(entries_below(directory), _MOST_PATHS + 1)]
-        return found if len(found) <= _MOST_PATHS else None

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ralph.machine.trees import LocalDisk
 from ralph.permissions import command_table
 from ralph.permissions.harmless import FORMS, NOTES
 from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.permissions.shell import parse_line
-from ralph.run.permission_rules import LocalDisk
 from ralph.values.tool_calls import ToolCall
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.machine.own_programs import search_around
+from ralph.machine.trees import LocalDisk
 from ralph.permissions.claude_settings import GuardError, read_all
-from ralph.permissions.judge import Permissions, RulePlaces
-from ralph.permissions.rule import Effect, RuleError, parse_rule
+from ralph.permissions.judge import RulePlaces, places_not_read
+from ralph.permissions.rule import RuleError
 from ralph.run.hook_rights import doubts, missing_program, plan_hooks
-from ralph.run.permission_rules import LocalDisk, not_kept
+from ralph.run.permission_rules import not_kept
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
 from ralph.settings.merge import SettingsError
 from ralph.settings.tables import Settings
-from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,13 +82,11 @@ def _about_denied_reads(
     cwd: Path, environment: Mapping[str, str], settings: Settings, read: Sequence[ClaudeSettings]
 ) -> Iterator[Finding]:
     """Yields a warning for what commands can read although a rule denies it."""
-    rules = [rule for found in read for rule in found.rules if rule.effect is Effect.DENY]
+    rules = [rule for found in read for rule in found.rules]
     home = environment.get("HOME", "")
     try:
-        disallowed = filter(is_pattern, settings.tools.disallowed)
-        rules += [parse_rule(name, Effect.DENY, "the disallowed tools") for name in disallowed]
         places = RulePlaces(str(cwd), home if home.startswith("/") else "", LocalDisk())
-        denied = Permissions(rules, None, places).unreadable_places((str(cwd),))
+        denied = places_not_read(rules, settings.tools.disallowed, places, (str(cwd),))
     except RuleError as error:
         yield fail(_NAME, str(error), "correct that rule: no run begins without it")
         return

@@ -334,6 +334,27 @@ def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) 
     assert results(server)[0][0].splitlines()[-1] == str(1024 * 1024)
 
 
+@pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces can be made here")
+@pytest.mark.parametrize("condition", ["--gate", "--until"])
+@pytest.mark.parametrize("by", ["file", "option"])
+def test_what_a_rule_denies_to_read_is_masked_for_a_loops_gate_and_check(ralph, serve, condition, by) -> None:
+    (ralph.cwd / "secret.txt").write_text("TOP SECRET\n")
+    (ralph.cwd / "test.sh").write_text("exit 1\n")
+    option = ["--disallowed-tools", "Read(./secret.txt)"] if by == "option" else []
+    if by == "file":
+        (ralph.cwd / ".claude").mkdir()
+        (ralph.cwd / ".claude" / "settings.json").write_text(
+            '{"permissions": {"deny": ["Read(./secret.txt)"]}}'
+        )
+    written = bash("printf 'echo seen; cat s*.txt; exit 1' > test.sh")
+    server = serve(written, DONE, DONE)
+    ralph("loop", "go", "--max-iterations", "2", condition, "sh test.sh", *option)
+    prompt = str(server.requests[-1].json())
+    assert "seen" in prompt
+    assert "Permission denied" in prompt
+    assert "TOP SECRET" not in prompt
+
+
 @needs_landlock
 def test_a_place_that_cannot_be_closed_names_the_repositorys_file_exits_78(ralph, serve) -> None:
     server = serve(DONE)
