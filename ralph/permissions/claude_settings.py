@@ -104,6 +104,12 @@ def read_all(
     return [read_settings(document, file, hooks_off) for file, document in documents]
 
 
+def strictest_mode(read: Iterable[ClaudeSettings]) -> PermissionMode | None:
+    """The strictest permission mode that a file sets, or None."""
+    modes = {found.mode for found in read}
+    return next((PermissionMode(mode) for mode in _TIGHT_MODES if mode in modes), None)
+
+
 def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> ClaudeSettings:
     """The rules, hooks and mode in a file, whose JSON value is `document`. If `hooks_off` is the name of a file, that one says
     that no hook runs. Raises GuardError if ralph cannot provide one of them.

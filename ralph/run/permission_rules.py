@@ -99,7 +99,7 @@ def _built(
     files: Sequence[ClaudeFile],
     kept: Mapping[str, tuple[str, ...]],
 ) -> RunGuards:
-    from ralph.permissions.claude_settings import GuardError, read_all  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
 
@@ -107,7 +107,7 @@ def _built(
         read = read_all(((file, document_of(file)) for file in files), options.setting_sources)
     except GuardError as error:
         raise SettingsError(str(error)) from error
-    mode = None if options.permission_mode is not None else _strictest_mode(read)
+    mode = None if options.permission_mode is not None else strictest_mode(read)
     in_force = mode or controls.permission_mode
     _refuse_bypass(in_force, read)
     tools, origins = around.settings.tools, around.settings.origins
@@ -169,12 +169,6 @@ def has_parser() -> bool:
 
 def _is_chosen(found: ClaudeSettings, options: RunOptions) -> bool:
     return found.file.kind == "flag" or found.file.kind in options.setting_sources
-
-
-def _strictest_mode(read: Sequence[ClaudeSettings]) -> PermissionMode | None:
-    """The strictest permission mode that a file sets, or None."""
-    modes = {found.mode for found in read}
-    return next((PermissionMode(mode) for mode in ("plan", "dontAsk") if mode in modes), None)
 
 
 def _allowing(

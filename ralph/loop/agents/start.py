@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ralph.loop.agents.table import agent_line, option_for_agent
 from ralph.machine.own_programs import own_program, why_not_used
-from ralph.settings.claude_files import guards_in_short
+from ralph.settings.claude_files import document_of, guards_in_short
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
@@ -64,7 +64,33 @@ def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSe
         )
     more = [word for words in _asked_in_files(row, settings) for word in words]
     program = _program_of(line.words[0], search)
-    return replace(line, words=(program, *line.words[1:], *more))
+    line = replace(line, words=(program, *line.words[1:], *more))
+    if row.name == _READS_CLAUDE_FILES and not line.has_permissions and settings.sandbox.mode != "off":
+        line = replace(line, words=(*line.words, *_stricter_mode(row, plan)))
+    return line
+
+
+def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
+    """The words that keep the permission mode of settings files, over which the option that lets all tools run would win. Raises
+    CannotError for rules that ask.
+    """
+    files = [file for file in plan.claude_files or () if _is_asked(file, plan)]
+    if not guards_in_short(files):
+        return []
+    from ralph.permissions.claude_settings import read_settings, strictest_mode  # noqa: PLC0415 - few loops have such files
+    from ralph.permissions.rule import Effect  # noqa: PLC0415 - few loops have such files
+
+    read = [read_settings(document_of(file), file) for file in files]
+    asking = [
+        (rule.text, found.file.name) for found in read for rule in found.rules if rule.effect is Effect.ASK
+    ]
+    for rule, name in asking:
+        raise CannotError(
+            f"permissions.ask of {name} cannot be kept with --agent {row.name}: nobody is there to be asked ({rule}); make it a rule "
+            f"that denies, or give one of the agent's options about permissions, such as {row.permissions[0]}"
+        )
+    mode = strictest_mode(read)
+    return [] if mode is None else option_for_agent(row, "permission_mode", "permissions.defaultMode", mode)
 
 
 def _is_asked(file: ClaudeFile, plan: LoopPlan) -> bool:

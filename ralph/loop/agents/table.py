@@ -223,6 +223,11 @@ class AgentLine(Struct, frozen=True):
     """The command line of an agent, as the user typed it, and the agent's options for what was asked of ralph."""
     row: AgentRow
 
+    @property
+    def has_permissions(self) -> bool:
+        """Whether the words contain one of the agent's options about permissions."""
+        return bool(_has_option(self.words, self.row.permissions))
+
     def command(self, session: str, *, is_confined: bool) -> list[str]:
         """The words of a process that begins a session, or resumes `session` unless it is empty. The prompt is its standard
         input.
@@ -231,7 +236,7 @@ class AgentLine(Struct, frozen=True):
         if row.needs and row.needs not in given:
             given.append(row.needs)
         given += row.events
-        if is_confined and not _has_option(self.words, row.permissions):
+        if is_confined and not self.has_permissions:
             given += row.allows
         return given + [session if word == "ID" else word for word in row.resume if session]
 

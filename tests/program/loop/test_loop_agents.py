@@ -629,6 +629,43 @@ open("said", "w").write(" ".join([tried(own + "/.credentials.json"), tried("~/.s
     assert variables["IS_SANDBOX"] == "1"
 
 
+STRICTER: dict[str, tuple[str, str, str | int]] = {
+    "plan": ('"defaultMode": "plan"', "claude -p", "--permission-mode plan"),
+    "dontAsk": ('"defaultMode": "dontAsk"', "claude -p", "--permission-mode dontAsk"),
+    "another mode": ('"defaultMode": "acceptEdits"', "claude -p", "--dangerously-skip-permissions"),
+    "the user's option": (
+        '"defaultMode": "plan", "ask": ["Bash"]',
+        "claude -p --permission-mode default",
+        "--permission-mode default",
+    ),
+    "rules that ask": ('"ask": ["Bash(git push:*)"]', "claude -p", 78),
+}
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@LEVELS
+@pytest.mark.parametrize("case", STRICTER)
+def test_a_stricter_mode_of_claudes_settings_is_kept_or_refused(ralph, agent, level, case) -> None:
+    permissions, command, expected = STRICTER[case]
+    home = Path(ralph.environment["HOME"], ".claude")
+    home.mkdir()
+    (home / "settings.json").write_text(f'{{"permissions": {{{permissions}}}}}')
+    calls = agent("claude", step(*claude()))
+    ran = confined(ralph, level, "the task", "--agent", command, "--max-iterations", "1")
+    if expected == 78:
+        assert (ran.code, calls()) == (78, []), ran.stderr
+        assert (
+            "cannot be kept with --agent claude: nobody is there to be asked (Bash(git push:*))" in ran.stderr
+        )
+        return
+    assert ran.code == 0, ran.stderr
+    words = " ".join(calls()[0]["words"])
+    assert str(expected) in words
+    given = ("--permission-mode", "--dangerously-skip-permissions")
+    assert sum(words.count(one) for one in given) == 1
+
+
 @needs_namespaces
 @pytest.mark.sandboxed
 @LEVELS
