@@ -220,7 +220,7 @@ class GitCheckout:
             before = index.stat()
             if not stat.S_ISREG(before.st_mode):
                 return False
-            shutil.copyfile(index, copy)
+            shutil.copy2(index, copy)  # with its time, by which git knows which files may have changed since
             git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
             _stage(git, entries, {"GIT_INDEX_FILE": str(copy)})
             return _is_replaced(index, copy, before)
@@ -554,7 +554,6 @@ def _is_replaced(index: Path, copy: Path, before: os.stat_result) -> bool:
             file.write(copy.read_bytes())
             file.flush()
             os.fchmod(file.fileno(), stat.S_IMODE(now.st_mode))
-            # By its time git knows which files may have changed since they were staged.
             staged = copy.stat()
             os.utime(file.fileno(), ns=(staged.st_atime_ns, staged.st_mtime_ns))
             lock.rename(index)

@@ -830,7 +830,9 @@ def test_work_is_kept_although_the_store_answers_nothing_when_the_worker_is_told
 
 def test_the_end_in_a_restored_record_of_a_loop_is_not_that_of_the_next_process(tmp_path: Path) -> None:
     plan = LoopPlan(str(tmp_path), str(tmp_path))
-    state = LoopState(plan, "now", 1, ended=LoopEnd(Outcome.LIMIT_REACHED, 3, "2 iterations are done"))
+    state = LoopState(
+        plan, "2026-11-28T20:00:00+00:00", 1, ended=LoopEnd(Outcome.LIMIT_REACHED, 3, "2 iterations are done")
+    )
     record = FileRecord(tmp_path / "state/loops/work/1")
     record.folder.mkdir(parents=True)
     record.save(state)

@@ -57,6 +57,19 @@ def test_what_is_not_ours_or_did_not_change_makes_no_commit(repository: Reposito
     assert repository.git("rev-list", "--count", "HEAD") == "1"
 
 
+def test_a_change_in_the_second_of_the_last_commit_is_committed_although_the_size_is_the_same(
+    repository: Repository,
+) -> None:
+    """Git compares times in whole seconds. So it reads files that are not older than its index."""
+    path, index = repository.top / "a.txt", repository.top / ".git/index"
+    for number in range(3):
+        path.write_text(f"{number}\n")
+        os.utime(path, ns=(10**18, 10**18 + number))
+        assert repository.checkout().commit(f"number {number}")
+        assert repository.git("show", "HEAD:a.txt") == str(number)
+        os.utime(index, ns=(10**18, 10**18))
+
+
 def test_a_first_commit_is_made(tmp_path: Path) -> None:
     repository = Repository.empty(tmp_path / "work", tmp_path / "home")
     assert not repository.checkout().commit("nothing")

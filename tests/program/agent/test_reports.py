@@ -144,7 +144,7 @@ def test_each_message_of_a_driven_run_by_an_sdks_options_has_a_report_of_its_own
 
 NO_SCHEMAS = {
     "a file that is not there": ("nowhere.json", "cannot read nowhere.json: no such file"),
-    "a directory": (".", "is no file"),
+    "a directory": (".", "it is no regular file"),
     "nothing": ("", "is empty"),
     "broken text": ('{"type": ', "the schema is no JSON"),
     "a broken file": ("broken.json", "broken.json is no JSON"),

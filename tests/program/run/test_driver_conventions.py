@@ -212,7 +212,7 @@ def test_the_driver_of_the_documentation_works_and_cancels_a_long_wait(ralph, se
     assert len(list(filter(None, example.splitlines()))) <= 25
     (ralph.cwd / "ralph").write_text(f'#!/bin/sh\nexec {sys.executable} -m ralph "$@"\n')
     (ralph.cwd / "ralph").chmod(0o755)
-    serve(Turn("It is made."), Fault(status=529, headers={"retry-after": "3600"}))
+    serve(Turn("It is made."), Fault(status=529, headers={"retry-after": "100"}))
     environment = ralph.environment | {"PATH": f"{ralph.cwd}:{ralph.environment['PATH']}"}
     ran = subprocess.run(
         [sys.executable, "-c", example],

@@ -39,7 +39,7 @@ def hinted(ran: Finished) -> list[str]:
 def test_continue_finds_the_last_session_of_this_directory_however_long_its_system_prompt_is(
     ralph, serve
 ) -> None:
-    serve(HELLO, HELLO, HELLO, HELLO)
+    serve(*[Turn("Hello.", usage={"input_tokens": 300_000, "output_tokens": 5})] * 4)
     (ralph.cwd / "system.txt").write_text("x" * 3_000_000)
     assert ralph("older", "--session-id", ID).code == 0
     newer = ralph(
