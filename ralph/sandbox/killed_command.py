@@ -23,7 +23,7 @@ from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ralph.sandbox.protected_changes import Entry
 
@@ -95,15 +95,20 @@ class CommandMark:
             os.close(descriptor)
 
     def changed_since_kill(
-        self, entries: Mapping[str, Entry], git_directories: Sequence[str]
+        self,
+        entries: Mapping[str, Entry],
+        git_directories: Sequence[str],
+        look: Callable[[Iterable[str]], Mapping[str, Entry]],
     ) -> tuple[str, ...]:
         """If an earlier run was killed while a command was running, returns the protected files that have changed
-        since that command began. `entries` describe the files as they are now. Removes the files of killed runs.
+        since that command began. `entries` describe the files as they are now, and `look` those that only the earlier run
+        protected. Removes the files of killed runs.
         """
         changed: set[str] = set()
         for before in self._left_behind():
+            now = {**look(path for path in before if path not in entries), **entries}
             for path in {*before, *entries}:
-                entry = entries.get(path)
+                entry = now.get(path)
                 if not before.get(path) and entry is not None and may_be_made(path, entry, git_directories):
                     continue
                 if differs(before.get(path, ""), entry):

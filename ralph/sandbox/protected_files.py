@@ -192,7 +192,7 @@ class ProtectedFiles:
             with suppress(OSError):
                 self._modes[path] = stat.S_IMODE(os.lstat(path).st_mode)
         if self.after_kill is None:  # a later look would take the changes as the files' own state
-            self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories)
+            self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories, entries_of)
 
     def _undo(self) -> tuple[Undone, ...]:
         """Undoes the changes. Afterwards, the known state is the one from which they were found, but for what was undone:

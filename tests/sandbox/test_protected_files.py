@@ -17,7 +17,7 @@ import pytest
 from ralph.machine.atomic_write import replace_at
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Entry, Undone, is_fresh_configuration, left_note, undone_note
-from ralph.sandbox.protected_files import ProtectedFiles, UnguardedError
+from ralph.sandbox.protected_files import ProtectedFiles, UnguardedError, entries_of
 from ralph.sandbox.undoing import Undoing
 from tests.patience import wait_until
 from tests.rows import every_row
@@ -608,6 +608,21 @@ def test_many_large_hooks_are_remembered_within_a_bound_and_noticed_all_the_same
     assert sorted(one.why_not for one in undone.values()) == ["", "its content was not known"]
 
 
+def test_what_only_the_killed_run_protected_is_compared_too(work, tmp_path) -> None:
+    place, roots, others = (
+        str(work.kept_in / "running"),
+        [str(work.root)],
+        [tmp_path / "one", tmp_path / "two"],
+    )
+    for file in others:
+        file.write_text("x")
+    mark = CommandMark(place, roots, roots)
+    mark.begin(entries_of(map(str, others)))
+    others[1].write_text("evil")
+    os.close(mark._descriptor or -1)
+    assert CommandMark(place, roots, roots).changed_since_kill({}, [], entries_of) == (str(others[1]),)
+
+
 def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_be_undone(work) -> None:
     place = str(work.kept_in / "running")
     roots = directories = [str(work.root)]
@@ -622,10 +637,10 @@ def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_
         if is_killed:
             os.close(mark._descriptor or -1)
         work.files.look()
-        assert CommandMark(place, roots, ["/other"]).changed_since_kill({}, []) == ()
-        assert CommandMark(place, ["/other"], directories).changed_since_kill({}, []) == ()
+        assert CommandMark(place, roots, ["/other"]).changed_since_kill({}, [], entries_of) == ()
+        assert CommandMark(place, ["/other"], directories).changed_since_kill({}, [], entries_of) == ()
         found = CommandMark(place, roots, directories).changed_since_kill(
-            work.files._known, work.files.git_directories
+            work.files._known, work.files.git_directories, entries_of
         )
         if not is_killed:
             mark.end()
