@@ -49,6 +49,8 @@ ANSWER_BYTES = 64 * 1024 * 1024
 # Where no byte has arrived, the second is no garbage either.
 _ENDS_OF_CONNECTION = (NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE)
 
+_OPENAI_CHUNK = b'"chat.completion.chunk"'
+
 _E = TypeVar("_E", bound=BaseException)
 
 
@@ -159,7 +161,8 @@ class Reception:
 
     def _stream_answer(self, first: bytes, request_id: str | None, content_type: str) -> Answer:
         """Reads the answer from a stream whose first bytes were read before. If it ends without an event and does not begin
-        as a stream does, raises StreamParse: it is a page, or something else under a wrong label.
+        as a stream does, raises StreamParse: it is a page, or something else under a wrong label. So does a stream of
+        OpenAI's Chat Completions.
         """
         assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts(first))
@@ -177,7 +180,8 @@ class Reception:
                 if assembler.is_complete:
                     break
             is_readable = has_event or re.match(STREAM_START, first) is not None
-            if not is_readable and len(first.strip(b"\0\r\n ")) >= ENOUGH_BYTES:
+            is_of_another_api = assembler.message_id is None and _OPENAI_CHUNK in first
+            if is_of_another_api or (not is_readable and len(first.strip(b"\0\r\n ")) >= ENOUGH_BYTES):
                 raise not_a_stream(self._host, content_type, first[:ERROR_BODY_BYTES], self._redact)
             answer = assembler.answer(request_id)
         except (AgentError, Interrupted) as error:

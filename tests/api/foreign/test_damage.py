@@ -87,6 +87,14 @@ BROKEN = {
         "sibling: gateways that label all they send",
         http_answer(b"<html>\n<title>Gateway</title>\n</html>"),
     ),
+    "a stream of Chat Completions": (
+        "sibling: a base URL of the other API",
+        http_answer(
+            b'data: {"id":"c1","object":"chat.completion.chunk","choices":[{"delta":{"content":"Hi"}}]}\n\n'
+            b"data: [DONE]\n\n",
+            "text/event-stream",
+        ),
+    ),
     "bytes that are no text": (
         "issue text",
         http_answer(b"\x93\xff\x00\x80" * 40),
