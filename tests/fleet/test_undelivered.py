@@ -732,7 +732,8 @@ def test_what_a_lost_worker_had_done_is_kept_and_named_although_another_machine_
         first = place.store.attempt_rows(SET, "paid")[0]
         if how == "killed":
             for process in place.processes():
-                os.kill(process, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended with its supervisor
+                    os.kill(process, signal.SIGKILL)
             worker.wait(PATIENCE_S)
         else:  # as after a time without the network
             with place.store._engine.begin() as c:
