@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,13 +21,16 @@ from ralph.machine.trusted_programs import BUBBLEWRAP, UnusableError, candidates
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.trial import TRIAL_WITHIN_S, exit_code, read_to_end, try_means
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ralph.machine.own_programs import ProgramSearch
     from ralph.machine.trusted_programs import Candidate, Version
 
 _MOST_COMPLAINT = 200
-# A shortage that lasts longer than about a second is not awaited: the run then has a lower level.
+# A shortage that lasts longer than about a second is not awaited: the run then has a lower level, or ends.
 _PAUSES_S = (0.05, 0.2, 0.8)
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _VERSION = re.compile(rb"bubblewrap (\d+(?:\.\d+)*)")
@@ -46,10 +50,19 @@ def find_means(search: ProgramSearch, *, shares_network: bool = False, needed: V
     """
     if sys.platform != "linux":
         return no_means("only Linux has the means")
-    means = try_means()
+    means = _without_shortage(try_means)
     if means.why_no_privileges:
         return no_means(means.why_no_privileges)
     return _with_namespaces(means, search, needed, shares_network=shares_network)
+
+
+def _without_shortage(find: Callable[[], Means]) -> Means:
+    """Calls `find`, and again while it fails for want of a resource. Raises ShortageError if it always does."""
+    for pause_s in _PAUSES_S:
+        with suppress(ShortageError):
+            return find()
+        select.select([], [], [], pause_s)
+    return find()
 
 
 def no_means(why: str) -> Means:

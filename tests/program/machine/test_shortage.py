@@ -245,7 +245,7 @@ def test_p18_a_run_that_begins_in_a_moment_of_shortage_waits_for_it_exits_0(
     process = scarcity.start(
         ralph, *arguments, "--retry", "standard", "--output-format", "stream-json", stdin=stdin
     )
-    ends_after(scarcity, 3)  # two for the output, one for what is waited for
+    ends_after(scarcity, 5)  # two for the output, and some for what is waited for
     ran = ralph.finish(process, piped)
     assert (ran.code, len(server.requests)) == (0, 1), ran.stderr
     first = [block["text"] for block in server.requests[0].json()["messages"][0]["content"]]
