@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -229,17 +229,17 @@ class CommandSupervisor:
         try:
             serving = self._running()
             others = set(launcher.children_of(os.getpid())) | {serving.pid}
-            ours, channel = socket.socketpair()
-            with channel:
-                output, theirs = os.pipe()  # second: a socket without an owner closes itself
-                try:
-                    serving.ask([theirs, directory, channel.fileno()], command)
-                except BaseException:
-                    os.close(output)
-                    ours.close()
-                    raise
-                finally:
-                    os.close(theirs)
+            with ExitStack() as ours_if_it_fails:
+                ours, channel = socket.socketpair()
+                ours_if_it_fails.callback(ours.close)
+                with channel:
+                    output, theirs = os.pipe()
+                    ours_if_it_fails.callback(os.close, output)
+                    try:
+                        serving.ask([theirs, directory, channel.fileno()], command)
+                    finally:
+                        os.close(theirs)
+                ours_if_it_fails.pop_all()
         finally:
             if held is None:
                 os.close(directory)
@@ -419,9 +419,10 @@ class SupervisedCommand:
         return -signal.SIGKILL if said else NEVER_STARTED
 
     def wait_for_end(self) -> int:
-        """Blocks until `hear` returns a status, and returns it."""
+        """Blocks until `hear` returns a status, and returns it. Returns too when another thread calls `close`."""
         while (status := self.hear()) is None:
-            select.select([self._channel], [], [])
+            with suppress(ValueError):  # it was closed just now
+                select.select([self._channel], [], [])
         return status
 
     def _is_report_over(self) -> bool:
@@ -474,8 +475,9 @@ class SupervisedCommand:
         ended.
         """
         os.close(self.output_descriptor)
-        if self._has_ended:
-            self._channel.close()
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._channel.close()
 
 
 def _packed(confinement: Confinement | None) -> bytes:
