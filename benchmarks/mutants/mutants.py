@@ -825,7 +825,7 @@ MUTANTS = (
     Mutant(
         "a-known-secret-is-read-outside-the-roots",
         "Read, Edit and Grep refuse a file outside the roots that holds a secret that ralph knows",
-        "if self._redact(text) != text:",
+        "if self._redactor.redact(text) != text:",
         "if not text:",
         ("test_path_guard.py",),
     ),

@@ -26,7 +26,7 @@ from ralph.loop.process.results import NoResultError, read_result, result_writte
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
-from ralph.sessions.looking import look_at
+from ralph.sessions.looking import look_at, look_for_words
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 
@@ -187,7 +187,7 @@ class JobProcess:
         journal = self.journal()
         if journal is None:
             return None
-        history = look_at(journal).history
+        history = look_for_words(journal).history
         if not history.is_completed:
             return None
         ended_run = history.runs[-1].ended

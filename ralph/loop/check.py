@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
     from ralph.values.ports import Clock, Waiter
+    from ralph.values.redaction import Redactor
 
 _GRACE_S = 1.0  # its time limit is exceeded by two seconds at most
 MOST_LOG_BYTES = 50_000_000
@@ -54,16 +55,13 @@ class CheckLog:
         self,
         folder: Path,
         *,
-        redact: Callable[[str], str],
-        longest_bytes: int,
+        redactor: Redactor,
         most_bytes: int = MOST_LOG_BYTES,
         name: str = "check",
     ) -> None:
-        """`folder` is the loop's folder, where the log file `name`.log is made. `longest_bytes` is the length of the
-        longest credential that `redact` can replace.
-        """
-        self._redact = redact
-        self._redaction = StreamRedaction(redact, longest_bytes)
+        """`folder` is the loop's folder, where the log file `name`.log is made."""
+        self._redactor = redactor
+        self._redaction = StreamRedaction(redactor)
         self._room_bytes = self._most_bytes = most_bytes
         self._end = bytearray()
         self._has_lost_its_beginning = False
@@ -91,7 +89,7 @@ class CheckLog:
         if self._has_lost_its_beginning:
             data = data[data.find(b"\n", 0, len(data) // 2) + 1 :]
         # Redacts again: without the escape sequences, a credential that one of them interrupted is in one piece.
-        text = self._redact(readable_text(data)[0]).strip("\n") + note
+        text = self._redactor.redact(readable_text(data)[0]).strip("\n") + note
         raw = text.encode()
         if len(raw) <= TAIL_BYTES:
             return text
@@ -140,8 +138,7 @@ class ShellCheck:
         directory: Path,
         folder: Path,
         environment: Mapping[str, str],
-        redact: Callable[[str], str],
-        longest_bytes: int,
+        redactor: Redactor,
         supervisor: CommandSupervisor,
         waiter: Waiter,
         clock: Clock,
@@ -152,8 +149,7 @@ class ShellCheck:
         limits: SandboxSettings | None = None,
     ) -> None:
         """`name` is `check` or `gate`. `folder` is the loop's folder, where the log file `name`.log is made. `environment`
-        must contain no credentials.
-        `longest_bytes` is the length of the longest credential that `redact` can replace. `supervisor` runs the check
+        must contain no credentials. `supervisor` runs the check
         in the sandbox `box`. `search` says where bash is looked for. `tell` gets notices for people. `limits` are the
         limits of `supervisor`, or None for the default.
         """
@@ -167,8 +163,7 @@ class ShellCheck:
         self._search = search
         self._tell = tell
         self._limits = limits or SandboxSettings()
-        self._redact = redact
-        self._longest_bytes = longest_bytes
+        self._redactor = redactor
         self._supervisor = supervisor
         self._waiter = waiter
         self._clock = clock
@@ -180,7 +175,7 @@ class ShellCheck:
         the command has ended.
         """
         started_s = self._clock.now_s()
-        log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes, name=self._name)
+        log = CheckLog(self._folder, redactor=self._redactor, name=self._name)
         undone = ""
         try:
             environment = self._box.before(self._environment, self._waiting_for)

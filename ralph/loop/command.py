@@ -12,6 +12,7 @@ from ralph.loop.context import event_stream, open_context
 from ralph.loop.events import LoopEnded
 from ralph.loop.iterate import OuterLoop
 from ralph.loop.opening import (
+    ask_for_keys,
     locked_checkout,
     loop_world,
     new_record,
@@ -108,6 +109,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
     """Opens the loop and runs all iterations. Returns the loop's last event, which the caller must emit."""
     began_s = context.clock.utc_now().timestamp()
+    ask_for_keys(context, state.plan)
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):

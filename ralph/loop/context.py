@@ -42,7 +42,7 @@ from ralph.settings.claude_files import (
 )
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
-from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
+from ralph.values.credentials import TURN_LOCK, argument_secrets, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
@@ -183,12 +183,14 @@ def open_context(
     settings = _settings(state.plan, environment, files)
     environment = {**environment, **settings.variables.plain}
     state = replace(state, plan=_with_wishes(state.plan, environment, settings))
-    redactor = Redactor(known_secrets(environment, settings.secrets))
+    # The settings have nothing of the options that only the iterations read, such as MCP servers in JSON.
+    secrets = known_secrets(environment, (*settings.secrets, *argument_secrets(state.plan.run_arguments)))
+    redactor = Redactor(secrets)
     events = event_stream(options, environment, redactor, log, is_quiet=state.plan.is_quiet)
     command_environment = child_environment(
         environment,
         settings.tools.pass_env,
-        known_secrets(environment, settings.secrets),
+        secrets,
         settings.key_variables,
     )
     waiter = _make_waiter(inbox, clock, events, settings)

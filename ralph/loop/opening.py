@@ -4,7 +4,7 @@ requirements are checked here, before any money is spent.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from ralph.loop.starter import placeholders_left
 from ralph.loop.stop_file import StopFileBelow
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
+from ralph.settings.merge import SettingsError
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -74,6 +75,27 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
         context.warn(found.silent.notice)
     plan = replace(state.plan, prompt=found.text, prompt_file=found.file)
     return replace(state, plan=plan, elapsed_s=clock.now_s() - started_s), found.silent
+
+
+def ask_for_keys(context: LoopContext, plan: LoopPlan) -> None:
+    """Runs the programs that print keys, so that the loop knows the keys before its first check can print one. If a program
+    fails, nothing is told: the first iteration runs it again and tells it. Raises Interrupted.
+    """
+    if not context.settings.key_programs:
+        return
+    from ralph.settings.key_programs import ProgramKeys  # noqa: PLC0415 - few users have one
+
+    programs = ProgramKeys(
+        context.environment,
+        context.command_environment,
+        search_of(plan, context.settings, context.command_environment),
+        waiter=context.waiter,
+        clock=context.clock,
+        events=context.events,
+        redactor=context.redactor,
+    )
+    with suppress(SettingsError):
+        programs.begin(context.settings)
 
 
 def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
@@ -241,6 +263,7 @@ def loop_world(
             clock=context.clock,
             lock=lock.descriptor,
             settings=context.settings_files,
+            redactor=context.redactor,
         )
     else:
         iterations = _agent_iterations(context, context.agent, record)
@@ -326,8 +349,7 @@ def _check(
         directory=context.directory,
         folder=record.folder,
         environment=context.check_environment,
-        redact=context.redactor.redact,
-        longest_bytes=context.redactor.longest_bytes,
+        redactor=context.redactor,
         supervisor=context.supervisor,
         waiter=context.waiter,
         clock=context.clock,

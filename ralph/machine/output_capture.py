@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from ralph.values.tool_calls import os_error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ralph.machine.spill_directory import SpillDirectory
+    from ralph.values.redaction import Redactor
 
 # ECMA-48: CSI sequences; strings (OSC, DCS, PM, APC, SOS) up to their terminator; other escapes.
 _ESCAPES = re.compile(
@@ -33,20 +32,20 @@ _UNDECODABLE = re.compile(r"[\udc80-\udcff]+")
 class StreamRedaction:
     """Redacts a stream that arrives in chunks. A credential could begin in the last bytes, so these bytes are
     withheld. The withheld bytes are searched again only when at least as many new bytes have arrived. So a stream of
-    single bytes costs no more time than a stream of large chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
+    single bytes costs no more time than a stream of large chunks. Credentials that `redactor` learns meanwhile count too.
     """
 
-    def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:
-        self._redact = redact
-        self._held_bytes = max(longest_bytes - 1, 0)
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
         self._held = b""
         self._new = bytearray()
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self._held_bytes:
+        held_bytes = max(self._redactor.longest_bytes - 1, 0)  # it never becomes less
+        if not held_bytes:
             return chunk
         self._new += chunk
-        return self._passed_on(self._held_bytes) if len(self._new) >= self._held_bytes else b""
+        return self._passed_on(held_bytes) if len(self._new) >= held_bytes else b""
 
     @property
     def held_bytes(self) -> int:
@@ -58,7 +57,7 @@ class StreamRedaction:
 
     def _passed_on(self, kept_bytes: int) -> bytes:
         text = (self._held + self._new).decode("utf-8", "surrogateescape")
-        redacted = self._redact(text).encode("utf-8", "surrogateescape")
+        redacted = self._redactor.redact(text).encode("utf-8", "surrogateescape")
         border = max(len(redacted) - kept_bytes, 0)
         self._held = redacted[border:]
         self._new.clear()

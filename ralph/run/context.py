@@ -116,7 +116,11 @@ def make_context(
         settings, environment = place.settings, {**environment, **place.settings.variables.plain}
         options = replace(options, writable=tuple(dict.fromkeys((*options.writable, *settings.directories))))
     controls = _make_controls(options, settings)
-    redactor = Redactor(known_secrets(environment, settings.secrets if settings is not None else ()))
+    secrets, of_loop = (
+        known_secrets(environment, settings.secrets if settings is not None else ()),
+        options.of_loop,
+    )
+    redactor = Redactor(secrets) if of_loop is None else Redactor(secrets | of_loop.secrets, of_loop.tell)
     new_id = options.session.session_id or str(uuid.uuid4())
     writer = _make_writer(options, environment, new_id, redactor)
     heartbeats = _make_heartbeats(options, settings, clock)

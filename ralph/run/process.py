@@ -59,9 +59,10 @@ class RunProcess:
         context = self.context
         around = context.surroundings()
         if around.settings.key_programs:
-            from ralph.run.key_helper import ProgramKeys  # noqa: PLC0415 - few users have one
+            from ralph.run.wiring import program_keys  # noqa: PLC0415 - few users have one
 
-            around = ProgramKeys(around, context.options.writable).begin()
+            keys = program_keys(around, context.options.writable)
+            around = replace(around, settings=keys.begin(around.settings), keys=keys)
         if context.options.exports_traces:
             self._open_traces()
         return around

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_limits import SandboxLimits
+    from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
@@ -119,8 +120,7 @@ def build_toolbox(
             tool_settings,
             waiter=around.waiter,
             clock=around.clock,
-            redact=around.redactor.redact,
-            redact_longest=around.redactor.longest_bytes,
+            redactor=around.redactor,
             mcp=mcp,
         )
     except OSError as error:
@@ -193,6 +193,21 @@ def safe_environment(around: Surroundings, writable: Sequence[str]) -> dict[str,
     from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - few runs have such processes
 
     return without_unsafe_loads(around.tools_environment, search_for_programs(around, writable))
+
+
+def program_keys(around: Surroundings, writable: Sequence[str]) -> ProgramKeys:
+    """Runs the programs that print keys. `writable` is as in `plan_sandbox`."""
+    from ralph.settings.key_programs import ProgramKeys  # noqa: PLC0415 - few users have one
+
+    return ProgramKeys(
+        around.environment,
+        around.tools_environment,
+        search_for_programs(around, writable),
+        waiter=around.waiter,
+        clock=around.clock,
+        events=around.events,
+        redactor=around.redactor,
+    )
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:

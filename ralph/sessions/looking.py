@@ -16,10 +16,12 @@ from msgspec import Struct, field
 
 from ralph.conversation.journal_lines import readable_part
 from ralph.conversation.records import NewerFormatError
+from ralph.conversation.secret_spans import RecordView
 from ralph.machine.opened_file import open_regular_file
 from ralph.sessions import history as history_names
 from ralph.sessions.history import SessionHistory, history_of
 from ralph.sessions.skimming import skim
+from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +61,11 @@ def look_at(path: Path, view: View | None = None) -> SessionLook:
     `outcome` and `problem` of the result. `view` makes the records safe to show. None for the records as they are.
     """
     return _look_by(path, partial(_read, view=view))
+
+
+def look_for_words(path: Path) -> SessionLook:
+    """As `look_at`, without the secrets whose places the journal has: this process may not know them."""
+    return look_at(path, RecordView(Redactor()))
 
 
 def look_to_list(path: Path, view: View | None = None) -> SessionLook:

@@ -2,11 +2,13 @@
 
 The loop reads each file once and keeps the content. Each iteration gets the content through a new file descriptor. So
 an iteration cannot change the settings of another iteration, neither by changing a file nor by writing to the
-descriptor.
+descriptor. Over the same descriptor the loop and the iteration tell each other the secrets that they know, such as keys that
+programs have printed: both cut them out of all that they write.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around
 from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files
@@ -22,7 +25,7 @@ from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 def recorded_files(
@@ -75,33 +78,61 @@ class LoopHandover(Struct, frozen=True):
     task_chars: int | None = None
     """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest. None if
     the iteration has no prompt."""
+    secrets: frozenset[str] = frozenset()
+    """The secrets that the loop knows."""
+    descriptor: int = -1
+    """Where the iteration writes the secrets that it knows. It is the descriptor from which it has read these values."""
+
+    def tell(self, secrets: Iterable[str]) -> None:
+        """Tells the loop that these are secrets."""
+        os.write(self.descriptor, _line(secrets))
+
+
+def _line(secrets: Iterable[str]) -> bytes:
+    """A line with secrets. Unlike msgspec, `json` writes half of a surrogate pair, which the environment may hold."""
+    return json.dumps(sorted(secrets)).encode() + b"\n"
 
 
 _HANDOVER = msgspec.json.Decoder(LoopHandover, dec_hook=lambda kind, text: kind(text))
 
 
 @contextmanager
-def handed_over(handover: LoopHandover) -> Iterator[int]:
+def handed_over(handover: LoopHandover, learn: Callable[[Iterable[str]], None]) -> Iterator[int]:
     """A context manager that returns a file descriptor. A child process can read the handover from this descriptor, but
-    only once. The descriptor is closed at the end. Raises OSError if the handover cannot be written.
+    only once. At the end, `learn` gets the secrets that the process has told, also if it was killed, and the descriptor is
+    closed. Raises OSError if the handover cannot be written.
     """
-    data = msgspec.json.encode(handover, enc_hook=str)
+    data = msgspec.json.encode(replace(handover, secrets=frozenset()), enc_hook=str)
     with _private_file() as descriptor:
         with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(data)
+            file.write(data + b"\n" + _line(handover.secrets))
         os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
+        try:
+            yield descriptor
+        finally:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                for line in file.read().split(b"\n")[:-1]:  # a kill may have cut the last one
+                    if line.startswith(b"["):
+                        learn(json.loads(line))
 
 
 def taken_over(descriptor: int) -> LoopHandover:
-    """Reads what `handed_over` wrote to the descriptor, and closes the descriptor. Raises ValueError if the descriptor
-    contains anything else.
+    """Reads what `handed_over` wrote to the descriptor, and removes it from there. No program that this process starts gets the
+    descriptor. Raises ValueError if the descriptor contains anything else.
     """
     try:
-        with os.fdopen(descriptor, "rb") as file:
-            return _HANDOVER.decode(file.read())
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            told, _, secrets = file.read().partition(b"\n")
+        handover = replace(
+            _HANDOVER.decode(told), secrets=frozenset(json.loads(secrets)), descriptor=descriptor
+        )
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.set_inheritable(descriptor, False)
     except (OSError, ValueError) as error:  # msgspec.ValidationError is a ValueError
         raise ValueError(f"descriptor {descriptor} holds nothing of a loop") from error
+    return handover
 
 
 @contextmanager

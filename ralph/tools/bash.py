@@ -44,7 +44,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     requested_s = min(arguments.get("timeout", settings.bash_timeout_s * 1000), 1e15) / 1000
     limit_s = min(requested_s, settings.bash_max_timeout_s)
     purpose = " ".join((arguments.get("description") or command).split())
-    waiting_for = room.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
+    waiting_for = room.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
     ending, capture = _ran(command, room, limit_s, waiting_for)
     if ending.how is Ended.NEVER_STARTED:
         ending, capture = _ran(command, room, limit_s, waiting_for)
@@ -76,7 +76,7 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
         told = denial_note(output, room.box, room, "Bash") if has_failed else ""
         denial = f"[{told}]" if told else ""
     except Interrupted as stop:
-        stop.undone = room.redact(undone or room.box.after_stop())
+        stop.undone = room.redactor.redact(undone or room.box.after_stop())
         raise
     return [note for note in (denial, undone) if note]
 
@@ -115,7 +115,7 @@ def _ran(
         max_bytes=settings.max_output_bytes,
         spill_bytes=settings.spill_bytes,
         spill=room.spill,
-        redaction=StreamRedaction(room.redact, room.redact_longest),
+        redaction=StreamRedaction(room.redactor),
     )
     try:
         environment = room.box.before(settings.environment, "Bash: the sandbox")
@@ -129,7 +129,9 @@ def _ran(
         room.box.not_started()
         raise
     except BaseException as error:
-        undone = room.redact(room.box.after_stop())  # a stopped command may have changed protected files
+        undone = room.redactor.redact(
+            room.box.after_stop()
+        )  # a stopped command may have changed protected files
         if isinstance(error, ToolError):
             raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
         if isinstance(error, Interrupted):

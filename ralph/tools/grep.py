@@ -234,7 +234,7 @@ def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
     # Redact before the cut: half a credential would not be recognised.
-    text = room.redact(readable_text(rest[digits + 1 :].removesuffix(b"\r"))[0])
+    text = room.redactor.redact(readable_text(rest[digits + 1 :].removesuffix(b"\r"))[0])
     if len(text) > _LONGEST_LINE:
         text = f"{text[:_LONGEST_LINE]} [line cut: {record[1] - len(path):,} bytes]"
     number = f"{rest[:digits].decode()}{mark}" if has_numbers else ""

@@ -80,7 +80,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                 raise
             finally:
                 undone = "\n".join(filter(None, (undone, box.between())))
-            said = room.redact(_beginning_and_end(errors).decode("utf-8", "replace").strip())
+            said = room.redactor.redact(_beginning_and_end(errors).decode("utf-8", "replace").strip())
             output = capture.data.decode("utf-8", "replace")
             denied = _denied(ending, said if ending.status == 0 else f"{said}\n{output}", room, waiting_for)
     except Interrupted as stop:
@@ -91,7 +91,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = problem_of(ending, limit_s)
-    last_line = (said or room.redact(output.strip())).rpartition("\n")[2].strip()[:_LONGEST_LINE]
+    last_line = (said or room.redactor.redact(output.strip())).rpartition("\n")[2].strip()[:_LONGEST_LINE]
     return HookEnding(None if problem else ending.status, output, said, problem, undone, last_line, denied)
 
 

@@ -72,11 +72,11 @@ def _has_credential(server: McpServer, room: ToolRoom) -> bool:
     """
     if not server.variables <= room.settings.environment.keys():
         return True
-    passed = [value for value in room.settings.environment.values() if room.redact(value) != value]
+    passed = [value for value in room.settings.environment.values() if room.redactor.redact(value) != value]
     words = "\n".join((*server.arguments, *server.environment.plain.values()))
     for value in passed:
         words = words.replace(value, "")
-    return room.redact(words) != words
+    return room.redactor.redact(words) != words
 
 
 def _why_not_trusted(program: str, server: McpServer, room: ToolRoom) -> str | None:
@@ -114,7 +114,7 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
             shown, failed = [str(error)], True
         undone = box.after(waiting_for)
     except BaseException as error:
-        undone = room.redact(box.after_stop())
+        undone = room.redactor.redact(box.after_stop())
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
@@ -176,7 +176,7 @@ def _cut(text: str, room: ToolRoom) -> str:
         max_bytes=settings.max_output_bytes,
         spill_bytes=settings.spill_bytes,
         spill=room.spill,
-        redaction=StreamRedaction(room.redact, room.redact_longest),
+        redaction=StreamRedaction(room.redactor),
     )
     capture.feed(text.encode("utf-8", "replace"))
     capture.close()

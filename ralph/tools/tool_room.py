@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
     from ralph.values.ports import Clock, PathRules, Waiter
+    from ralph.values.redaction import Redactor
     from ralph.values.tool_calls import Block
 
 ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
@@ -132,8 +133,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
     settings: ToolSettings
     waiter: Waiter
     clock: Clock
-    redact: Callable[[str], str]
-    redact_longest: int
+    redactor: Redactor
     roots: Roots
     spill: SpillDirectory = field(default_factory=SpillDirectory)
     seen: SeenFiles = field(default_factory=SeenFiles)
@@ -161,8 +161,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
             ),
             own_files=lambda: self.spill.path,
             rules=settings.rules,
-            redact=self.redact,
-            redact_longest=self.redact_longest,
+            redactor=self.redactor,
         )
 
     @cached_property

@@ -19,6 +19,7 @@ from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
+from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import (
     COMMANDS,
@@ -72,13 +73,11 @@ class LocalToolbox:
         *,
         waiter: Waiter,
         clock: Clock,
-        redact: Callable[[str], str] | None = None,
-        redact_longest: int = 0,
+        redactor: Redactor | None = None,
         mcp: McpToolset | None = None,
     ) -> None:
-        """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and
-        `redact_longest` is the length of the longest credential in bytes. Raises WorkingDirectoryGoneError if the
-        working directory is gone, and OSError if another directory cannot be opened.
+        """`mcp` are the tools of MCP servers, or None if the run has none. `redactor` replaces known credentials. Raises
+        WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened.
         """
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
@@ -89,9 +88,7 @@ class LocalToolbox:
         """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
         spill = SpillDirectory((*map(str, roots.paths), *settings.box_plan.write))
-        self._room = ToolRoom(
-            settings, waiter, clock, redact or str, redact_longest if redact else 0, roots, spill=spill
-        )
+        self._room = ToolRoom(settings, waiter, clock, redactor or Redactor(), roots, spill=spill)
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
@@ -317,7 +314,7 @@ class LocalToolbox:
         """The output as text that can be encoded as UTF-8. Credentials are redacted for the tools in `_REDACTED`."""
         if not isinstance(output.content, str):
             return output
-        text = self._room.redact(output.content) if name in _REDACTED else output.content
+        text = self._room.redactor.redact(output.content) if name in _REDACTED else output.content
         return replace(output, content=text.encode("utf-8", "replace").decode())
 
 

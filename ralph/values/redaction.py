@@ -88,14 +88,25 @@ class Redactor:
     replaced by `[redacted]`. If a secret is itself a part of this text, it is ignored.
     """
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secret for secret in secrets if secret and secret not in MARK)
+    def __init__(
+        self, secrets: Iterable[str] = (), tell: Callable[[frozenset[str]], None] | None = None
+    ) -> None:
+        """`tell` gets all secrets, now and whenever more of them are learned."""
+        self._secrets: frozenset[str] = frozenset()
+        self._tell = tell
+        self.learn(secrets)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        return self._secrets
 
     def learn(self, secrets: Iterable[str]) -> None:
         """Finds these secrets too, from now on."""
         known = self._secrets.union(secret for secret in secrets if secret and secret not in MARK)
-        vars(self).clear()  # also the forms of the secrets until now
-        self._secrets = known
+        # Without the forms of the secrets until now. In one step, because threads redact meanwhile.
+        self.__dict__ = {"_secrets": known, "_tell": self._tell}
+        if self._tell is not None:
+            self._tell(known)
 
     def redact(self, text: str) -> str:
         """The text with every known secret replaced by `MARK`. A text without secrets is returned unchanged."""

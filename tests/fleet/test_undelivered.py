@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
+from ralph.fleet.job_content import session_id
 from ralph.fleet.job_process import JobProcess, exit_code_left
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.undelivered import MOST_BYTES, Undelivered
@@ -29,6 +31,7 @@ from tests.fleet.http_repository import HttpRepository
 from tests.fleet.scripted import DONE, NEVER, SET, Asked, Place, bash
 from tests.fleet.test_work import children_of, ends_after_another_signal
 from tests.patience import PATIENCE_S, wait_until
+from tests.sessions.session_journals import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -846,6 +849,20 @@ def test_the_end_in_a_restored_record_of_a_loop_is_not_that_of_the_next_process(
     assert exit_code_left(tmp_path) is None
     record.save(state)
     assert exit_code_left(tmp_path) == 3
+
+
+def test_a_secret_that_only_the_run_knew_is_not_in_the_end_of_a_restored_session(tmp_path: Path) -> None:
+    job = Job(id="done", repository=str(tmp_path), prompt="Do it.")
+    process = JobProcess(SET, job, tmp_path, {"PATH": os.environ["PATH"]}, hidden=(), told=lambda _text: None)
+    told = Told(session_id(SET, job.id)).run().prompt("go").ends()
+    ended = told.kinds.index("ended")
+    told.records[ended] = replace(told.records[ended], result="It is corp-key-of-yesterday.")
+    journal = tmp_path / "state/sessions/work" / f"{session_id(SET, job.id)}.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes(told.marking("corp-key-of-yesterday"))
+    end = process.end_before()
+    assert end is not None
+    assert end.result == "It is [redacted]."
 
 
 class Unanswering:

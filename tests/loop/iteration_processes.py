@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.values import IterationOrder, LoopPlan
 from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.values.redaction import Redactor
 from tests.patience import within_s
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Iterating:
 
     root: Path
     environment: dict[str, str] = field(default_factory=dict)
+    redactor: Redactor = field(default_factory=Redactor)
     waiter: InboxWaiter = field(default_factory=lambda: InboxWaiter(SystemClock()))
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class Iterating:
             waiter=self.waiter,
             clock=SystemClock(),
             settings=(),
+            redactor=self.redactor,
             **options,
         )
 

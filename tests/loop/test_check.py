@@ -44,8 +44,7 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, *
         directory=directory,
         folder=folder_of(directory),
         environment={"PATH": os.environ["PATH"]},
-        redact=REDACTOR.redact,
-        longest_bytes=REDACTOR.longest_bytes,
+        redactor=REDACTOR,
         supervisor=SUPERVISOR,
         waiter=waiter or InboxWaiter(clock),
         clock=clock,
@@ -57,8 +56,7 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, *
 def logged(directory: Path, *chunks: bytes, most_bytes: int = 1000) -> CheckLog:
     log = CheckLog(
         folder_of(directory),
-        redact=REDACTOR.redact,
-        longest_bytes=REDACTOR.longest_bytes,
+        redactor=REDACTOR,
         most_bytes=most_bytes,
     )
     for chunk in chunks:
@@ -185,7 +183,7 @@ def test_a_log_that_cannot_be_kept_does_not_change_the_verdict(tmp_path, place) 
 
 
 def test_a_write_that_fails_ends_the_log_and_nothing_else(tmp_path) -> None:
-    log = CheckLog(folder_of(tmp_path), redact=str, longest_bytes=0)
+    log = CheckLog(folder_of(tmp_path), redactor=Redactor())
     assert log._descriptor is not None
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._descriptor)
@@ -209,7 +207,7 @@ def test_a_write_that_fails_ends_the_log_and_nothing_else(tmp_path) -> None:
     ],
 )
 def test_the_log_is_bounded_and_says_so_and_the_end_is_known_all_the_same(tmp_path, chunks, content) -> None:
-    log = CheckLog(folder_of(tmp_path), redact=str, longest_bytes=0, most_bytes=10)
+    log = CheckLog(folder_of(tmp_path), redactor=Redactor(), most_bytes=10)
     for chunk in chunks:
         assert log.feed(chunk)
     log.close()

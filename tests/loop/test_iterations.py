@@ -33,6 +33,7 @@ from ralph.loop.values import IterationOrder, LoopPlan
 from ralph.machine.waiter import SystemClock
 from ralph.loop.process.iterations import RalphIterations
 from ralph.machine.waiter import InboxWaiter
+from ralph.values.redaction import Redactor
 from pathlib import Path
 
 plan = LoopPlan(
@@ -48,6 +49,7 @@ iterations = RalphIterations(
     waiter=InboxWaiter(clock),
     clock=clock,
     settings=(),
+    redactor=Redactor(),
     lock=lock,
 )
 iterations.run(IterationOrder(sys.argv[3], "Do it."))

@@ -130,6 +130,12 @@ def test_how_its_last_run_ended_is_told_as_of_the_whole_session(tmp_path) -> Non
     assert (seen.ended.reason, seen.ended.duration_s) == ("HTTP 529; gave up", 12.34)
 
 
+def test_a_secret_that_only_the_run_knew_is_not_in_its_end(tmp_path) -> None:
+    told = Told().run().prompt("go").ends(Outcome.API_UNAVAILABLE, "no answer for corp-key-of-yesterday")
+    seen = seen_of(tmp_path, told.marking("corp-key-of-yesterday"))
+    assert seen.ended.reason == "no answer for [redacted]"
+
+
 def test_what_a_killed_run_cost_counts_as_far_as_it_is_known(tmp_path) -> None:
     seen = seen_of(tmp_path, killed().data)
     assert seen.ended is None

@@ -24,6 +24,7 @@ from ralph.output.system_events import journal_fields
 from ralph.values.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
 from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.fakes import FakeJournal, answer, call, text
@@ -99,6 +100,11 @@ class Told(FakeJournal):
     @property
     def data(self) -> bytes:
         return b"".join(map(line_of, count(), self.records))
+
+    def marking(self, *secrets: str) -> bytes:
+        """The data of a run that knows these secrets."""
+        spans_of = Redactor(secrets).spans
+        return b"".join(line_of(seq, record, None, spans_of) for seq, record in enumerate(self.records))
 
 
 OVERLOADED = "HTTP 529 overloaded_error: Overloaded"

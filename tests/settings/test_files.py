@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_outside
 from ralph.settings.claude_files import read_claude_files
@@ -100,10 +101,36 @@ FILES = (
 
 def test_what_is_handed_over_arrives_byte_for_byte_and_nothing_of_it_has_a_name() -> None:
     claude = (ClaudeFile("/b/.claude/settings.json", "project", "/b", '{"permissions": {}}'),)
-    handover = LoopHandover(FILES, claude, "/loops/0007", number=3, task_chars=12)
-    with handed_over(handover) as descriptor:
+    handover = LoopHandover(
+        FILES, claude, "/loops/0007", number=3, task_chars=12, secrets=frozenset(["key\udcff"])
+    )
+    with handed_over(handover, list[object]().append) as descriptor:
         assert not Path(f"/proc/self/fd/{descriptor}").readlink().exists()
-        assert taken_over(os.dup(descriptor)) == handover
+        assert replace(taken_over(descriptor), descriptor=-1) == handover
+        assert os.pread(descriptor, 1, 0) == b"", "it can be read once"
+
+
+@pytest.mark.parametrize("rest", ["", '["cut-off-by-a-k'])
+def test_the_secrets_that_an_iteration_tells_arrive_also_if_it_is_killed(rest) -> None:
+    learned: set[str] = set()
+    with handed_over(LoopHandover(FILES, (), "/loops/0007", number=3), learned.update) as descriptor:
+        child = os.dup(descriptor)
+        os.set_inheritable(child, True)
+        handover = taken_over(child)
+        assert not os.get_inheritable(child)
+        handover.tell(["one-of-the-keys"])
+        handover.tell(["one-of-the-keys", "with half of a pair \ud800\n"])
+        os.write(child, rest.encode())
+        os.close(child)
+    assert learned == {"one-of-the-keys", "with half of a pair \ud800\n"}
+
+
+def test_an_iteration_that_has_read_nothing_tells_no_more_than_the_loop_knew() -> None:
+    learned: set[str] = set()
+    handover = LoopHandover(FILES, (), "/loops/0007", number=3, secrets=frozenset(["known"]))
+    with handed_over(handover, learned.update):
+        pass
+    assert learned == {"known"}
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b'{"files": []}', b"\xff"])

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.tools.tool_room import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolCall, ToolOutput
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class Tools:
             self.settings,
             waiter=self.waiter,
             clock=clock,
-            redact=lambda text: text.replace(SECRET, "[redacted]"),
-            redact_longest=len(SECRET),
+            redactor=Redactor([SECRET]),
             mcp=mcp,
         )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction, readable_text
 from ralph.machine.spill_directory import SpillDirectory
+from ralph.values.redaction import Redactor
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 SECRET = "geheim-ß-123"
 
 
-def redact(text: str) -> str:
-    return text.replace(SECRET, "[redacted]")
+class Counting(Redactor):
+    """Counts the characters in which it looks for a secret."""
+
+    looked_at = 0
+
+    def redact(self, text: str) -> str:
+        Counting.looked_at += len(text)
+        return super().redact(text)
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def spill() -> Iterator[SpillDirectory]:
 
 def captured(data: list[bytes], max_bytes: int, spill: SpillDirectory) -> str:
     capture = OutputCapture(
-        max_bytes=max_bytes, spill_bytes=10**9, spill=spill, redaction=StreamRedaction(str, 0)
+        max_bytes=max_bytes, spill_bytes=10**9, spill=spill, redaction=StreamRedaction(Redactor())
     )
     for chunk in data:
         capture.feed(chunk)
@@ -68,7 +75,7 @@ def test_a_credential_is_found_however_the_stream_is_split(
     before: str, after: str, data: st.DataObject
 ) -> None:
     whole = f"{before}{SECRET}{after}{SECRET}".encode()
-    redaction = StreamRedaction(redact, len(SECRET.encode()))
+    redaction = StreamRedaction(Redactor([SECRET]))
     out = b""
     while whole:
         size = data.draw(st.integers(1, len(whole)))
@@ -78,18 +85,23 @@ def test_a_credential_is_found_however_the_stream_is_split(
     assert out.decode() == f"{before}[redacted]{after}[redacted]"
 
 
+@pytest.mark.parametrize("known", [[], ["short-one"]])
+def test_a_longer_credential_that_is_learned_meanwhile_is_found(known: list[str]) -> None:
+    redactor = Redactor(known)
+    redaction = StreamRedaction(redactor)
+    out = redaction.feed(b"before ")
+    redactor.learn([SECRET])
+    for byte in f"{SECRET} after".encode():
+        out += redaction.feed(bytes([byte]))
+    assert (out + redaction.end()).decode() == "before [redacted] after"
+
+
 def test_a_stream_of_single_bytes_is_looked_at_a_few_times_not_once_a_byte() -> None:
-    looked_at = 0
-
-    def count(text: str) -> str:
-        nonlocal looked_at
-        looked_at += len(text)
-        return text
-
-    redaction = StreamRedaction(count, 1000)
+    Counting.looked_at = 0
+    redaction = StreamRedaction(Counting(["s" * 1000]))
     data = b"".join(redaction.feed(b"x") for _ in range(20_000)) + redaction.end()
     assert data == b"x" * 20_000
-    assert looked_at < 3 * len(data)
+    assert 0 < Counting.looked_at < 3 * len(data)
 
 
 @given(st.lists(st.binary(max_size=60)), st.integers(2, 80))

@@ -15,6 +15,7 @@ from ralph.machine.planted_link import planted_link, repositories
 from ralph.places.gather import gather_places
 from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolCall, ToolError
 from tests.fakes import FakeClock
 from tests.rows import every_row
@@ -200,13 +201,14 @@ def test_a_search_for_secrets_ends_in_time_and_looks_through_a_file_once(tmp_pat
         (tmp_path / f"f{number}").hardlink_to(tmp_path / "f0")
     looked_at: list[str] = []
 
-    def redact(text: str) -> str:
-        looked_at.append(text)
-        return text
+    class Looking(Redactor):
+        def redact(self, text: str) -> str:
+            looked_at.append(text)
+            return text
 
     work = str(tmp_path / "work")
     guard = PathGuard(
-        lambda: gather_places([work], {"HOME": "/nowhere"}), lambda: None, redact=redact, redact_longest=9
+        lambda: gather_places([work], {"HOME": "/nowhere"}), lambda: None, redactor=Looking(["a-secret9"])
     )
     hidden = guard.hidden_beneath(str(tmp_path))
     assert hidden.holds_secret("f0", lambda: len(looked_at) == 3), "what is not known is not shown"
@@ -228,11 +230,12 @@ def test_a_search_says_that_its_time_ended_while_it_looked_for_secrets(tmp_path:
     tools = Tools(tmp_path / "work", user_environment={}, search_timeout_s=60.0)
     clock = FakeClock()
 
-    def redact(text: str) -> str:
-        clock.seconds = 61.0
-        return text
+    class Slow(Redactor):
+        def redact(self, text: str) -> str:
+            clock.seconds = 61.0
+            return text
 
-    tools.box._room = replace(tools.box._room, clock=clock, redact=redact)
+    tools.box._room = replace(tools.box._room, clock=clock, redactor=Slow([SECRET]))
     try:
         assert "[stopped after 60 s" in tools.error("Grep", pattern="a", path="../other")
     finally:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ralph.loop.values import IterationOrder, LoopPlan, SessionSeen
     from ralph.settings.files import SettingsFile
     from ralph.values.ports import Clock, Waiter
+    from ralph.values.redaction import Redactor
 
 PROMPT_FILE = "prompt.md"
 # The lowest limit that `ralph run` accepts; a lower one would mean no limit.
@@ -54,13 +55,15 @@ class RalphIterations:
         waiter: Waiter,
         clock: Clock,
         settings: Sequence[SettingsFile],
+        redactor: Redactor,
         lock: int | None = None,
         program: tuple[str, ...] | None = None,
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
         """`folder` is the loop's folder, where the prompt is written. `settings` are the recorded settings files,
-        which each iteration uses. `lock` is the descriptor of the checkout's lock, which each iteration inherits.
+        which each iteration uses. `redactor` and the iterations tell each other
+        the secrets that they know. `lock` is the descriptor of the checkout's lock, which each iteration inherits.
         `program` is the program to start, with its `run` command. If it is None, this ralph is started.
         """
         self._plan = plan
@@ -70,6 +73,7 @@ class RalphIterations:
         self._clock = clock
         self._lock = lock
         self._settings = settings
+        self._redactor = redactor
         self._program = _this_ralph() if program is None else program
         self._stops_within_s = stops_within_s
         self._overtime_s = overtime_s
@@ -98,9 +102,10 @@ class RalphIterations:
                 claude_files=self._plan.claude_files or (),
                 folder=str(self._folder),
                 number=order.number,
+                secrets=self._redactor.secrets,
                 task_chars=None if order.prompt is None else order.task_chars,
             )
-            with handed_over(handover) as descriptor:
+            with handed_over(handover, self._redactor.learn) as descriptor:
                 ending = self._followed(order, result_file, descriptor)
             result = self._result(order, ending, result_file)
         finally:

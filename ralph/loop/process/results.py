@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, convert
 from ralph.loop.values import IterationResult, SessionSeen, Setback
 from ralph.machine.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
-from ralph.sessions.looking import look_at
+from ralph.sessions.looking import look_for_words
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import shortage_of
@@ -127,7 +127,7 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
     for path in store.starting_with(session_id):
         try:
             _refuse_shortage(path)
-            return look_at(path)
+            return look_for_words(path)
         except FileNotFoundError:  # it was removed just now
             continue
     return None
@@ -135,7 +135,7 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 def _refuse_shortage(path: Path) -> None:
     """Raises ShortageError if this machine lacks a resource that is needed to open the journal. Must be called before
-    `look_at`, because `look_at` would report the journal as unreadable. Raises FileNotFoundError if the journal does
+    `look_for_words`, because that would report the journal as unreadable. Raises FileNotFoundError if the journal does
     not exist.
     """
     try:

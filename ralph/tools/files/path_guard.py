@@ -22,6 +22,7 @@ from ralph.places.table import PRIVATE, named_with
 from ralph.tools.files.file_type import SNIFFED_BYTES
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.files.text_lines import MAX_SCANNED_BYTES
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
@@ -49,14 +50,13 @@ class PathGuard:
         gather: Callable[[], GuardedPlaces],
         own_files: Callable[[], Path | None],
         rules: PathRules | None = None,
-        redact: Callable[[str], str] = str,
-        redact_longest: int = 0,
+        redactor: Redactor | None = None,
     ) -> None:
         """`gather` makes the table. `own_files` returns the directory with this run's long outputs, or None if the
         directory does not exist yet. The model may read these outputs. `rules` are the permission rules about paths.
-        `redact` and `redact_longest` are as in `LocalToolbox`.
+        `redactor` finds known credentials.
         """
-        self._redact, self._redact_longest = redact, redact_longest
+        self._redactor = redactor or Redactor()
         self._rules = rules
         self._gather = gather
         self._own_files = own_files
@@ -109,15 +109,16 @@ class PathGuard:
                 break
             decoded = decoder.decode(chunk)
             text = kept + decoded
-            if self._redact(text) != text:
+            if self._redactor.redact(text) != text:
                 return True
-            at, characters, kept = at + len(chunk), characters + len(decoded), text[-self._redact_longest :]
+            at, characters = at + len(chunk), characters + len(decoded)
+            kept = text[-self._redactor.longest_bytes :]
         return False
 
     def is_shown_as_it_is(self, real: str, status: os.stat_result) -> bool:
         """Whether an open file is shown whatever secrets its content holds. `real` is the file's real path."""
         return (
-            not self._redact_longest
+            not self._redactor.longest_bytes
             or not stat.S_ISREG(status.st_mode)
             or is_within_any(real, self.places.roots)
             or is_made_by_kernel(real, status)

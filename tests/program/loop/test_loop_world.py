@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -54,6 +55,57 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     assert KEY not in "\n".join(loop_lines(ran))
     assert KEY not in str(server.requests[0].json()["messages"])
     assert KEY not in ralph_here("loop", "--status").stdout
+
+
+def test_the_keys_that_a_program_prints_reach_no_file_and_no_line_of_the_loop(
+    ralph, ralph_here, checkout, iterations, tmp_path
+) -> None:
+    """Each run of the program prints another key. The check finds them all, also before the first iteration."""
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    program = Path(ralph.environment["HOME"], "bin", "vault")
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(
+        f'#!/bin/sh\nn=$(cat "{tmp_path}/keys" 2>/dev/null | wc -l); echo corp-key-$n-of-night | tee -a "{tmp_path}/keys"\n'
+    )
+    program.chmod(0o755)
+    own = Path(ralph.environment["HOME"], ".claude", "settings.json")
+    own.parent.mkdir(exist_ok=True)
+    own.write_text(f'{{"apiKeyHelper": "{program}"}}')
+    first, second = (
+        Turn("Known: " + " ".join(f"corp-key-{number}-of-night" for number in range(known)))
+        for known in (2, 3)
+    )
+    iterations([write("one", "1\n"), first], [bash("cat ../keys > two"), second])
+    check = "cat ../keys; test -e two"
+    ran = ralph(
+        *("loop", "go", "--until", check, "--commit", "--sandbox", "off", "--report", f"{tmp_path}/page.html")
+    )
+    assert ran.code == 0, ran.stderr
+    assert len((tmp_path / "keys").read_text().split()) == 3, "one of the loop, and one of each iteration"
+    kept = {path.name: path.read_text() for path in loop_folder(ralph).iterdir()}
+    kept["page"] = (tmp_path / "page.html").read_text()
+    kept["status"] = ralph_here("loop", "--status").stdout
+    kept["lines"] = ran.stdout + ran.stderr
+    kept["message"] = checkout.git("log", "-1", "--format=%B")
+    assert kept["check.log"] == "[redacted]\n" * 3
+    assert kept["check-0001.txt"].count("[redacted]") >= 2
+    assert [name for name, text in kept.items() if "of-night" in text] == []
+
+
+def test_secrets_that_only_the_options_name_are_known_to_the_first_check(ralph, iterations, tmp_path) -> None:
+    server = iterations()
+    (tmp_path / "secrets").write_text("corp-mcp-token path-0123456789-abcdefghij")
+    address = f"{server.base_url}/path-0123456789-abcdefghij"
+    servers = {"s": {"command": "true", "env": {"CORP_TOKEN": "corp-mcp-token"}}}
+    ran = ralph(
+        *("loop", "go", "--until", "cat ../secrets; false", "--sandbox", "off", "--base-url", address),
+        *("--mcp-config", json.dumps({"mcpServers": servers}), "--max-iterations", "1"),
+    )
+    assert ran.code == 78, "that server does not start, after the check"
+    kept = {path.name: path.read_text() for path in loop_folder(ralph).iterdir()}
+    assert kept["check.log"] == "[redacted] [redacted]"
+    kept["loop.json"] = str({**loop_record(ralph), "plan": "has the options, for --continue"})
+    assert [name for name, text in kept.items() if "corp-mcp" in text or "abcdefghij" in text] == []
 
 
 def test_quiet_lines_leave_ends_and_what_went_wrong_and_no_key_that_only_the_settings_name_exits_0(

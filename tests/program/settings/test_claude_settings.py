@@ -347,7 +347,7 @@ def test_without_the_key_of_the_program_nothing_is_sent(ralph, serve, own, faili
 def test_a_program_that_prints_no_key_in_its_time_is_stopped_with_its_processes(ralph, serve, own) -> None:
     server = serve(DONE)
     del ralph.environment["ANTHROPIC_API_KEY"]
-    ralph.run_first("import ralph.run.key_helper as programs; programs.WITHIN_S = 1")
+    ralph.run_first("import ralph.settings.key_programs as programs; programs.WITHIN_S = 1")
     own(apiKeyHelper=helper(ralph, 'sleep 600 & echo $! > "$HOME/pid"; wait'))
     ran = ralph("go")
     assert (ran.code, server.request_count) == (78, 0)
