@@ -138,6 +138,7 @@ TOUCHES_THE_WORLD = (
     "pages.journal",
     "pages.page_frame",
     "places.gather",
+    "places.gpus",
     "places.last_look",
     "places.git_places",
     "places.home_needs",

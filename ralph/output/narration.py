@@ -166,7 +166,8 @@ class Narration:
                 yield from self._of_a_chain(event)
 
     def _started(self, event: ev.RunStarted) -> Iterator[str]:
-        lines = [f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox})"]
+        gpus = f", GPU: {' '.join(path.rpartition('/')[2] for path in event.gpus)}" if event.gpus else ""
+        lines = [f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox}{gpus})"]
         if event.memory:
             lines.append(f"[ralph] read {', '.join(event.memory.values())}")
         if event.skills:

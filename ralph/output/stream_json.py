@@ -75,6 +75,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
         "ralph_version": ralph_version,
         "sandbox": event.sandbox,
         "sandbox_protections": dict(event.protections),
+        **({"sandbox_gpus": list(event.gpus)} if event.gpus else {}),
     }
 
 

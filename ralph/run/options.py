@@ -98,6 +98,7 @@ class RunOptions(Struct, frozen=True):
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--allow-host": ",".join(self._allowed_hosts) or None,
+            "--gpu": self.settings.get("sandbox.gpu"),
             "--mcp-config": self._mcp_file,
         }
         return {name: str(value) for name, value in options.items() if value is not None}

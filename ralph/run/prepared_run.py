@@ -172,6 +172,7 @@ class PreparedRun:
                 permission_mode=parts.controls.permission_mode,
                 sandbox=parts.tools.plan.level.name,
                 protections=parts.tools.plan.protections,
+                gpus=parts.tools.plan.gpus,
                 memory=parts.targets.memory,
                 commands=parts.rules.library.names,
                 skills=parts.targets.skills,

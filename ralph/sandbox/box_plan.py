@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ralph.machine.own_programs import search_around, search_outside
 from ralph.machine.planted_link import LinkResolver, planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
+from ralph.places.gpus import gpu_devices
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
@@ -83,6 +84,8 @@ class BoxPlan(Struct, frozen=True):
     rules_deny: tuple[str, ...] = ()
     """Places that the sandbox makes unreadable because permission rules deny them. ralph's own tools apply the rules
     themselves."""
+    gpus: tuple[str, ...] = ()
+    """The device nodes of GPUs that commands may use."""
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
@@ -286,6 +289,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         read,
         sockets,
         read_deny,
+        gpus=gpu_devices(wanted.asked_gpu) if is_confined else (),
         allow_hosts=wanted.allow_hosts,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
         is_strict=wanted.mode == "strict",
@@ -408,6 +412,7 @@ def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
     guards = {
         "net": net != "full",
         "read_deny": wanted.read_deny,
+        "gpu": wanted.gpu == "off",
         "max_file_mb": wanted.max_file_mb is not None,
     }
     names = ", ".join(f"sandbox.{name}" for name, is_asked in guards.items() if is_asked)

@@ -26,6 +26,7 @@ def bwrap_command(
     *,
     temporary: str | None = None,
     writable: Collection[str] = (),
+    devices: Iterable[str] = (),
     visible: Iterable[str] = (),
     pinned: Iterable[str] = (),
     read_only: Iterable[str] = (),
@@ -39,6 +40,7 @@ def bwrap_command(
     """The command line of bubblewrap, without `--` and the command to run. All paths are absolute, contain no symbolic
     links, and exist. Later mounts cover earlier ones.
 
+    `devices` are device nodes, and directories with some, that work for the command: elsewhere bubblewrap's mounts make them useless.
     `temporary` is the session's directory, which is mounted on /tmp; None leaves the machine's own /tmp to the command.
     `visible` are paths that the command must be able to read, such as its Python: a path in /tmp is mounted there again,
     read-only. Landlock gives these paths the same rights as the session's directory, so none may contain an unreadable one. `copies` are
@@ -58,10 +60,9 @@ def bwrap_command(
         # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
         if place not in ("/", temporary) and not is_within(place, DEVICES):
             words += ("--bind", place, place)
-    for directory in pinned:
-        words += ("--bind", directory, directory)
-    for place in read_only:
-        words += ("--ro-bind", place, place)
+    for option, places in (("--dev-bind", devices), ("--bind", pinned), ("--ro-bind", read_only)):
+        for place in places:
+            words += (option, place, place)
     for copy, file in copies:
         words += ("--ro-bind", copy, file)
     for directory in empty_directories:

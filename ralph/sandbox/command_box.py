@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the places are strings, and the kernel takes strings.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH120
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH116, PTH120
 """The sandbox of a run's commands and searches: makes the Landlock ruleset, the seccomp filter and the command line of
 namespaces when the first command starts, and keeps them until the run ends. Before and after each command, it compares
 the protected files.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
@@ -30,7 +31,7 @@ from ralph.places.gather import GuardedFiles, home_directories, state_directorie
 from ralph.places.git_places import git_places
 from ralph.places.home_needs import filtered
 from ralph.places.table import CACHES, COMPARED, FILTERED, READ_ONLY
-from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
+from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
@@ -58,6 +59,8 @@ _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_B
 _MOST_READ_ONLY = 400
 """The maximum number of read-only mounts of protected files: a repository with many submodules has hundreds. The files of
 the others are compared."""
+# The terminals, the shared memory and the message queues of a command are its own.
+_OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -527,6 +530,9 @@ class CommandBox:
             bwrap,
             temporary=parts.temporary if parts.has_own_temporary else None,
             writable=[one for one in parts.writable if one in self._plan.write or os.path.exists(one)],
+            devices=filter(
+                os.path.exists, dict.fromkeys((*parts.gpus, *filter(_has_devices, self._plan.write)))
+            ),
             visible=self._mounted_again(),
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
             read_only=read_only,
@@ -568,6 +574,16 @@ class CommandBox:
             and not os.path.islink(path)
         )
         return tuple(islice(found, _MOST_READ_ONLY))
+
+
+def _has_devices(place: str) -> bool:
+    """Whether what may be written is a device node, or a directory of `/dev` that bubblewrap does not make anew."""
+    if is_within(place, DEVICES):
+        return place != DEVICES and not is_within_any(place, _OWN_DEVICES)
+    with suppress(OSError):
+        mode = os.stat(place).st_mode
+        return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+    return False
 
 
 def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:

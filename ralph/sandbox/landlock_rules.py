@@ -73,7 +73,7 @@ def plan_with_places(
         places=places,
         writable=writable,
         readable=readable,
-        devices=of(DEVICE),
+        devices=(*of(DEVICE), *plan.gpus),
         closed=of(CLOSED),
         visible=of(VISIBLE),
         empty=tuple(

@@ -92,6 +92,7 @@ def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLeve
     reaches = {
         "write": no_namespaces and (no_landlock or no_truncate),
         "read": no_landlock,
+        "devices": no_namespaces and no_landlock,
         "signals": no_namespaces and no_scopes,
         "other processes' memory and environment": no_namespaces and no_landlock,
         "tracing": no_namespaces and no_filter and no_landlock,

@@ -35,6 +35,8 @@ _MOST_MORE_PROCESSES = 40
 _MOST_TRIED_PROCESSES = 2000
 _MIB = 1024 * 1024
 _MOST_DESCRIPTORS = 256
+# GPUs, and devices that most machines have. A box of the probe is given none.
+_DEVICES = ("nvidiactl", "kfd", "dri/renderD128", "kvm", "fuse", "loop-control", "hwrng", "net/tun")
 # linux/sched.h, linux/shm.h, linux/keyctl.h: CLONE_NEWUSER, SHM_RDONLY, KEYCTL_GET_KEYRING_ID
 _NEW_USER, _SHM_RDONLY, _GET_KEYRING_ID = 0x1000_0000, 0o10000, 0
 
@@ -178,6 +180,12 @@ def _read_disk(_targets: Targets) -> None:
     if not disks:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     _read((readable or disks)[0])
+
+
+def _use_device(_targets: Targets) -> None:
+    paths = (f"/dev/{name}" for name in _DEVICES)
+    device = next((path for path in paths if os.access(path, os.R_OK | os.W_OK)), f"/dev/{_DEVICES[0]}")
+    os.close(os.open(device, os.O_RDWR))
 
 
 def _trace(targets: Targets) -> None:
@@ -377,7 +385,10 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "read a secret through a link": _read_secret_through_link,
         "read a secret through /proc/self/root": lambda t: _read(f"/proc/self/root{t['secrets'][0]}"),
         "read a secret that was made after the start": lambda t: _read(t["late_secret"]),
+    },
+    "devices": {
         "read a disk": _read_disk,
+        "use a device that is not given": _use_device,
     },
     "": {
         "read a secret by a hard link that is there": lambda t: _read(t["hard_link"]),
@@ -447,8 +458,10 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
 """The attempts by the protection that denies them. No protection denies those of the last name, which is empty."""
 # Errors that show a denial, beyond those that show it everywhere, by protection or by attempt.
 _ALSO = {
-    **dict.fromkeys((_PROCESSES, "tracing", "processes hidden", "signals", "user's terminals"), _NOT_THERE),
-    **dict.fromkeys(("read a secret that was made after the start", "read a disk"), _NOT_THERE),
+    **dict.fromkeys(
+        (_PROCESSES, "tracing", "processes hidden", "devices", "signals", "user's terminals"), _NOT_THERE
+    ),
+    "read a secret that was made after the start": _NOT_THERE,
     "network": _UNREACHABLE,
     "start more processes than allowed": frozenset({errno.EAGAIN}),
     "take more memory than allowed": frozenset({errno.ENOMEM}),

@@ -18,6 +18,7 @@ else:
 
 SANDBOX_MODES = ("auto", "strict", "off")
 NETS = ("full", "proxy", "off")
+GPUS = ("auto", "all", "off")
 _MEBIBYTE = 1024 * 1024
 # The greatest number that fits everywhere where a size is kept in 64 bits with a sign.
 _MOST_BYTES = 2**62
@@ -107,6 +108,21 @@ class SandboxSettings(Struct, frozen=True):
         ),
     ] = ()
     """The hosts that commands may reach with the network "proxy", in the forms of `allowed_hosts.py`."""
+    gpu: Annotated[
+        str | None,
+        Key(
+            one_of(*GPUS),
+            "GPUs that commands may use: `auto` (those of NVIDIA, and AMD's with ROCm), `all` (also the render nodes of others) or "
+            '`off`; not set: `auto`, or `off` with `mode = "strict"`',
+            Flag(
+                "--gpu",
+                "GPUs for commands. auto (default, but with --sandbox strict): NVIDIA's, and AMD's with ROCm; all: also the "
+                "render nodes of others; off.",
+                choices=GPUS,
+            ),
+        ),
+    ] = None
+    """One of `GPUS`. None means "off" with the mode "strict", otherwise "auto"."""
     max_processes: Annotated[
         int,
         Key(
@@ -129,6 +145,11 @@ class SandboxSettings(Struct, frozen=True):
     def asked_net(self) -> str:
         """The network access that the user wants for commands: one of `NETS`."""
         return self.net or ("proxy" if self.allow_hosts else "full")
+
+    @property
+    def asked_gpu(self) -> str:
+        """The GPUs that the user wants for commands: one of `GPUS`."""
+        return self.gpu or ("off" if self.mode == "strict" else "auto")
 
     @property
     def most_memory_bytes(self) -> int:

@@ -52,6 +52,8 @@ class RunStarted(Struct, frozen=True):
     """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
     protections: Mapping[str, bool] = field(default_factory=dict)
     """For each protection of the sandbox, by name: True if the protection is in force."""
+    gpus: tuple[str, ...] = ()
+    """The device nodes of GPUs that commands in the sandbox may use."""
     memory: Mapping[str, str] = field(default_factory=dict)
     """The files whose instructions are in the system prompt. It maps each absolute path to a short form for people."""
     commands: tuple[str, ...] = ()

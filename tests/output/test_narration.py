@@ -230,6 +230,12 @@ def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() ->
     ("event", "line"),
     [
         (ev.RunStarted("/w", "claude", (), "KEY"), "[ralph] claude in /w (sandbox: none)"),
+        (
+            ev.RunStarted(
+                "/w", "claude", (), "KEY", sandbox="landlock", gpus=("/dev/nvidia0", "/dev/dri/renderD129")
+            ),
+            "[ralph] claude in /w (sandbox: landlock, GPU: nvidia0 renderD129)",
+        ),
         (ev.ToolStarted(ToolCall("t", "Bash", {"command": "ls\n -l"})), "[tool] Bash: ls -l"),
         (ev.ClockFired("bytes idle", 90.0), "[clock] not a byte of the answer for 90s (clocks.bytes_idle_s)"),
         (ev.Heartbeat("an answer from h", 30.4), "[wait] waiting for an answer from h, 30s so far"),

@@ -55,6 +55,8 @@ def test_init_has_the_fields_that_readers_want() -> None:
         "sandbox_protections": {},
     }
     assert int(init["claude_code_version"].split(".")[0]) >= 2
+    given = one(ev.RunStarted("/w", "claude", (), "KEY", gpus=("/dev/nvidia0",)))
+    assert given["sandbox_gpus"] == ["/dev/nvidia0"]
 
 
 def test_an_answer_is_one_assistant_object_per_block_with_the_messages_id() -> None:

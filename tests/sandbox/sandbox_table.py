@@ -33,6 +33,7 @@ LEVELS = {
 TITLES = {
     "write": "Writing outside",
     "read": "Reading secrets",
+    "devices": "Devices",
     "attributes of files outside": "Attributes of your own files outside",
     "protected paths": "Protected paths",
     "privileges": "Privileges",
@@ -52,6 +53,7 @@ TITLES = {
 NOT_PROTECTED = {
     "write": "Commands can create, change and remove every file that you can.",
     "read": "Commands can read your keys, passwords and browser data.",
+    "devices": "Commands can use every device that you may use: disks, GPUs, virtual machines.",
     "attributes of files outside": "Commands can change the mode and the times of your own files anywhere.",
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "

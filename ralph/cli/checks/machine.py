@@ -98,6 +98,8 @@ def look_at_sandbox(
         reasons = plan.level.reasons().items()
         missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons)
         yield ok("sandbox", f"{plan.level.name}; network: {plan.net}; in force: {reached}{missing}")
+        if plan.gpus:
+            yield ok("gpu", f"commands may use {', '.join(plan.gpus)}")
     for notice in plan.notices:
         yield warn("sandbox", notice.text, notice.advice)
 

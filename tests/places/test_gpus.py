@@ -1,0 +1,186 @@
+"""Tests which device nodes of GPUs are found, and that commands use the devices that they are given, and no others, at each
+level. Root alone can make the stand-in nodes. They have the number of `/dev/null`, and lie on a file system that allows devices.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.places.gpus import gpu_devices
+from ralph.sandbox import box_plan
+from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.sandbox.self_test import words_before
+from tests.patience import TEST_S
+from tests.rows import every_row
+from tests.sandbox.boxes import box_of
+from tests.sandbox.test_box_plan import FULL, NOTHING, planned
+from tests.sandbox.test_ordinary_work import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+NODES = """
+nvidia0 nvidia1 nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset kfd dri/card0 dri/renderD128 dri/renderD129 sda
+nvidia-caps/nvidia-cap1 nvidia-caps/nvidia-cap2 nvidia-caps/nvidia-cap21 nvidia-caps/nvidia-cap22
+"""
+NVIDIA = ("nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl")
+INSTANCES = ("nvidia-caps/nvidia-cap21", "nvidia-caps/nvidia-cap22")
+TELLS = {
+    # The minor 1 is the right to divide the GPUs anew, 2 to watch them.
+    "proc/driver/nvidia/capabilities/mig/config": "DeviceFileMinor: 1\nDeviceFileMode: 256\n",
+    "proc/driver/nvidia/capabilities/mig/monitor": "DeviceFileMinor: 2\nDeviceFileMode: 292\n",
+    "proc/driver/nvidia/capabilities/gpu0/mig/gi1/access": "DeviceFileMinor: 21\nDeviceFileMode: 292\n",
+    "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access": "DeviceFileMinor: 22\nDeviceFileMode: 292\n",
+    "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 8\ndrm_render_minor 0\n",
+    "sys/class/kfd/kfd/topology/nodes/1/properties": "simd_count 304\ndrm_render_minor 129\n",
+}
+
+
+def made(top: Path, nodes: str = NODES) -> Path:
+    for name in nodes.split():
+        path = top / "dev" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    for name, text in TELLS.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return top
+
+
+def names(wanted: str, top: Path) -> tuple[str, ...]:
+    return tuple(path.removeprefix(f"{top}/dev/") for path in gpu_devices(wanted, str(top)))
+
+
+@every_row(
+    "wanted, nodes, given",
+    [
+        ("auto", NODES, (*NVIDIA, *INSTANCES, "kfd", "dri/renderD129")),
+        ("all", NODES, (*NVIDIA, *INSTANCES, "kfd", "dri/renderD129", "dri/renderD128")),
+        ("off", NODES, ()),
+        ("auto", "nvidia0 nvidiactl", ("nvidia0", "nvidiactl")),
+        # A screen's GPU of another maker computes for none who has not asked.
+        ("auto", "dri/card0 dri/renderD128", ()),
+        ("all", "dri/card0 dri/renderD128", ("dri/renderD128",)),
+        ("all", "sda null", ()),
+    ],
+)
+def test_the_nodes_are_those_that_the_setting_names(tmp_path_factory, wanted, nodes, given) -> None:
+    assert names(wanted, made(tmp_path_factory.mktemp("top"), nodes)) == given
+
+
+def test_what_is_no_device_is_not_given(tmp_path) -> None:
+    top = made(tmp_path, "sda")
+    (top / "dev/nvidia0").symlink_to("sda")
+    (top / "dev/nvidiactl").write_text("")
+    (top / "dev/nvidia1").mkdir()
+    assert names("all", top) == ()
+    assert names("all", tmp_path / "none") == ()
+
+
+@pytest.fixture
+def nodes() -> Iterator[Path]:
+    with TemporaryDirectory(dir="/var/tmp") as top:
+        for name in ("dev/nvidia0", "dev/nvidiactl", "dev/dri/renderD128", "dev/other", "work/x"):
+            path = Path(top, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        yield Path(top)
+
+
+def may_use(level: str, top: Path, node: str, **plan: object) -> bool:
+    """Whether a command can open a node to read and write."""
+    means = LEVELS[level]
+    if level == "namespaces" and means.bwrap is None:
+        pytest.skip("no namespaces can be made here")
+    if means.landlock.abi == 0:
+        pytest.skip("this kernel has no Landlock")
+    work = str(top / "work")
+    box = box_of(means, [work], {"HOME": str(top)}, **plan)
+    try:
+        confinement = box.confinement(work)
+        script = f"[ -c {node} ] && exec 3<>{node}"
+        return (
+            subprocess.run(
+                [*words_before(confinement), "/bin/sh", "-c", script],
+                cwd=work,
+                env={"PATH": os.environ["PATH"]},
+                pass_fds=(confinement.ruleset,),
+                capture_output=True,
+                check=False,
+                timeout=TEST_S,
+            ).returncode
+            == 0
+        )
+    finally:
+        box.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gpus_and_written_devices_work_and_no_others(level, nodes) -> None:
+    dev = f"{nodes}/dev"
+    given = gpu_devices("auto", str(nodes))
+    assert given == (f"{dev}/nvidia0", f"{dev}/nvidiactl")
+    for name in ("nvidia0", "nvidiactl"):
+        assert may_use(level, nodes, f"{dev}/{name}", gpus=given), name
+        assert not may_use(level, nodes, f"{dev}/{name}"), name
+    for name in ("other", "dri/renderD128"):
+        assert not may_use(level, nodes, f"{dev}/{name}", gpus=given), name
+    assert may_use(level, nodes, f"{dev}/other", write=(f"{dev}/other",))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_device_of_this_machine_is_given_by_the_settings_alone(level, nodes) -> None:
+    """`/dev` is the box's own with namespaces, so that a node of it must be mounted."""
+    node = next(
+        (one for one in ("/dev/loop-control", "/dev/fuse", "/dev/hwrng") if os.access(one, os.W_OK)), ""
+    )
+    if not node:
+        pytest.skip("this machine has none that can be opened")
+    assert not may_use(level, nodes, node)
+    assert may_use(level, nodes, node, write=(node,))
+    assert may_use(level, nodes, node, gpus=(node,))
+
+
+def test_terminals_and_shared_memory_stay_the_commands_own(nodes) -> None:
+    """A terminal of the user's is not mounted into the box's own file system, where it could not be."""
+    ours, theirs = os.openpty()
+    try:
+        for place in ("/dev/pts", os.ttyname(theirs), "/dev/shm"):
+            assert may_use("namespaces", nodes, "/dev/null", write=(place,)), place
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        (SandboxSettings(), 2),
+        (SandboxSettings(gpu="all"), 3),
+        (SandboxSettings(gpu="off"), 0),
+        (SandboxSettings(mode="strict"), 0),
+        (SandboxSettings(mode="strict", gpu="auto"), 2),
+        (SandboxSettings(mode="off"), 0),
+    ],
+)
+def test_strict_gives_gpus_only_to_those_who_ask(monkeypatch, nodes, wanted, count) -> None:
+    monkeypatch.setattr(box_plan, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
+    assert len(planned(monkeypatch, FULL, wanted).gpus) == count
+    if wanted.mode != "strict":
+        assert not planned(monkeypatch, NOTHING, wanted).gpus
+
+
+def test_gpus_cannot_be_refused_without_a_sandbox(monkeypatch) -> None:
+    with pytest.raises(CannotConfineError, match=r"sandbox\.gpu cannot be kept with sandbox\.mode = off"):
+        planned(monkeypatch, FULL, SandboxSettings(mode="off", gpu="off"))
