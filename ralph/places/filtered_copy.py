@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ralph.places.git_config import UNREADABLE, plain_value, raw_settings
+from ralph.places.git_config import UNREADABLE, plain_value, raw_settings, text_of
 from ralph.values.credentials import looks_like_credential_name
 from ralph.values.redaction import MARK, Redactor
 
@@ -98,8 +98,9 @@ def _without_secret_settings(name: str, text: str) -> str:
         # Git's configuration also names files of other formats, such as lists of patterns.
         is_toml = name.endswith((".toml", "config"))
         return _without_secret_tables(text) if is_toml else _without_secret_lines(name, text)
-    copy = "".join(_lines_of_git(settings))
-    return copy if copy.count("\n\t") < len(settings) or _holds_secret(text) else text
+    kept = [(one, raw) for one, raw in settings if not _is_secret_setting(one, raw)]
+    copy = text_of(kept)
+    return copy if len(kept) < len(settings) or _holds_secret(text) else text
 
 
 def _without_secret_tables(text: str) -> str:
@@ -114,18 +115,10 @@ def _without_secret_tables(text: str) -> str:
     return copy if kept != found or _holds_secret(text) else text
 
 
-def _lines_of_git(settings: list[tuple[str, str]]) -> Iterator[str]:
-    for name, raw in settings:
-        section, key = name.rpartition(".")[::2]
-        section, _, part = section.partition(".")
-        if not _is_secret_name(key) and not _holds_secret(part) and not _holds_secret(plain_value(raw)):
-            quoted = part.replace("\\", "\\\\").replace('"', '\\"')
-            value = raw.replace("\\\n", "").strip()
-            yield (
-                f'[{section} "{quoted}"]\n\t{key} = {value}\n'
-                if part
-                else f"[{section}]\n\t{key} = {value}\n"
-            )
+def _is_secret_setting(name: str, raw: str) -> bool:
+    section, _, key = name.rpartition(".")
+    part = section.partition(".")[2]
+    return _is_secret_name(key) or _holds_secret(part) or _holds_secret(plain_value(raw))
 
 
 def _kept_values(value: Any) -> Any:

@@ -5,10 +5,11 @@ happens here: git itself would follow `include.path`, and this module names such
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 STANDARD_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
 """The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH."""
@@ -52,6 +53,22 @@ _HARMLESS = (
     # Git runs the file of that name in the directory of its own tools.
     (re.compile(r"(?:diff|merge)\.(?:gui)?tool"), re.compile(r"[^/]*")),
 )
+# What `git init` and `git clone` write, and an identity: names and values of settings that make git run nothing. A remote is
+# another machine: of a local path git would run programs that stand there.
+_FRESH = (
+    (
+        r"core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode)",
+        r"[a-z0-9]+",
+    ),
+    (r"core\.(?:symlinks|protecthfs|protectntfs)", r"[a-z0-9]+"),
+    (r"extensions\.(?:objectformat|refstorage|worktreeconfig)", r"[a-z0-9]+"),
+    (r"remote\.[\w.-]+\.url", r'(?:(?:https|ssh)://\w|\w[\w.-]*@\w[\w.-]*:[^\s:"\\#;-])[^\s"\\#;]*'),
+    (r"remote\.[\w.-]+\.fetch", r"\+?refs/[\w./*+@-]+:refs/[\w./*+@-]+"),
+    (r"branch\.[\w./+@-]+\.remote", r"\.|\w[\w.-]*"),
+    (r"branch\.[\w./+@-]+\.merge", r"refs/[\w./+@-]+"),
+    (r"user\.(?:name|email)", r'[^\x00-\x1f\x7f"\\#;]+'),
+)
+_FRESH_SETTINGS = tuple((re.compile(name, re.ASCII), re.compile(value, re.ASCII)) for name, value in _FRESH)
 _HEADER = re.compile(r'\[[ \t]*(?P<name>[A-Za-z0-9.-]+)(?:[ \t]+"(?P<part>(?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]')
 _ESCAPED = re.compile(r"\\(.)")
 _KEY = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9-]*)[ \t]*(?P<equals>=?)")
@@ -83,6 +100,29 @@ def names_program(name: str, value: str) -> bool:
     return _PROGRAMS.fullmatch(name) is not None and not any(
         of.fullmatch(name) and harmless.fullmatch(value) for of, harmless in _HARMLESS
     )
+
+
+def fresh_part(content: bytes) -> bytes:
+    """The configuration with only those settings that a new repository may have, written as git writes them."""
+    kept = (
+        (name, raw)
+        for name, raw in raw_settings(content)
+        if any(of.fullmatch(name) and value.fullmatch(raw.strip()) for of, value in _FRESH_SETTINGS)
+    )
+    return text_of(kept).encode("utf-8", "surrogateescape")
+
+
+def text_of(found: Iterable[tuple[str, str]]) -> str:
+    """A configuration of settings, each with its raw value."""
+    lines: list[str] = []
+    for name, of_section in groupby(found, key=lambda setting: setting[0].rpartition(".")[0]):
+        section, _, part = name.partition(".")
+        quoted = part.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'[{section} "{quoted}"]' if part else f"[{section}]")
+        for setting, raw in of_section:
+            value = raw.replace("\\\n", "").strip()
+            lines.append(f"\t{setting.rpartition('.')[2]} = {value}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def settings(content: bytes) -> Iterator[tuple[str, str]]:

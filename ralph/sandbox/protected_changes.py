@@ -8,13 +8,12 @@ can make git, ralph or another agent run programs outside of the sandbox.
 from __future__ import annotations
 
 import posixpath
-import re
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from ralph.machine.repository import is_within, is_within_any
-from ralph.places.git_config import WORKTREE, programs_named
+from ralph.places.git_config import WORKTREE, fresh_part, programs_named
 from ralph.places.table import COMPARED, names_with
 from ralph.values.screen_text import in_one_line
 
@@ -38,12 +37,6 @@ _BETWEEN = ", made between two calls: by an MCP server, or from outside"
 # The folders of a git directory that contain protected files, and the folder of the git directories of submodules.
 _FOLDERS = ("hooks", "info", "modules", "objects", "worktrees")
 _MODULES = "/.git/modules"
-# git-init(1) writes these settings. They make git run nothing and send nothing.
-_FRESH_SECTION = re.compile(rb"\[(core|extensions)\]")
-_FRESH_SETTING = re.compile(
-    rb"(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|protecthfs"
-    rb"|protectntfs|objectformat|refstorage|worktreeconfig) = [a-z0-9]+"
-)
 
 
 class Entry(Struct, frozen=True):
@@ -191,11 +184,12 @@ def is_of_submodule(content: bytes, directory: str) -> bool:
 
 
 def is_fresh_configuration(content: bytes | None) -> bool:
-    """Whether each line of a git configuration is one that `git init` writes."""
-    if content is None:
-        return False
-    lines = [line.strip() for line in content.splitlines()]
-    return all(_FRESH_SECTION.fullmatch(line) or _FRESH_SETTING.fullmatch(line) for line in lines if line)
+    """Whether each line of a git configuration is one that a new repository may have."""
+    return content is not None and _lines(content) == _lines(fresh_part(content))
+
+
+def _lines(content: bytes) -> list[bytes]:
+    return [line.strip().lower() for line in content.split(b"\n") if line.strip()]
 
 
 def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:

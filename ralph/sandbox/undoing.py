@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.repository import HELD_DIRECTORY
 from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possible
+from ralph.places.git_config import fresh_part
 from ralph.sandbox.protected_changes import UNSEEN, Undone
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Undoing:
         """
         old, name = change.before, os.path.basename(change.path)
         if old is None:
+            if kept := self._fresh_part(change):
+                replace_at(directory, name, kept, None)
             return ""
         if change.is_of_mode:
             held = os.open(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
@@ -124,6 +127,14 @@ class Undoing:
                 remove_tree(f"/proc/self/fd/{directory}/{name}")
                 replace_at(directory, name, old.content, None, new_mode=old.mode)
         return ""
+
+    def _fresh_part(self, change: Change) -> bytes:
+        """What stays of a new configuration: a repository that was cloned keeps its remotes. Empty for any other file."""
+        above, name = os.path.split(change.path)
+        if name != "config" or above not in self._git_directories:
+            return b""
+        made = change.after
+        return b"" if made is None or made.kind != "file" else fresh_part(made.content or b"")
 
 
 def _is_replaced(change: Change) -> bool:

@@ -15,6 +15,7 @@ from typing import NoReturn
 import pytest
 
 from ralph.machine.atomic_write import replace_at
+from ralph.places.git_config import fresh_part
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Entry, Undone, is_fresh_configuration, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles, UnguardedError, entries_of
@@ -448,18 +449,54 @@ def test_a_repository_that_was_away_is_compared_when_it_is_back(work) -> None:
 def test_a_new_repository_keeps_its_plain_configuration_only(tmp_path) -> None:
     root = tmp_path / "root"
     root.mkdir()
+    config = root / ".git/config"
     files = ProtectedFiles([str(root)], [], str(tmp_path / "state"))
     for words, undone in (
         (("init", "-q"), []),
-        (("remote", "add", "origin", "../x"), [f"{root}/.git/config"]),
+        (("remote", "add", "origin", "../x"), [str(config)]),
     ):
         files.look()
         subprocess.run(["git", *words], cwd=root, check=True)
         assert [one.path for one in files.undo_changes()] == undone
-    assert is_fresh_configuration((root / ".git/config").read_bytes())
+    assert is_fresh_configuration(config.read_bytes())
     files.look()
-    (root / ".git/config").write_text("[core]\n\tfsmonitor = ./x\n")
+    config.write_text("[core]\n\tfsmonitor = ./x\n")
     assert [one.how for one in files.undo_changes()] == ["changed"]
+
+
+CLONED = """
+git init -q . && git remote add origin https://example.org/a/b.git && git config branch.main.remote origin &&
+git config branch.main.merge refs/heads/main && git config user.name 'Ada Lovelace' &&
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "is_told"),
+    [("true", False), ("git config core.hooksPath .husky && git config include.path ../x", True)],
+)
+def test_a_clone_keeps_its_remotes_whatever_else_it_names(tmp_path, more, is_told) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    files = ProtectedFiles([str(root)], [], str(tmp_path / "state"))
+    files.look()
+    subprocess.run(["sh", "-c", f"{CLONED} {more}"], cwd=root, check=True)
+    told = files.undo_changes()
+    assert [(one.how, one.why_not) for one in told] == ([("made", "")] if is_told else [])
+    listed = subprocess.run(
+        ["git", "config", "--local", "--list"], cwd=root, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    kept = {one.partition("=")[0]: one.partition("=")[2] for one in listed}
+    assert kept.pop("remote.origin.url") == "https://example.org/a/b.git"
+    assert kept.pop("user.name") == "Ada Lovelace"
+    named = {"remote.origin.fetch", "branch.main.remote", "branch.main.merge", "core.bare", "core.filemode"}
+    assert (
+        named
+        <= {*kept}
+        <= named | {"core.repositoryformatversion", "core.logallrefupdates", "core.ignorecase"}
+    )
+    assert is_told == bool([*(tmp_path / "state").rglob("1-config")]), "the command's version is kept"
+    files.look()
+    assert files.undo_changes() == ()
 
 
 @every_row(
@@ -472,10 +509,48 @@ def test_a_new_repository_keeps_its_plain_configuration_only(tmp_path) -> None:
         ("[include]\n\tpath = x\n", False),
         ("[core] fsmonitor = x\n", False),
         ("[core]\n\tbare = false \\\n", False),
+        ('[remote "origin"]\n\turl = git@example.org:a/b.git\n[user]\n\temail = a@b\n', True),
+        (
+            '[remote "o"]\n\turl = ssh://git@example.org:22/a.git\n\tfetch = +refs/heads/*:refs/remotes/o/*\n',
+            True,
+        ),
+        *(
+            (f'[remote "origin"]\n\turl = {url}\n', False)
+            for url in (
+                *(
+                    "ext::sh -c x",
+                    "file:///x",
+                    "/x",
+                    "../x",
+                    "http://h/x",
+                    "git://h/x",
+                    "ssh://-oProxyCommand=x/y",
+                ),
+                *(
+                    "-x@h:y",
+                    "u@-h:y",
+                    "u@h:-y",
+                    "u@h::y",
+                    "https://h/ x",
+                    "https://h/\\\n\tx",
+                    '"https://h"',
+                    "host:x",
+                ),
+            )
+        ),
+        ('[remote "origin"]\n\tvcs = x\n', False),
+        ('[remote "origin"]\n\tuploadpack = x\n', False),
+        ('[branch "main"]\n\tremote = ../x\n', False),
+        ('[branch "main"]\n\tremote = https://h/x\n', False),
+        ('[branch "main"]\n\tmerge = refs/heads/main\n\trebase = true\n', False),
+        ("[user]\n\tname = x\n\tsigningkey = y\n", False),
+        ("[core]\n\tbare = false # x\n", False),
+        ("[core]\n\tbare = false\n\x00[alias]\n\tx = !y\n", False),
     ],
 )
 def test_a_fresh_configuration_is_known_by_its_lines(text, is_fresh) -> None:
     assert is_fresh_configuration(text.encode()) is is_fresh
+    assert is_fresh_configuration(fresh_part(text.encode()))
 
 
 def test_the_file_of_a_linked_worktree_is_protected(work, tmp_path) -> None:
