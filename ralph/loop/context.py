@@ -29,7 +29,7 @@ from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_work, with_denied_reads
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork
 from ralph.sessions.store import SessionStore
@@ -271,6 +271,7 @@ def _box(
         wanted = _restricted_sandbox(plan, settings)
         wanted = wanted if home is None else home.sandbox(wanted)
         box_plan = plan_box(wanted, environment, (Path(plan.directory), *_reach(plan)))
+        refuse_owners_work(box_plan, Path(plan.directory))
         box_plan = _without_denied(box_plan, plan, settings, environment, roots)
     except CannotConfineError as error:
         raise CannotError(str(error)) from None

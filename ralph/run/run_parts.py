@@ -30,8 +30,8 @@ from ralph.run.wiring import (
     search_for_programs,
     with_sandbox_limits,
 )
-from ralph.sandbox.box_plan import with_denied_reads
-from ralph.settings.merge import refuse_resumed
+from ralph.sandbox.box_plan import CannotConfineError, refuse_owners_work, with_denied_reads
+from ralph.settings.merge import SettingsError, refuse_resumed
 from ralph.values.events import Notice
 from ralph.values.tool_calls import ToolError
 
@@ -240,6 +240,11 @@ def _open_tools(
     )
     with ExitStack() as opened:
         opened.callback(_close_tools, toolbox, around.events)
+        if any(tool.name == "Bash" for tool in toolbox.definitions):
+            try:
+                refuse_owners_work(plan, around.cwd)
+            except CannotConfineError as error:
+                raise SettingsError(str(error)) from None
         if mcp is not None:
             from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -297,6 +298,24 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         is_work_closed=bool(real_roots) and real_roots[0] in closed,
         notices=(*notices, *closed.values(), *(about_git(real_roots, environment) if is_confined else ())),
     )
+
+
+def refuse_owners_work(plan: BoxPlan, directory: Path) -> None:
+    """Raises CannotConfineError if this process is root's, and commands could not work in the directory because it is another
+    user's: they have none of root's capabilities (capabilities(7)). A directory that is gone is refused elsewhere.
+    """
+    if os.geteuid() != 0 or not plan.is_confined:
+        return
+    with suppress(OSError):
+        status = directory.stat()
+        needed = stat.S_IWGRP if status.st_gid in (os.getegid(), *os.getgroups()) else stat.S_IWOTH
+        if status.st_uid and not status.st_mode & needed:
+            owner = f"{status.st_uid}:{status.st_gid}"
+            raise CannotConfineError(
+                f"ralph runs as root, and {directory} belongs to user {status.st_uid}: commands in the sandbox have none of root's "
+                f"capabilities and could not write there. Run ralph as {owner} (docker run --user {owner}, setpriv --reuid, sudo -u), "
+                "or with --sandbox off in a container that holds nothing else"
+            )
 
 
 def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Iterator[str]:

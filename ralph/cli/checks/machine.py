@@ -20,7 +20,7 @@ from ralph.machine.own_programs import own_program, search_around, unsafe_loads
 from ralph.machine.repository import HELD_DIRECTORY
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_work
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
 from ralph.tools.files.beneath import open_by_kernel
@@ -82,6 +82,8 @@ def look_at_sandbox(
     """
     try:
         plan = plan_box(wanted, environment, () if cwd is None else (cwd,))
+        if cwd is not None:
+            refuse_owners_work(plan, cwd)
     except CannotConfineError as error:
         yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
         return

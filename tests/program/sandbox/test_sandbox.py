@@ -689,7 +689,31 @@ def test_strict_refuses_a_home_directory_that_commands_may_write_exits_78(ralph,
     assert (ran.code, server.request_count) == (78, 0)
 
 
-@pytest.mark.parametrize("line", ["mode = 'off'", "write = ['/']", "net = 'full'", "max_processes = 0"])
+@needs_landlock
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user's directory")
+def test_root_in_another_users_directory_is_refused_with_the_way_out_exits_78(ralph, serve) -> None:
+    """Its commands would have none of root's capabilities. What starts no command, and what has no sandbox, may begin."""
+    os.chown(ralph.cwd, 1234, 1235)
+    server = serve()
+    for words in (["go"], ["loop", "go", "--max-iterations", "1"]):
+        ran = ralph(*words)
+        assert (ran.code, server.request_count) == (78, 0), words
+        assert "belongs to user 1234" in ran.stderr
+        assert "docker run --user 1234:1235" in ran.stderr
+    serve(DONE)
+    assert ralph("go", "--tools", "Read,Grep").code == 0
+    serve(bash("echo x > there"), DONE)
+    assert ralph("go", "--sandbox", "off").code == 0
+    assert (ralph.cwd / "there").exists()
+    (ralph.cwd).chmod(0o777)
+    serve(bash("echo x > again"), DONE)
+    assert ralph("go").code == 0
+    assert (ralph.cwd / "again").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["mode = 'off'", "write = ['/']", "net = 'full'", "gpu = 'all'", "max_processes = 0"]
+)
 def test_a_repository_sets_nothing_of_it_exits_78(ralph, ralph_here, serve, line) -> None:
     (ralph.cwd / "ralph.toml").write_text(f"[sandbox]\n{line}\n")
     server = serve()
