@@ -195,7 +195,6 @@ class CommandBox:
                 or not os.path.isfile(file)
                 or plan.is_writable(file)
                 or is_within_any(file, denied)
-                or (plan.has_own_temporary and is_within(file, TEMPORARY))
             ):
                 continue
             self._copies = self._copies or OwnDirectory(TEMPORARY_PREFIX, plan.writable)
@@ -546,9 +545,12 @@ class CommandBox:
         return tuple(words)
 
     def _visible(self) -> tuple[str, ...]:
-        """The places in /tmp that commands and file tools see, although the session's directory is mounted there."""
+        """The places in /tmp that commands and file tools see, although the session's directory is mounted there: also what is
+        shown of a home directory in it.
+        """
         parts = self.parts
-        places = dict.fromkeys((*parts.visible, *parts.readable, *self._own_files))
+        shown = () if parts.places is None else parts.places.shown
+        places = dict.fromkeys((*parts.visible, *parts.readable, *shown, *self._own_files))
         return tuple(one for one in places if is_within(one, TEMPORARY) and os.path.exists(one))
 
     def _mounted_again(self) -> tuple[str, ...]:

@@ -193,3 +193,30 @@ def test_of_a_home_in_tmp_only_what_the_table_shows_is_readable(level, monkeypat
         finally:
             box.close()
     assert ran.stdout == "shownshown", ran.stderr
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_shown_of_a_home_in_tmp_stays_visible(level) -> None:
+    means = LEVELS[level]
+    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
+        pytest.skip("this machine cannot make this sandbox")
+    with TemporaryDirectory(dir=TEMPORARY) as home, TemporaryDirectory(dir="/var/tmp") as work:
+        Path(home, ".pyenv").mkdir()
+        Path(home, ".pyenv/shown").write_text("shown")
+        Path(home, ".npmrc").write_text("registry=shown\n//r/:_authToken=canary\n")
+        Path(home, "notes").write_text("canary")
+        box = box_of(means, [work], {"HOME": home})
+        try:
+            confinement = box.confinement(work)
+            ran = subprocess.run(
+                [*words_before(confinement), "/bin/sh", "-c", f"cd {home}; cat .pyenv/shown .npmrc notes"],
+                cwd=work,
+                pass_fds=(confinement.ruleset,),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TEST_S,
+            )
+        finally:
+            box.close()
+    assert ran.stdout == ("shownregistry=shown\n" if level == "namespaces" else "shown"), ran.stderr
