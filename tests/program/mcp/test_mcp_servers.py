@@ -680,7 +680,7 @@ def test_a_server_over_http_that_goes_away_is_an_error_of_the_call_and_then_of_t
 ) -> None:
     with over_http(ralph, everything, "streamableHttp") as (port, stop):
         asked = config(all={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
-        ralph.environment["MCP_TIMEOUT"] = "2000"
+        ralph.environment["MCP_TIMEOUT"] = "6000"
 
         def play(_request: RecordedRequest, index: int) -> Turn:
             if index == 1:
