@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ralph.git.own_paths import own_output_files
 from ralph.loop.agents.home import AgentHome
-from ralph.loop.agents.start import OpenAgent, agent_of, environment_of
+from ralph.loop.agents.start import OpenAgent, agent_of, environment_of, is_asked
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
 from ralph.loop.state import LoopState, moved_state
@@ -50,7 +50,7 @@ from ralph.values.redaction import Redactor
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
@@ -88,6 +88,8 @@ class LoopContext(Struct, frozen=True):
     waiter: InboxWaiter
     clock: Clock
     log: LoopLog
+    guards: Mapping[str, str]
+    """The files of hooks that commands could change, each with the digest of its content when this process began."""
     turn_lock: FileTurnLock | None
     """The lock that another program shares with the loop (RALPH_TURN_LOCK), or None."""
 
@@ -208,13 +210,14 @@ def open_context(
         )
         events = EventStream(events, LoopNotices(notifier, state.plan.directory, events))
     turn_lock = _open_turn_lock(environment, waiter)
-    box = _box(state.plan, settings, environment, DiskWork(waiter, clock))
+    guards = _guarding_files(state.plan, environment, search)
+    box = _box(state.plan, settings, environment, DiskWork(waiter, clock), guards=guards)
     agent = None
     if state.plan.agent is not None:
         line = agent_of(state.plan.agent, state.plan, settings, search)
         roots = tuple(map(os.path.realpath, (directory, *_reach(state.plan))))
         home = AgentHome(str(store.agent_folder), line.row, environment, roots)
-        own = _box(state.plan, settings, environment, DiskWork(waiter, clock), home)
+        own = _box(state.plan, settings, environment, DiskWork(waiter, clock), guards=guards, home=home)
         variables = environment_of(home, command_environment, is_confined=own.is_confined)
         own_supervisor = _make_supervisor(settings, command_environment, own, search)
         agent = OpenAgent(line, own_supervisor, own, variables, home)
@@ -233,6 +236,7 @@ def open_context(
         waiter,
         clock,
         log,
+        guards,
         turn_lock,
     )
     return context, state
@@ -261,9 +265,11 @@ def _box(
     settings: Settings,
     environment: Mapping[str, str],
     disk: DiskWork,
+    *,
+    guards: Iterable[str],
     home: AgentHome | None = None,
 ) -> CommandBox:
-    """The sandbox of the check and of ripgrep, or of the agent with these directories. Raises CannotError if a protection that the user
+    """The sandbox of the check and of ripgrep, or of the agent with these directories. `guards` are files of hooks. Raises CannotError if a protection that the user
     requires is impossible.
     """
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
@@ -279,7 +285,7 @@ def _box(
     named = None if plan.session_directory is None else Path(plan.session_directory)
     of_agents = (*plan.mcp_files, plan.claude_settings or "")
     of_home = () if home is None else home.protected
-    agents = tuple(Path(one) for one in (*of_agents, *of_home) if one.startswith("/"))
+    agents = tuple(Path(one) for one in (*of_agents, *of_home, *guards) if one.startswith("/"))
     return CommandBox(
         box_plan,
         roots,
@@ -287,6 +293,22 @@ def _box(
         lambda: gather_places(roots, environment, configuration, named, agents=agents, given=box_plan.given),
         disk=disk,
     )
+
+
+def _guarding_files(
+    plan: LoopPlan, environment: Mapping[str, str], search: ProgramSearch
+) -> Mapping[str, str]:
+    files = [file for file in plan.claude_files or () if is_asked(file, plan)]
+    if not guards_in_short(files):
+        return {}
+    from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have such files
+    from ralph.permissions.hook_answers import GUARDED  # noqa: PLC0415 - few loops have such files
+    from ralph.places.own_commands import guarding_files  # noqa: PLC0415 - few loops have such files
+
+    hooks = [hook for file in files for hook in read_settings(document_of(file), file).hooks]
+    guards = [hook.command for hook in hooks if hook.event in GUARDED]
+    known = {**environment, "CLAUDE_PROJECT_DIR": plan.directory}
+    return guarding_files(guards, plan.directory, known, search)
 
 
 def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:

@@ -264,6 +264,7 @@ def loop_world(
             lock=lock.descriptor,
             settings=context.settings_files,
             redactor=context.redactor,
+            guards=context.guards,
         )
     else:
         iterations = _agent_iterations(context, context.agent, record)

@@ -10,12 +10,14 @@ import os
 import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.loading import short_digest
+from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import (
     own_program,
     replaceable_programs,
@@ -83,38 +85,89 @@ def why_changeable(
     `names` are the entries of `directory`, each with whether it is a file; None stands for those that are there. `programs` are
     the names that are looked for on PATH; None stands for the first word.
     """
-    known = {**environment, "PATH": os.pathsep.join(trusted_directories(search)), "PWD": directory}
-    texts = [_with_values(text, known) for text in texts]
+    line = _line_of(texts, directory, environment, search, programs)
+    texts, words = line.texts, line.words
     for name, value in (found for text in texts for found in _ASSIGNED.findall(_QUOTES.sub("", text))):
         # The entries of PATH count as those of a variable with modules. No shell of a line reads ENV.
         loads = {} if name == "ENV" else {"PYTHONPATH" if name == "PATH" else name: value}
         for entries in unsafe_loads(loads, search).values():
             if entries:
                 return f"{name} names {entries[0] or 'the working directory'}, where commands may write"
-    first = next((word for word in texts[0].split() if not _ASSIGNED.match(word)), "")
-    for name in (first,) if programs is None else programs:
+    for name in (line.first,) if programs is None else programs:
         if "/" not in name and own_program(name, search) is None and (why := why_not_used(name, search)):
             return why
-    words = list(dict.fromkeys(word for text in texts for word in paths_in(text, known) if word))
-    words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
     linked = {os.path.basename(path): path for path in replaceable_programs(search)}
     for word in words:
         for name in (word, f"git-{word}", f"git-credential-{word}"):
             if name in linked:
                 return f"{linked[name]} does not count: {search.why_unsafe(linked[name])}"
+    why = "" if takes_data else _why_taken(line, names)
+    found = chain.from_iterable(
+        map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
+    )
+    return why or next(
+        (f"{one.path} is found through {one.root}, where commands may write" for one in found), ""
+    )
+
+
+def guarding_files(
+    commands: Iterable[str], directory: str, environment: Mapping[str, str], search: ProgramSearch
+) -> dict[str, str]:
+    """The files that these command lines start, where commands may write them, each with the digest of its content. As far as the
+    words tell: their programs, which may be missing, files with the right to be executed, and what an interpreter or a shell
+    may take as its script.
+    """
+    paths = dict.fromkeys(
+        path for one in commands for path in _started_files(_line_of([one], directory, environment, search))
+    )
+    return {path: digest_of(path) for path in paths}
+
+
+def digest_of(path: str) -> str:
+    """A digest of a file's content. Empty if it cannot be read."""
+    try:
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            return short_digest(file.read(), 64)
+    except OSError:
+        return ""
+
+
+def _started_files(line: _CommandLine) -> Iterator[str]:
+    if line.program and not os.path.lexists(line.program) and line.search.root_around(line.program):
+        yield line.program
+    for one in chain.from_iterable(map(_changeable_files, [line, *_of_interpreters(line)])):
+        if one.is_script or os.access(one.path, os.X_OK):
+            yield one.path
+
+
+def _line_of(
+    texts: Sequence[str],
+    directory: str,
+    environment: Mapping[str, str],
+    search: ProgramSearch,
+    programs: Sequence[str] | None = None,
+) -> _CommandLine:
+    known = {**environment, "PATH": os.pathsep.join(trusted_directories(search)), "PWD": directory}
+    texts = [_with_values(text, known) for text in texts]
+    first = next((word for word in texts[0].split() if not _ASSIGNED.match(word)), "")
+    words = list(dict.fromkeys(word for text in texts for word in paths_in(text, known) if word))
+    words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
     program = os.path.join(directory, absolute_path(first, "", known.get("HOME", ""))) if "/" in first else ""
     searched = {*words[:1], *(programs or ())}
-    line = _CommandLine(texts, words, program, searched, _directories(words, directory), known, search)
-    named = dict.fromkeys(os.path.join(place, word) for place in line.places for word in words)
+    return _CommandLine(texts, words, first, program, searched, _directories(words, directory), known, search)
+
+
+def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
+    """The first lines of the scripts that a line names."""
+    named = dict.fromkeys(os.path.join(place, word) for place in line.places for word in line.words)
     interpreters = filter(None, (_interpreter_of(path) for path in named if os.path.isfile(path)))
-    judged = [replace(line, texts=[one], words=[*paths_in(one, known)]) for one in interpreters]
-    why = "" if takes_data else _why_taken(line, names)
-    return why or next(filter(None, map(_why_file_changeable, [*judged, line] if takes_data else judged)), "")
+    return [replace(line, texts=[one], words=[*paths_in(one, line.known)]) for one in interpreters]
 
 
 class _CommandLine(Struct, frozen=True):
     texts: Sequence[str]
     words: Sequence[str]
+    first: str
     program: str
     """The path of its program, which may be missing. Empty for a name."""
     searched: set[str]
@@ -125,7 +178,15 @@ class _CommandLine(Struct, frozen=True):
     search: ProgramSearch
 
 
-def _why_file_changeable(line: _CommandLine) -> str:
+class _ChangeableFile(Struct, frozen=True):
+    path: str
+    root: str
+    """Where commands may write."""
+    is_script: bool
+    """Whether an interpreter or a shell may take it as its script."""
+
+
+def _changeable_files(line: _CommandLine) -> Iterator[_ChangeableFile]:
     text = " ".join(line.texts)
     started = _started(text, line.known, _INTERPRETER)
     named = {*started, *_started(text, line.known, _SHELL)}
@@ -140,8 +201,7 @@ def _why_file_changeable(line: _CommandLine) -> str:
                 if not os.path.isfile(path) or _INPUT.fullmatch(path):
                     continue
                 if root := line.search.root_around(path):
-                    return f"{path} is found through {root}, where commands may write"
-    return ""
+                    yield _ChangeableFile(path, root, word in named or word.startswith(absolute))
 
 
 def _why_taken(line: _CommandLine, names: Mapping[str, bool] | None) -> str:

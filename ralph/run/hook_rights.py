@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.repository import is_within_any
 from ralph.permissions.shell import parse_line
 from ralph.permissions.wildcard import ANY
-from ralph.places.own_commands import why_changeable
+from ralph.places.own_commands import digest_of, why_changeable
 from ralph.run.permission_rules import has_parser
 from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
 from ralph.sandbox.bubblewrap import TEMPORARY
@@ -124,6 +124,21 @@ def only_unchanged(
         return HookEnding(None, problem=f"it {why}") if why else run(command, given, limit_s, waiting_for)
 
     return run_unchanged
+
+
+def only_as_it_was(
+    run: Callable[[str, bytes, float, str], HookEnding], guards: Mapping[str, str]
+) -> Callable[[str, bytes, float, str], HookEnding]:
+    """The function `run`, but no hook runs if one of the files `guards` has not the digest any more that it had."""
+
+    def run_as_it_was(command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
+        changed = next((path for path, digest in guards.items() if digest_of(path) != digest), None)
+        if changed is None:
+            return run(command, given, limit_s, waiting_for)
+        why = f"{changed}, which decides about calls, has changed since the run began: no hook runs any more; keep it elsewhere"
+        return HookEnding(None, problem=why)
+
+    return run_as_it_was
 
 
 def doubts(

@@ -117,6 +117,10 @@ class PreparedRun:
 
                 search = search_for_programs(parts.around, parts.tools.writable)
                 run_hook = only_unchanged(run_hook, parts.around.cwd, parts.around.environment, search)
+            if parts.tools.guards:
+                from ralph.run.hook_rights import only_as_it_was  # noqa: PLC0415 - few hooks are in the work
+
+                run_hook = only_as_it_was(run_hook, parts.tools.guards)
             is_told = parts.options.includes_hook_events
             hooks.insert(0, CommandHooks(of_files, run_hook, parts.around.events, is_told=is_told))
         session, asks = parts.session, parts.options.permissions

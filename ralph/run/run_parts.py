@@ -79,6 +79,8 @@ class ToolParts(Struct, frozen=True):
     report_form: ReportForm | None
     about_hooks: tuple[str, ...] = ()
     """Notices about hooks that will not find what they name."""
+    guards: Mapping[str, str] = {}
+    """The files of hooks that commands could change, each with the digest of its content when the run or its loop began."""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -226,12 +228,14 @@ def _open_tools(
         denied = rules.guards.judge.unreadable_places(tuple(map(str, roots)))
         plan = with_denied_reads(plan, denied.paths, roots, denied.unsearched)
     hook_plan, doubts = _plan_hooks(around, rules.guards.hooks, plan, writable)
+    guards = _guarding_files(options, around, rules.guards.hooks, writable)
     toolbox = build_toolbox(
         around,
         options,
         writable=writable,
         plan=plan,
         hook_plan=None if hook_plan is plan else hook_plan,
+        guards=guards,
         offered=old.offered_tools if old is not None and not options.names_tools else None,
         mode=controls.permission_mode,
         keeps_list=old is not None and not options.shapes_requests,
@@ -250,7 +254,8 @@ def _open_tools(
 
             connect_servers(toolbox)
         tools = ToolParts(
-            toolbox, mcp, plan, writable, build_report_form(around, options, old, writable), doubts
+            *(toolbox, mcp, plan, writable, build_report_form(around, options, old, writable), doubts),
+            guards=guards,
         )
         opened.pop_all()
     return tools
@@ -268,6 +273,21 @@ def _plan_hooks(
     roots = (around.cwd, *map(Path, writable))
     made = plan_hooks(around.settings, around.environment, hooks, plan, search=search, roots=roots)
     return made, tuple(f"{fact}: {advice}" for fact, advice in doubts(hooks, made, search.roots))
+
+
+def _guarding_files(
+    options: RunOptions, around: Surroundings, hooks: Sequence[HookCommand], writable: Sequence[str]
+) -> Mapping[str, str]:
+    """As in `ToolParts`, by their paths. Those of the loop count as they were when it began."""
+    of_loop = {} if options.of_loop is None else options.of_loop.guards
+    if not hooks:
+        return of_loop
+    from ralph.permissions.hook_answers import GUARDED  # noqa: PLC0415 - few runs have hooks
+    from ralph.places.own_commands import guarding_files  # noqa: PLC0415 - few runs have hooks
+
+    guards = [hook.command for hook in hooks if hook.event in GUARDED]
+    known = {**around.environment, "CLAUDE_PROJECT_DIR": str(around.cwd)}
+    return guarding_files(guards, str(around.cwd), known, search_for_programs(around, writable)) | of_loop
 
 
 def _close_tools(toolbox: LocalToolbox, events: Events) -> None:

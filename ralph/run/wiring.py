@@ -89,6 +89,7 @@ def build_toolbox(
     *,
     plan: BoxPlan,
     hook_plan: BoxPlan | None = None,
+    guards: Iterable[str] = (),
     writable: Sequence[str] = (),
     offered: frozenset[str] | None = None,
     mode: PermissionMode = PermissionMode.BYPASS,
@@ -96,7 +97,7 @@ def build_toolbox(
     rules: PathRules | None = None,
     mcp: McpToolset | None = None,
 ) -> LocalToolbox:
-    """Builds the tools. `plan` is the sandbox of commands, `hook_plan` that of hooks if it is another. `mcp` are the tools of MCP
+    """Builds the tools. `plan` is the sandbox of commands, `hook_plan` that of hooks if it is another. `guards` are the files of hooks that commands could change. `mcp` are the tools of MCP
     servers, which are not connected yet. `rules` are the permission rules about paths.
 
     `offered` holds the names of the tools that the session has offered to the model so far. All other tools are left
@@ -114,7 +115,8 @@ def build_toolbox(
     if not keeps_list:
         enabled = frozenset(name for name in enabled if is_permitted(mode, name))
     tool_settings = _tool_settings(around, options, enabled, writable, plan)
-    tool_settings = replace(tool_settings, rules=rules, hook_plan=hook_plan)
+    agents = (*tool_settings.agents, *map(Path, guards))
+    tool_settings = replace(tool_settings, rules=rules, hook_plan=hook_plan, agents=agents)
     try:
         return LocalToolbox(
             tool_settings,

@@ -78,6 +78,8 @@ class LoopHandover(Struct, frozen=True):
     task_chars: int | None = None
     """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest. None if
     the iteration has no prompt."""
+    guards: dict[str, str] = {}
+    """The files of hooks that commands could change, each with the digest of its content when the loop began."""
     secrets: frozenset[str] = frozenset()
     """The secrets that the loop knows."""
     descriptor: int = -1

@@ -55,7 +55,7 @@ def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSe
             "and limit the iterations and the time (--max-iterations, --max-time)"
         )
     rules = [
-        file.name for file in plan.claude_files or () if _is_asked(file, plan) and guards_in_short([file])
+        file.name for file in plan.claude_files or () if is_asked(file, plan) and guards_in_short([file])
     ]
     if rules and row.name != _READS_CLAUDE_FILES:
         raise CannotError(
@@ -74,7 +74,7 @@ def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
     """The words that keep the permission mode of settings files, over which the option that lets all tools run would win. Raises
     CannotError for rules that ask.
     """
-    files = [file for file in plan.claude_files or () if _is_asked(file, plan)]
+    files = [file for file in plan.claude_files or () if is_asked(file, plan)]
     if not guards_in_short(files):
         return []
     from ralph.permissions.claude_settings import read_settings, strictest_mode  # noqa: PLC0415 - few loops have such files
@@ -93,7 +93,7 @@ def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
     return [] if mode is None else option_for_agent(row, "permission_mode", "permissions.defaultMode", mode)
 
 
-def _is_asked(file: ClaudeFile, plan: LoopPlan) -> bool:
+def is_asked(file: ClaudeFile, plan: LoopPlan) -> bool:
     return file.kind == "flag" or file.kind in plan.setting_sources
 
 

@@ -56,6 +56,7 @@ class RalphIterations:
         clock: Clock,
         settings: Sequence[SettingsFile],
         redactor: Redactor,
+        guards: Mapping[str, str] = {},
         lock: int | None = None,
         program: tuple[str, ...] | None = None,
         stops_within_s: float = STOPS_WITHIN_S,
@@ -63,7 +64,7 @@ class RalphIterations:
     ) -> None:
         """`folder` is the loop's folder, where the prompt is written. `settings` are the recorded settings files,
         which each iteration uses. `redactor` and the iterations tell each other
-        the secrets that they know. `lock` is the descriptor of the checkout's lock, which each iteration inherits.
+        the secrets that they know. `guards` is as in `LoopHandover`. `lock` is the descriptor of the checkout's lock, which each iteration inherits.
         `program` is the program to start, with its `run` command. If it is None, this ralph is started.
         """
         self._plan = plan
@@ -74,6 +75,7 @@ class RalphIterations:
         self._lock = lock
         self._settings = settings
         self._redactor = redactor
+        self._guards = dict(guards)
         self._program = _this_ralph() if program is None else program
         self._stops_within_s = stops_within_s
         self._overtime_s = overtime_s
@@ -102,6 +104,7 @@ class RalphIterations:
                 claude_files=self._plan.claude_files or (),
                 folder=str(self._folder),
                 number=order.number,
+                guards=self._guards,
                 secrets=self._redactor.secrets,
                 task_chars=None if order.prompt is None else order.task_chars,
             )

@@ -1,0 +1,116 @@
+"""Scripts of the work that decide about calls, because a hook starts them: the model does not decide in their place."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.program.conftest import loop_lines
+from tests.program.model_answers import DONE, bash, results, write
+from tests.program.namespaces import forbidding_namespaces, needs_namespaces
+from tests.program.sandbox.test_sandbox import needs_landlock
+from tests.program.tools.test_command_hooks import hooks
+
+pytestmark = pytest.mark.sandboxed
+
+GUARD = "#!/bin/sh\ngrep -q forbidden && { echo not today >&2; exit 2; }\nexit 0\n"
+OPEN = "#!/bin/sh\nexit 0\n"
+SCRIPT = ".claude/hooks/guard.sh"
+OTHER = f"printf %s {shlex.quote(OPEN)}"
+CHANGES = {
+    "Write": write(SCRIPT, OPEN),
+    "a command": bash(f"{OTHER} > {SCRIPT}"),
+    "another file in its place": bash(f"{OTHER} > n; chmod +x n; mv -f n {SCRIPT}"),
+    "another directory": bash(
+        f"mv .claude old; mkdir -p .claude/hooks; {OTHER} > {SCRIPT}; chmod +x {SCRIPT}"
+    ),
+}
+LINES = {
+    "its path": f"$CLAUDE_PROJECT_DIR/{SCRIPT}",
+    "a shell": f"cd . && sh -e {SCRIPT}",
+    "a program before it": f"timeout 50 ./{SCRIPT}",
+}
+LEVELS = [
+    pytest.param("namespaces", marks=needs_namespaces),
+    pytest.param("landlock", marks=needs_landlock),
+    "off",
+]
+
+
+def guarded(ralph, line: str = LINES["its path"]) -> str:
+    """Makes the script, and the settings with the hook."""
+    script = ralph.cwd / SCRIPT
+    script.parent.mkdir(parents=True)
+    script.write_text(GUARD)
+    script.chmod(0o755)
+    return json.dumps(hooks("PreToolUse", line, "Bash"))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_the_model_changes_in_a_script_that_guards_has_no_effect(ralph, serve, level, change) -> None:
+    settings = guarded(ralph)
+    server = serve(CHANGES[change], bash("touch forbidden"), DONE)
+    words = ("go", "--settings", settings, *(("--sandbox", "off") if level == "off" else ()))
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+    [(refused, is_error)] = results(server, 2)
+    assert is_error
+    assert not (ralph.cwd / "forbidden").exists()
+    if level == "off" and change != "Write":
+        assert f"{SCRIPT}, which decides about calls, has changed since the run began" in refused
+    else:
+        assert "not today" in refused
+        assert (ralph.cwd / SCRIPT).read_text() == GUARD
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_script_is_found_in_the_words_of_the_hook(ralph, serve, line) -> None:
+    settings = guarded(ralph, LINES[line])
+    (ralph.cwd / SCRIPT).chmod(0o644 if line == "a shell" else 0o755)
+    server = serve(CHANGES["a command"], bash("touch forbidden"), DONE)
+    assert ralph("go", "--settings", settings).code == 0
+    assert "not today" in results(server, 2)[0][0]
+    assert not (ralph.cwd / "forbidden").exists()
+
+
+def test_a_script_that_is_missing_cannot_be_made_by_the_model(ralph, serve) -> None:
+    settings = guarded(ralph)
+    (ralph.cwd / SCRIPT).unlink()
+    server = serve(write(SCRIPT, OPEN), bash("touch forbidden"), DONE)
+    assert ralph("go", "--settings", settings).code == 0
+    assert results(server, 1)[0][1]
+    assert not (ralph.cwd / "forbidden").exists()
+
+
+def test_data_of_a_hook_and_scripts_that_guard_nothing_are_the_models(ralph, serve) -> None:
+    settings = {"hooks": {**hooks("PreToolUse", "cat log words > /dev/null; cat >> log")["hooks"]}}
+    settings["hooks"] |= hooks("PostToolUse", f"./{SCRIPT}")["hooks"]
+    guarded(ralph)
+    for name in ("log", "words"):
+        (ralph.cwd / name).write_text("1\n")
+    server = serve(write("words", "2\n"), bash(f"{OTHER} > {SCRIPT}; echo 2 > log"), DONE)
+    ran = ralph("go", "--settings", json.dumps(settings))
+    assert ran.code == 0
+    assert [one for nth in (1, 2) for _, one in results(server, nth)] == [False, False]
+    assert (ralph.cwd / SCRIPT).read_text() == OPEN
+
+
+@pytest.mark.parametrize("by", ["an iteration", "the gate"])
+@pytest.mark.parametrize("level", LEVELS[::2])
+def test_in_a_loop_the_script_counts_as_it_was_when_the_loop_began(ralph, iterations, level, by) -> None:
+    own = Path(ralph.environment["HOME"], ".claude", "settings.json")
+    own.parent.mkdir(exist_ok=True)
+    own.write_text(guarded(ralph))
+    change = f"{OTHER} > {SCRIPT}"
+    (ralph.cwd / "gate.sh").write_text(change if by == "the gate" else "true")
+    iterations([bash(change if by == "an iteration" else "true")], [bash("touch forbidden")])
+    off = ("--sandbox", "off") if level == "off" else ()
+    ran = ralph("loop", "go", "--gate", "sh gate.sh; true", "--max-iterations", "2", *off)
+    assert ran.code == 0, ran.stderr
+    assert len([one for one in loop_lines(ran) if one.startswith("iteration ")]) >= 2
+    assert not (ralph.cwd / "forbidden").exists()
+    assert ((ralph.cwd / SCRIPT).read_text() == GUARD) is (level != "off")
