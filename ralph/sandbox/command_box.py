@@ -29,6 +29,7 @@ from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
+from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
 from ralph.places.table import CACHES, COMPARED, FILTERED, READ_ONLY
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
@@ -365,13 +366,13 @@ class CommandBox:
         the settings give sockets back. Raises OSError.
         """
         parts = self.parts
-        kept = {
-            name: value
-            for name, value in environment.items()
-            if self._plan.sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
-        }
+        kept = {name: value for name, value in environment.items() if not self._is_left_out(name)}
         caches = {name: parts.inside(self._cache) + below for name, below in CACHES.items()}
         return {**kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
+
+    def _is_left_out(self, variable: str) -> bool:
+        """Whether commands do not get this variable, because it is the address of an agent of the user."""
+        return not self._plan.sockets and (variable in _SOCKET_VARIABLES or variable.startswith("DBUS_"))
 
     def confine(self, *, lasts: bool = False) -> Callable[[str], Confinement] | None:
         """The function that a supervisor must call before each command: `confinement`. None if commands run as they are."""
@@ -419,10 +420,11 @@ class CommandBox:
         return () if door is None else door.close()
 
     def denial_note(self, output: str, working_directory: str) -> str | None:
-        """A sentence that says what the sandbox denied to a failed command. None if the output shows no denial. Reads
-        the paths that the output names, so that it may never return.
+        """A line that says what the sandbox denied to a command. None if the output shows no denial. Looks at the paths that
+        the output names, so that it may never return.
         """
-        from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
+        from ralph.sandbox.denial_hints import Refusals  # noqa: PLC0415 - only where something was denied
+        from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only where something was denied
 
         parts = self.parts
         with self._lock:
@@ -433,6 +435,11 @@ class CommandBox:
             parts,
             working_directory,
             others,
+            refusals=Refusals(
+                unix_sockets=not (self._means.why_no_filter or self._has_unix_sockets),
+                gpus=not all(map(parts.may_write, gpu_devices("auto"))),
+                agents=frozenset(filter(self._is_left_out, self._environment)),
+            ),
             protected=protected,
             masked=self._plan.masked,
             outside=self.outside,
@@ -473,6 +480,11 @@ class CommandBox:
     def _has_own_network(self) -> bool:
         return self._plan.net != "full" and self._means.has_own_network
 
+    @property
+    def _has_unix_sockets(self) -> bool:
+        """Whether commands can make Unix sockets that connect to paths."""
+        return bool(self._plan.sockets) or self._means.landlock.has_socket_paths
+
     @cached_property
     def _program(self) -> bytes:
         """The packed seccomp filter of commands, or `restriction.NO_FILTER`."""
@@ -491,7 +503,7 @@ class CommandBox:
         made = make_filter(
             platform.machine(),
             internet=internet,
-            unix_sockets=bool(self._plan.sockets) or self._means.landlock.has_socket_paths,
+            unix_sockets=self._has_unix_sockets,
             without_landlock=not self._means.landlock.abi,
         )
         return restriction.NO_FILTER if made is None else made

@@ -1,7 +1,7 @@
 # os.path instead of pathlib: these are strings from a command's output.
 # ruff: noqa: PTH114, PTH115, PTH118, PTH120
-"""Finds out from the output of a failed command whether the sandbox denied something. If so, the model is told not to
-try again.
+"""Finds out from the output of a command whether the sandbox denied something. If so, the model is told not to try again, and
+what to use instead.
 
 A line of the output shows a denial if it contains a path and one of the kernel's messages for a denied access. In
 addition, the sandbox must deny this path, and this process, which is outside of the sandbox, must be able to use the
@@ -16,16 +16,20 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import KERNEL_PLACES
 from ralph.machine.repository import is_within_any
+from ralph.sandbox.denial_hints import NOTHING_REFUSED, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.denial_hints import Refusals
 
 _MOST_LINES = 200
 _MOST_PATHS = 20
@@ -46,6 +50,8 @@ _READING = re.compile(
     r"sha[0-9]+sum|[efz]?grep|rg): |\bfor reading\b|\b(?:cannot|can't|could not|couldn't) (?:read|access|stat|open "
     r"(?:file|directory))\b"
 )
+# Programs that make all directories of a path name the last one.
+_MAKING = re.compile(r"\bdirector(?:y|ies)\b|mkdir", re.IGNORECASE)
 _NO_TERMINAL = re.compile(rf"{_NO_MORE}|(?:open|fork)pty|pseudo-?terminal|\bpty\b", re.IGNORECASE)
 _TERMINALS = "/dev/pts"
 _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
@@ -57,16 +63,18 @@ def denial_note(
     working_directory: str,
     others: Sequence[str] = (),
     *,
+    refusals: Refusals = NOTHING_REFUSED,
     protected: Sequence[str] = (),
     masked: Sequence[str] = (),
     outside: Callable[[str], str] = str,
 ) -> str | None:
-    """A sentence that tells the model what the sandbox denied, or None if no line of the output shows a denial.
+    """A line that tells the model what the sandbox denied, or None if the output shows no denial.
 
     `others` are directories that commands may write in addition to the working directory. `protected` are paths in
     writable directories that mounts protect from changes, `masked` those that mounts hide. `outside` converts a path
-    inside the sandbox to the path outside, and may raise OSError.
+    inside the sandbox to the path outside, and may raise OSError. `refusals` is what else the sandbox refuses.
     """
+    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside))
     told: dict[str, None] = {}
     for line in _telling_lines(output):
         if _is_foreign_process(line):
@@ -83,7 +91,8 @@ def denial_note(
                 elif is_within_any(path, protected) and not is_reading:
                     denied = f"changing {path}"
                 else:
-                    denied = _denied(path, plan, is_reading=is_reading)
+                    makes = _MAKING.search(line) is not None
+                    denied = _denied(path, plan, is_reading=is_reading, makes_directories=makes)
             except (OSError, ValueError):  # it cannot be looked at, or is no path at all
                 continue
             if denied is not None:
@@ -91,10 +100,22 @@ def denial_note(
         if len(told) >= _MOST_TOLD:
             break
     if not told:
-        return None
+        return hint
     here = ("the working directory",) if plan.is_writable(working_directory) else ()
     allowed = ", ".join((*here, *others, "$TMPDIR"))
-    return f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
+    denied = f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
+    return f"{hint}; {denied}" if hint else denied
+
+
+def _is_kept_outside(plan: BoxPlan, outside: Callable[[str], str], path: str) -> bool:
+    """Whether a path is that of a socket outside to which the sandbox lets no command connect."""
+    if "sockets in the file system" in plan.level.missing() or is_within_any(path, plan.sockets):
+        return False
+    try:
+        real = _real(outside(path))
+        return not plan.is_writable(real) and stat.S_ISSOCK(os.stat(real).st_mode)  # noqa: PTH116 - a string
+    except (OSError, ValueError):
+        return False
 
 
 def _telling_lines(output: str) -> Iterator[str]:
@@ -128,9 +149,10 @@ def _real(path: str) -> str:
     return real
 
 
-def _denied(path: str, plan: BoxPlan, *, is_reading: bool) -> str | None:
+def _denied(path: str, plan: BoxPlan, *, is_reading: bool, makes_directories: bool) -> str | None:
     """The access to the path that the sandbox denies although this process has it, as text: `reading PATH` or
-    `writing PATH`. None if there is no such access. `is_reading` is True if a program could not read.
+    `writing PATH`. None if there is no such access. `is_reading` is True if a program could not read, `makes_directories` if
+    it may have made those above the path too.
     """
     exists = os.path.lexists(path)
     if is_reading or (exists and not plan.may_read(path)):
@@ -139,7 +161,10 @@ def _denied(path: str, plan: BoxPlan, *, is_reading: bool) -> str | None:
         return f"reading {path}{f' ({why})' if why else ''}" if is_denied else None
     if plan.may_write(path):
         return None
-    could_write = os.access(path if exists else os.path.dirname(path), os.W_OK)
+    above = path if exists else os.path.dirname(path)
+    while makes_directories and not os.path.lexists(above):
+        above = os.path.dirname(above)
+    could_write = os.access(above, os.W_OK)
     return f"writing {path}" if could_write else None
 
 

@@ -48,15 +48,16 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     ending, capture = _ran(command, room, limit_s, waiting_for)
     if ending.how is Ended.NEVER_STARTED:
         ending, capture = _ran(command, room, limit_s, waiting_for)
-    notes = _notes(ending, limit_s, room)
+    text = capture.text().strip("\n") or "(no output)"
+    has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
+    refusals = room.box.refusals()
+    denial, undone = _denials(text, room, has_failed=has_failed)
+    denials = [*filter(None, (denial, undone)), *(f"[{one}]" for one in refusals)]
+    notes = _notes(ending, limit_s, room, is_denied=bool(denial or refusals))
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")
     if limit_s < requested_s:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
-    text = capture.text().strip("\n") or "(no output)"
-    has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
-    refusals = room.box.refusals()
-    denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
     told, news = room.box.told()
     return ToolOutput(
         "\n".join([text, *notes, *denials, *told]),
@@ -66,23 +67,26 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     )
 
 
-def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
-    """Notes for the model. One note is about an action that the sandbox denied. The other is about changes to protected
-    files that ralph has undone. Raises Interrupted.
+def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str]:
+    """Notes for the model. The first is about an action that the sandbox denied. The other is about changes to protected
+    files that ralph has undone. Each may be empty. Raises Interrupted.
     """
+    from ralph.sandbox.denial_hints import about_gpus  # noqa: PLC0415 - the start of a run needs no hints
+
     undone = ""
     try:
         undone = room.box.after("Bash: protected files")
-        told = denial_note(output, room.box, room, "Bash") if has_failed else ""
+        telling = output if has_failed else about_gpus(output)
+        told = denial_note(telling, room.box, room, "Bash") if telling else ""
         denial = f"[{told}]" if told else ""
     except Interrupted as stop:
         stop.undone = room.redactor.redact(undone or room.box.after_stop())
         raise
-    return [note for note in (denial, undone) if note]
+    return denial, undone
 
 
 def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str) -> str:
-    """A note about an action that the sandbox denied to a failed command, or an empty string. A thread makes the note,
+    """A note about an action that the sandbox denied to a command, or an empty string. A thread makes the note,
     because the command's output can name any path, also one on a file system that never answers. The note is left out
     if it takes long or fails: a note never costs the output. Raises Interrupted.
     """
@@ -171,7 +175,7 @@ def _not_started(error: OSError, room: ToolRoom) -> ToolError | WorkingDirectory
     return ToolError(f"the command could not be started: {os_error_text(error)}")
 
 
-def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
+def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom, *, is_denied: bool) -> list[str]:
     settings = room.settings
     match ending.how:
         case Ended.BY_ITSELF:
@@ -199,11 +203,11 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
         case Ended.TIMED_OUT:
             most_ms = f"{settings.bash_max_timeout_s * 1000:.0f}"
             stopped = "the command and all it started were stopped" if ending.is_all_gone else STILL_RUNS
-            sentence = (
-                f"timed out after {limit_s:g} s; {stopped}. "
-                f"Give a longer timeout (at most {most_ms} ms), or do less at once"
+            # What the sandbox denies does not come with time.
+            advice = (
+                "" if is_denied else f". Give a longer timeout (at most {most_ms} ms), or do less at once"
             )
-            return [f"[{sentence}]"]
+            return [f"[timed out after {limit_s:g} s; {stopped}{advice}]"]
 
 
 def _checked(command: str) -> str:

@@ -40,10 +40,16 @@ def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowe
         f"touch: cannot touch '{tmp_path}/out': Permission denied",
         f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/out'",
         f"mkdir: cannot create directory \u2018{tmp_path}/out\u2019: Permission denied",
+        f"error: failed to create directory `{tmp_path}/out`: Read-only file system (os error 30)",
     ):
         assert note(f"first\n{line}\nlast", tmp_path) == (
             f"the sandbox denies writing {tmp_path}/out; allowed for writing: the working directory, /added, $TMPDIR"
         ), line
+    # uv 0.13.9 makes all directories of a path.
+    made = note(
+        f"error: failed to create directory `{tmp_path}/new/one`: Permission denied (os error 13)", tmp_path
+    )
+    assert (made or "").startswith(f"the sandbox denies writing {tmp_path}/new/one;")
     read = note(f"cat: {tmp_path}/secret/key: Permission denied", tmp_path)
     assert read is not None
     assert read.startswith(
