@@ -129,7 +129,7 @@ class Undoing:
         return ""
 
     def _fresh_part(self, change: Change) -> bytes:
-        """What stays of a new configuration: a repository that was cloned keeps its remotes. Empty for any other file."""
+        """The part of a new configuration that stays: a repository that was cloned keeps its remotes. Empty for any other file."""
         above, name = os.path.split(change.path)
         if name != "config" or above not in self._git_directories:
             return b""
