@@ -137,6 +137,7 @@ TOUCHES_THE_WORLD = (
     "pages.git_changes",
     "pages.journal",
     "pages.page_frame",
+    "places.cache_layers",
     "places.gather",
     "places.gpus",
     "places.last_look",

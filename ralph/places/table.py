@@ -300,13 +300,14 @@ $GRADLE_USER_HOME/daemon/*/*.log  {cache}/deno/location_data
 }
 # What programs need of a home directory. Each line is a kind, the source, and the places, as above.
 _SHOWN = """
-Python and its tools [pyenv's README, uv, pipx, Poetry, conda and mamba documentation, site(1)]:  ~/.pyenv  $PYENV_ROOT  ~/.python-version
+Python and its tools [pyenv's README, uv, pipx, Poetry, conda, mamba, Triton and Ansible documentation, site(1)]:  ~/.pyenv  $PYENV_ROOT  ~/.python-version
   {data}/uv  $UV_CACHE_DIR  $UV_PYTHON_INSTALL_DIR  $UV_TOOL_DIR  {config}/uv  {cache}/uv  {data}/pipx  ~/.local/pipx  $PIPX_HOME
   {cache}/pip  $PIP_CACHE_DIR  {config}/pypoetry  {data}/pypoetry  {cache}/pypoetry  $POETRY_HOME  {data}/virtualenv
   {data}/virtualenvs  ~/.virtualenvs  $WORKON_HOME  $VIRTUAL_ENV  {cache}/virtualenv  {cache}/pre-commit  {data}/hatch  {cache}/hatch
   {data}/pdm  {cache}/pdm  ~/.rye  ~/.conda  ~/.condarc  $CONDA_PREFIX  $CONDA_ROOT  $MAMBA_ROOT_PREFIX  ~/miniconda3  ~/anaconda3
   ~/miniforge3  ~/mambaforge  ~/micromamba  {data}/mamba  ~/.pixi  {cache}/rattler  ~/.local/lib  {data}/jupyter/kernels
   {cache}/matplotlib  {config}/matplotlib  ~/nltk_data  {cache}/torch  {cache}/huggingface/hub  {config}/ruff  {cache}/ruff
+  ~/.triton/cache  $TRITON_CACHE_DIR  ~/.ansible/collections  ~/.ansible/roles
 Node and its package managers [nvm, fnm, Volta, npm, pnpm, Yarn, Bun and Deno documentation]:  ~/.nvm  $NVM_DIR  ~/.nvmrc  ~/.fnm  {data}/fnm
   $FNM_DIR  ~/.nodenv  ~/.n  $N_PREFIX  ~/.volta  $VOLTA_HOME  ~/.npm  $npm_config_cache  ~/.npm-global  ~/.node_modules  {cache}/node
   {cache}/node-gyp  {data}/pnpm  $PNPM_HOME  {cache}/pnpm  {config}/pnpm  ~/.local/state/pnpm  ~/.pnpm-store  ~/.yarn  {cache}/yarn
@@ -570,8 +571,47 @@ CACHES = {
     "CARGO_HOME": "/cargo",
     "GOCACHE": "/go-build",
     "GOMODCACHE": "/go-mod",
+    "MPLCONFIGDIR": "/matplotlib",
+    "IPYTHONDIR": "/ipython",
+    "JUPYTER_DATA_DIR": "/jupyter",
+    "JUPYTER_RUNTIME_DIR": "/jupyter/runtime",
+    "JUPYTER_CONFIG_DIR": "/jupyter/config",
+    "GRADLE_USER_HOME": "/gradle",
+    "ANSIBLE_HOME": "/ansible",
+    "ANSIBLE_REMOTE_TEMP": "/ansible/tmp",
+    "UV_TOOL_DIR": "/uv/tools",
+    "UV_TOOL_BIN_DIR": "/uv/bin",
+    "UV_PYTHON_INSTALL_DIR": "/uv/python",
+    "UV_PYTHON_BIN_DIR": "/uv/bin",
+    "TRITON_CACHE_DIR": "/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "/inductor",
+    "CUDA_CACHE_PATH": "/nv",
 }
-"""The variables that tell programs where to keep what they have downloaded, and the place of each in `{packages}`."""
+"""The variables that tell programs where to keep what they have downloaded or made, and the place of each in `{packages}`. Nothing of
+it is shared by checkouts: no tool here verifies all that it keeps at each read."""
+PNPM_STORE = ("npm_config_store_dir", "pnpm_config_store_dir")
+"""The variables for the store of pnpm up to version 10 and later. npm warns of the first, so that only work with pnpm gets them."""
+MAVEN_OPTIONS = "-Dmaven.repo.local={packages}/maven -Dmaven.repo.local.tail={own}/.m2/repository"
+"""Maven has no variable for its repository. Since 3.9 it reads the user's own as a second one (`tail`)."""
+LAYERS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("ms-playwright", 1, ("{cache}/ms-playwright",)),
+    # models--NAME/snapshots/REVISION, models--NAME/blobs/HASH, models--NAME/refs/main
+    ("huggingface/hub", 3, ("{cache}/huggingface/hub",)),
+    ("torch/hub/checkpoints", 1, ("{cache}/torch/hub/checkpoints",)),
+    ("uv/python", 1, ("$UV_PYTHON_INSTALL_DIR", "{data}/uv/python")),
+    ("uv/tools", 1, ("$UV_TOOL_DIR", "{data}/uv/tools")),
+    ("matplotlib", 1, ("$MPLCONFIGDIR", "{config}/matplotlib", "{cache}/matplotlib")),
+    ("jupyter/kernels", 1, ("$JUPYTER_DATA_DIR/kernels", "{data}/jupyter/kernels")),
+    ("triton", 1, ("$TRITON_CACHE_DIR", "~/.triton/cache")),
+    ("ansible/roles", 1, ("$ANSIBLE_HOME/roles", "~/.ansible/roles")),
+    (
+        "ansible/collections/ansible_collections",
+        2,
+        tuple(f"{home}/collections/ansible_collections" for home in ("$ANSIBLE_HOME", "~/.ansible")),
+    ),
+)
+"""The user's own caches that lie under those in `{packages}`: the place there, the depth of the entries that are linked as a whole, and
+where the user's is."""
 
 
 def named_with(guard: str) -> tuple[tuple[str, str], ...]:

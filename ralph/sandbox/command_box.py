@@ -27,11 +27,13 @@ from ralph.machine.planted_link import mounts, other_paths
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
+from ralph.places.cache_layers import lay_caches
 from ralph.places.gather import GuardedFiles, home_directories, state_directories
 from ralph.places.git_places import git_places
 from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
-from ralph.places.table import CACHES, COMPARED, FILTERED, READ_ONLY
+from ralph.places.places import xdg_bases
+from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
@@ -62,6 +64,7 @@ _MOST_READ_ONLY = 400
 the others are compared."""
 # The terminals, the shared memory and the message queues of a command are its own.
 _OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
+_OF_PNPM = ("pnpm-lock.yaml", "pnpm-workspace.yaml")
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -171,6 +174,13 @@ class CommandBox:
         elsewhere = other_paths(parts.unreadable, mounts(), lambda path: not parts.may_read(path))
         parts = replace(parts, elsewhere=elsewhere)
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
+        own = {"~": home_directories(environment)}
+        lay_caches(
+            self._cache,
+            {**own, **xdg_bases(own["~"], environment)},
+            environment,
+            lambda path: parts.may_read(path) and not parts.is_writable(path),
+        )
         state = next(iter(state_directories(environment, home_directories(environment))))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
@@ -367,7 +377,17 @@ class CommandBox:
         """
         parts = self.parts
         kept = {name: value for name, value in environment.items() if not self._is_left_out(name)}
-        caches = {name: parts.inside(self._cache) + below for name, below in CACHES.items()}
+        packages = parts.inside(self._cache)
+        caches = {name: packages + below for name, below in CACHES.items()}
+        if any(map(os.path.lexists, (f"{self._roots[0]}/{name}" for name in _OF_PNPM))):
+            caches |= dict.fromkeys(PNPM_STORE, f"{packages}/pnpm")
+        home = environment.get("HOME", "/")
+        if not any(map(str.isspace, packages + home)):
+            options = MAVEN_OPTIONS.format(packages=packages, own=home)
+            caches["MAVEN_OPTS"] = f"{environment.get('MAVEN_OPTS', '')} {options}".lstrip()
+        gradle = f"{environment.get('GRADLE_USER_HOME') or f'{home}/.gradle'}/caches"
+        if os.path.isdir(f"{gradle}/modules-2"):
+            caches["GRADLE_RO_DEP_CACHE"] = gradle
         return {**kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
 
     def _is_left_out(self, variable: str) -> bool:

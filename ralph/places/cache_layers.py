@@ -1,0 +1,101 @@
+# os instead of pathlib: entries of open directories.
+# ruff: noqa: PTH208
+"""Lays the user's own caches under those of a checkout: what they hold appears there as links, which commands can read and not
+change. Follows no link in the caches of the checkout, because commands write there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ralph.places.table import LAYERS, expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ralph.places.table import Bases
+
+_MOST_ENTRIES = 2000
+"""The maximum number of entries of one directory. Caches of models and browsers have tens."""
+_MOST_COPIED_BYTES = 64 * 1024
+"""The maximum size of a file that is copied. A tool may write such a file again in its place, as Hugging Face's hub does with the name of a revision."""
+_HELD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def lay_caches(
+    packages: str, bases: Bases, environment: Mapping[str, str], is_readable: Callable[[str], bool]
+) -> None:
+    """Adds what is new in the user's caches, as the table says, and removes links whose target is gone. `packages` is the
+    directory with the caches of the checkout, without symbolic links. `is_readable` says whether commands may read a path, and may
+    not write it. A cache that cannot be laid out stays as it is.
+    """
+    for place, depth, sources in LAYERS:
+        for template in sources:
+            for path in expanded(template, bases, environment):
+                source = os.path.realpath(path)
+                if is_readable(source):
+                    with suppress(OSError):
+                        _lay(source, packages, place, depth, is_readable)
+
+
+def _lay(source: str, packages: str, place: str, depth: int, is_readable: Callable[[str], bool]) -> None:
+    names = os.listdir(source)
+    held = [os.open(packages, _HELD)]
+    try:
+        for part in place.split("/"):
+            held.append(_made(part, held[-1]))
+        _lay_entries(source, names, held[-1], depth, is_readable)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _made(name: str, directory: int) -> int:
+    """Opens a directory in an open one, which is made if it is missing. Raises OSError if it is anything else."""
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=directory)
+    return os.open(name, _HELD, dir_fd=directory)
+
+
+def _lay_entries(
+    source: str, names: list[str], into: int, depth: int, is_readable: Callable[[str], bool]
+) -> None:
+    there = {*os.listdir(into)}
+    for name in there.difference(names):
+        with suppress(OSError):  # it is no link
+            if os.readlink(name, dir_fd=into) == f"{source}/{name}":
+                os.unlink(name, dir_fd=into)
+    for name in islice(names, _MOST_ENTRIES):
+        path = f"{source}/{name}"
+        status = os.lstat(path)
+        if depth > 1 and stat.S_ISDIR(status.st_mode):
+            below = _made(name, into)
+            try:
+                _lay_entries(path, os.listdir(path), below, depth - 1, is_readable)
+            finally:
+                os.close(below)
+        elif name in there or not is_readable(path):
+            continue
+        elif stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_COPIED_BYTES:
+            _copy(path, name, into)
+        else:
+            os.symlink(path, name, dir_fd=into)
+
+
+def _copy(path: str, name: str, into: int) -> None:
+    read = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        content = os.read(read, _MOST_COPIED_BYTES)
+    finally:
+        os.close(read)
+    written = os.open(
+        name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=into
+    )
+    try:
+        os.write(written, content)
+    finally:
+        os.close(written)

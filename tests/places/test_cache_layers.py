@@ -1,0 +1,150 @@
+"""Tests that commands find what the user's own caches hold in those of the checkout, and can change neither those nor, by them,
+what lies elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.places.cache_layers import lay_caches
+from ralph.places.places import xdg_bases
+from ralph.sandbox.self_test import words_before
+from tests.patience import TEST_S
+from tests.sandbox.boxes import box_of
+from tests.sandbox.test_ordinary_work import LEVELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = {
+    ".cache/ms-playwright/chromium-1/chrome": "browser",
+    ".cache/huggingface/hub/models--a--b/blobs/big": "x" * 100_000,
+    ".cache/huggingface/hub/models--a--b/snapshots/1/config.json": "config",
+    ".cache/huggingface/hub/models--a--b/refs/main": "1",
+    ".local/share/uv/python/cpython-3/bin/python": "python",
+    ".triton/cache/hash/kernel": "kernel",
+    ".ansible/collections/ansible_collections/community/general/x": "role",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name, text in OWN.items():
+        path = tmp_path / "home" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "home"
+
+
+def laid(home: Path, packages: Path, unreadable: str = "nothing") -> dict[str, str]:
+    """The entries of the caches that are links, or the text of files."""
+    lay_caches(
+        str(packages),
+        {**xdg_bases([str(home)], {}), "~": (str(home),)},
+        {},
+        lambda path: unreadable not in path,
+    )
+    found = {}
+    for path in sorted(packages.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(packages))] = "-> " + str(path.readlink()).removeprefix(f"{home}/")
+        elif path.is_file():
+            found[str(path.relative_to(packages))] = path.read_text()
+    return found
+
+
+def test_directories_and_large_files_are_linked_and_small_files_copied(home, tmp_path) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    hub = ".cache/huggingface/hub/models--a--b"
+    first = laid(home, packages)
+    assert first == {
+        "ansible/collections/ansible_collections/community/general": "-> .ansible/collections/ansible_collections/community/general",
+        "huggingface/hub/models--a--b/blobs/big": f"-> {hub}/blobs/big",
+        "huggingface/hub/models--a--b/refs/main": "1",
+        "huggingface/hub/models--a--b/snapshots/1": f"-> {hub}/snapshots/1",
+        "ms-playwright/chromium-1": "-> .cache/ms-playwright/chromium-1",
+        "triton/hash": "-> .triton/cache/hash",
+        "uv/python/cpython-3": "-> .local/share/uv/python/cpython-3",
+    }
+    # What a command makes stays, and what the user removes or adds is seen.
+    (packages / "huggingface/hub/models--a--b/refs/main").write_text("2")
+    (packages / "ms-playwright/firefox-2").mkdir()
+    (packages / "ms-playwright/firefox-2/x").write_text("own")
+    (home / ".cache/ms-playwright/chromium-1").rename(home / ".cache/ms-playwright/chromium-3")
+    changed = laid(home, packages)
+    assert changed.pop("ms-playwright/chromium-3") == "-> .cache/ms-playwright/chromium-3"
+    assert changed.pop("ms-playwright/firefox-2/x") == "own"
+    assert changed.pop("huggingface/hub/models--a--b/refs/main") == "2"
+    assert changed.items() <= first.items()
+    assert "ms-playwright/chromium-1" not in changed
+
+
+def test_nothing_that_commands_must_not_read_or_may_write_is_laid_out(home, tmp_path) -> None:
+    (tmp_path / "packages").mkdir()
+    made = laid(home, tmp_path / "packages", unreadable="models--a--b")
+    assert not any("models--a--b" in name for name in made)
+    assert len(made) == 4
+
+
+@pytest.mark.parametrize("place", ["uv", "uv/python", "huggingface/hub/models--a--b", "ms-playwright"])
+def test_a_link_that_a_command_left_in_the_caches_is_not_followed(home, tmp_path, place) -> None:
+    packages, elsewhere = tmp_path / "packages", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = packages / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    assert "triton/hash" in laid(home, packages)
+    assert [*elsewhere.iterdir()] == []
+    assert link.readlink() == elsewhere
+
+
+TOOLS = """
+cat $XDG_CACHE_HOME/ms-playwright/chromium-1/chrome $XDG_CACHE_HOME/huggingface/hub/models--a--b/snapshots/1/config.json &&
+cat $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python $TRITON_CACHE_DIR/hash/kernel && ! (echo x > $TRITON_CACHE_DIR/hash/kernel) 2>&- &&
+! rm $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python 2>&- &&
+mkdir $MPLCONFIGDIR $IPYTHONDIR $GRADLE_USER_HOME $CUDA_CACHE_PATH $TORCHINDUCTOR_CACHE_DIR $TRITON_CACHE_DIR/new &&
+case "$MAVEN_OPTS" in "-Xmx1g -Dmaven.repo.local=$XDG_CACHE_HOME/maven -Dmaven.repo.local.tail="*) echo ok;; esac
+echo ${npm_config_store_dir:-none}
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_path) -> None:
+    means = LEVELS[level]
+    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
+        pytest.skip("this machine cannot make this sandbox")
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "MAVEN_OPTS": "-Xmx1g"}
+    box = box_of(means, [work], environment)
+    try:
+        said: list[str] = []
+        for _ in range(2):
+            confinement = box.confinement(str(work))
+            ran = subprocess.run(
+                [
+                    *words_before(confinement),
+                    "/bin/sh",
+                    "-c",
+                    TOOLS if not said else "echo $npm_config_store_dir",
+                ],
+                cwd=work,
+                env=box.variables(environment),
+                pass_fds=(confinement.ruleset,),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TEST_S,
+            )
+            said.append(ran.stdout)
+            (work / "pnpm-lock.yaml").touch()
+    finally:
+        box.close()
+    assert said[0] == "browserconfigpythonkernelok\nnone\n", ran.stderr
+    assert said[1].endswith("/pnpm\n")
+    assert (home / ".triton/cache/hash/kernel").read_text() == "kernel"
