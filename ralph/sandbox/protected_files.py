@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from ralph.sandbox.protected_changes import Undone
     from ralph.sandbox.undoing import Undoing
 
-_MOST_BYTES = 1024 * 1024
-"""The maximum size of a file that can be restored. Changes of a larger file are noticed, but not undone."""
 _MOST_NAMES = 10_000
 """A directory of hooks with so many names below it is not compared. No command starts beside one, and one that a command has filled is
 put away as a whole."""
-_MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
-"""The maximum number of bytes that are kept in memory for all files together. Hooks are scripts of some kilobytes."""
+_MOST_REMEMBERED_BYTES = 64 * 1024 * 1024
+"""The maximum number of bytes that are kept in memory for all files together, so that each can be restored. Hooks are scripts of some
+kilobytes, and the largest programs among them have some megabytes. No command starts beside more."""
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
 _SETTLED_NS = 100_000_000
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -169,6 +168,12 @@ class ProtectedFiles:
                 f"{large} holds {_MOST_NAMES:,} names or more, or a folder that cannot be listed, and is not compared",
                 f"look at it: find {shlex.quote(large)}",
             )
+        for path, entry in self._known.items():
+            if entry.kind == "file" and entry.content is None and os.access(path, os.R_OK):
+                raise UnguardedError(
+                    f"{path} could not be restored: the protected files have more than {_MOST_REMEMBERED_BYTES:,} bytes",
+                    f"look at it: ls -l {shlex.quote(path)}",
+                )
         if closed := next(filter(None, map(_own_closed_directory, self._unseen)), ""):
             raise UnguardedError(
                 f"{closed} may not be entered, and protected files in it may have been changed",
@@ -306,14 +311,14 @@ class ProtectedFiles:
         known = self._known.get(path)
         # What a server writes through a mapped file changes no time until the kernel writes it back.
         is_known = known is not None and known.is_settled and known.stamp == stamp
-        if known and is_known and not (self._is_watching and _content(path) != known.content):
+        if known and is_known and not (self._is_watching and _content(path, status.st_size) != known.content):
             self._left_bytes -= len(known.content or b"")
             found[path] = known
             return False
         is_settled = status.st_ctime_ns < time.time_ns() - _SETTLED_NS
         self._statuses[path] = status
         if stat.S_ISREG(mode):
-            content = _content(path) if status.st_size <= min(_MOST_BYTES, self._left_bytes) else None
+            content = _content(path, self._left_bytes) if status.st_size <= self._left_bytes else None
             self._left_bytes -= len(content or b"")
             found[path] = Entry("file", stat.S_IMODE(mode), content, stamp, is_settled)
         elif stat.S_ISLNK(mode):
@@ -351,14 +356,15 @@ def _may_be_changed(directory: str) -> bool:
 _stamp = attrgetter("st_ino", "st_dev", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
-def _content(path: str) -> bytes | None:
+def _content(path: str, most_bytes: int) -> bytes | None:
     with suppress(OSError):
         descriptor = os.open(path, _FLAGS)
         try:
-            found = os.read(descriptor, _MOST_BYTES + 1)
+            size = min(os.fstat(descriptor).st_size, most_bytes)
+            found = os.read(descriptor, size + 1)
         finally:
             os.close(descriptor)
-        return found if len(found) <= _MOST_BYTES else None
+        return found if len(found) <= size else None  # it may grow meanwhile
     return None
 
 
