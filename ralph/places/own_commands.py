@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain, product
@@ -49,6 +50,7 @@ _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua"
 # Their options that have no value and leave the script to be named.
 _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
 _BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<")
+_OF_INSTALLATION = "%(prefix)/"
 _ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
 _FINDS_BY_ITSELF = frozenset(
@@ -298,7 +300,12 @@ def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def absolute_path(value: str, directory: str, home: str) -> str:
-    """An absolute path as git reads it (git-config(1), pathname)."""
+    """An absolute path as git reads it (git-config(1), pathname). `%(prefix)` stands for the directory in which git is installed, and
+    that is where its program lies, unless that is a shim.
+    """
+    if value.startswith(_OF_INSTALLATION):
+        program = os.path.realpath(shutil.which("git") or "/usr/bin/git")
+        return os.path.normpath(f"{program}/../../{value.removeprefix(_OF_INSTALLATION)}")
     if value == "~" or value.startswith("~/"):
         return f"{home}{value[1:]}"
     return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)

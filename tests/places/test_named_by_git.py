@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,6 @@ from ralph.places.gather import changed_by_run, named_in
 from ralph.places.last_look import last_look
 from tests.git.repositories import Repository, cloned
 from tests.rows import every_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOOK = "printf '#!/bin/sh\\n' >"
 # What the user has configured, what a command does, and the programs that are told of.
@@ -204,13 +202,15 @@ FORMS = {
     "behind much else": ("#" * 70_000 + "\n[include]\n\tpath = c\n", "c"),
     "with a tab": ('[include]\n\tpath = "a\\tb"\n', "a\tb"),
     "with quotes inside": ('[include]\n\tpath = "c ; "d\n', "c ; d"),
+    "of the installation": ("[include]\n\tpath = %(prefix)/$UP/c\n", "c"),
 }
 
 
 @every_row(("text", "name"), list(FORMS.values()))
 def test_an_included_file_is_found_as_git_finds_it(tmp_path_factory, text: str, name: str) -> None:
     home = tmp_path_factory.mktemp("home")
-    (home / ".gitconfig").write_text(text)
+    installation = Path(shutil.which("git") or "").resolve().parents[1]
+    (home / ".gitconfig").write_text(text.replace("$UP", os.path.relpath(home, installation)))
     (home / name).write_text("[x]\n\tyes = 1\n")
     environment = {"HOME": str(home), "PATH": os.defpath, "GIT_CONFIG_NOSYSTEM": "1"}
     subprocess.run(["git", "config", "x.yes"], env=environment, cwd=home, check=True, capture_output=True)
