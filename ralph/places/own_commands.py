@@ -51,6 +51,7 @@ _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua"
 _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
 _BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<")
 _OF_INSTALLATION = "%(prefix)/"
+_PYTHON_BY_NAME = re.compile(r"(?:python|pypy)[0-9.]*[\"']?\s(?:\s*-\S+\s)*\s*-(?:[A-Za-z]*[mc]\b|(?!\S))")
 _ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
 _FINDS_BY_ITSELF = frozenset(
@@ -104,8 +105,11 @@ def why_changeable(
             if name in linked:
                 return f"{linked[name]} does not count: {search.why_unsafe(linked[name])}"
     why = "" if takes_data else _why_taken(line, names)
-    found = chain.from_iterable(
-        map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
+    found = chain(
+        chain.from_iterable(
+            map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
+        ),
+        (one for script in _of_shell_scripts(line) for one in _changeable_files(script) if one.is_script),
     )
     return why or next(
         (f"{one.path} is found through {one.root}, where commands may write" for one in found), ""
@@ -137,7 +141,9 @@ def digest_of(path: str) -> str:
 def _started_files(line: _CommandLine) -> Iterator[str]:
     if line.program and not os.path.lexists(line.program) and line.search.root_around(line.program):
         yield line.program
-    for one in chain.from_iterable(map(_changeable_files, [line, *_of_interpreters(line)])):
+    for one in chain.from_iterable(
+        map(_changeable_files, [line, *_of_interpreters(line), *_of_shell_scripts(line)])
+    ):
         if one.is_script or os.access(one.path, os.X_OK):
             yield one.path
 
@@ -161,9 +167,31 @@ def _line_of(
 
 def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
     """The first lines of the scripts that a line names."""
-    named = dict.fromkeys(os.path.join(place, word) for place in line.places for word in line.words)
-    interpreters = filter(None, (_interpreter_of(path) for path in named if os.path.isfile(path)))
+    interpreters = filter(None, map(_interpreter_of, _files(line)))
     return [replace(line, texts=[one], words=[*paths_in(one, line.known)]) for one in interpreters]
+
+
+def _of_shell_scripts(line: _CommandLine) -> Iterator[_CommandLine]:
+    """The texts of the shell scripts that a line names, such as a wrapper with `exec python3 -m NAME`."""
+    for path in dict.fromkeys((own_program(line.first, line.search) or "", *_files(line))):
+        if text := _with_values(_shell_text(path), line.known):
+            words = [*dict.fromkeys(filter(None, paths_in(text, line.known)))]
+            places = _directories(words, line.places[0])
+            yield replace(line, texts=[text], words=words, searched=set[str](), places=places)
+
+
+def _shell_text(path: str) -> str:
+    """The text of a shell script without comments that fill a line. Empty for any other file."""
+    program, _, _ = _interpreter_of(path).strip().rpartition("/")[2].partition(" ")
+    if not _SHELL.fullmatch(program):
+        return ""
+    lines = os.fsdecode(beginning_of(path)).splitlines()
+    return "\n".join(one for one in lines if not one.lstrip().startswith("#"))
+
+
+def _files(line: _CommandLine) -> Iterator[str]:
+    named = dict.fromkeys(os.path.join(place, word) for place in line.places for word in line.words)
+    return filter(os.path.isfile, named)
 
 
 class _CommandLine(Struct, frozen=True):
@@ -318,8 +346,9 @@ def names_in(directory: str) -> dict[str, bool]:
     return {}
 
 
-def module_variables(texts: Iterable[str]) -> dict[str, str]:
-    """The variables with which a line takes no Python module from the directory in which it is started. Only if it names a module
-    or a statement, because they also keep a script from the modules beside it.
+def module_variables(texts: Iterable[str], program: str = "") -> dict[str, str]:
+    """The variables with which a line takes no Python module from the directory in which it is started. Only if it, or its program
+    as a shell script, names a module or a statement, because they also keep a script from the modules beside it.
     """
-    return {"PYTHONSAFEPATH": "1"} if any(map(_BY_NAME.search, texts)) else {}
+    is_named = any(map(_BY_NAME.search, texts)) or _PYTHON_BY_NAME.search(_shell_text(program))
+    return {"PYTHONSAFEPATH": "1"} if is_named else {}

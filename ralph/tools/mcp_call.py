@@ -56,7 +56,7 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
         confine = room.box.confine(lasts=True)
     else:
         environment, confine = room.safe_environment, None
-    guard = _without_the_work(server, room) if is_guarded else {}
+    guard = _without_the_work(program, server, room) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(confine),
@@ -91,11 +91,11 @@ def _why_not_trusted(program: str, server: McpServer, room: ToolRoom) -> str | N
     return None
 
 
-def _without_the_work(server: McpServer, room: ToolRoom) -> dict[str, str]:
+def _without_the_work(program: str, server: McpServer, room: ToolRoom) -> dict[str, str]:
     """Variables with which a server finds neither programs nor modules where commands may write."""
     search_path = server.environment.plain.get("PATH", room.search.search_path)
     found = trusted_directories(replace(room.search, search_path=search_path))
-    return {"PATH": os.pathsep.join(found)} | module_variables(server.arguments)
+    return {"PATH": os.pathsep.join(found)} | module_variables(server.arguments, program)
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:

@@ -46,6 +46,8 @@ LINES = {
     "a name that is no such variable": ("ENV=prod $H/bin/tell", True, True),
     "a makefile of the work": ("make -sC $W all", True, False),
     "a script whose interpreter is in the work": ("$H/bin/named", False, False),
+    "a wrapper that starts a script of the work": ("wrapper --now", False, False),
+    "a wrapper with the work as data": ("$H/bin/logger", True, True),
     "a link in PATH": ("env linked", False, False),
     "the work as data of a program": ("$H/bin/tell $W/d", True, False),
     "the work as data of a script": ("node $H/bin/tell $W/d", True, False),
@@ -77,6 +79,9 @@ def test_commands_decide_what_a_line_runs(
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch(0o755)
     (home / "bin/named").write_text(f"#!{work}/s\n")
+    (home / "bin/wrapper").write_text('#!/bin/sh\n# sh\nD=$PROJ/d\nexec sh "$D/in" "$@"\n')
+    (home / "bin/wrapper").chmod(0o755)
+    (home / "bin/logger").write_text(f"#!/bin/sh\ngrep x {work}/s\n# sh {work}/s\n")
     (home / "bin/linked").symlink_to(work / "s")
     environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work)}
     search = search_outside(environment, (work,))

@@ -309,6 +309,8 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
     "a directory of an interpreter": ("python3", ["$W/d"], {}, "$W/d/__main__.py is found through $W"),
     "a module": ("python3", ["-m", "module"], {}, "$W/module.py is found through $W"),
     "a module in a statement": ("python3", ["-c", "import module"], {}, "$W/module.py is found through $W"),
+    "a wrapper of a module": ("$H/wrapper", [], {}, "$W/module.py is found through $W"),
+    "a wrapper that the work shadows": ("$H/shadowed", [], {}, ""),
     "an interpreter of the work": ("$H/named", [], {}, "$W/s is found through $W"),
     "what options load": (
         "sh",
@@ -349,6 +351,11 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
+    statement = f"__import__('color' + 'sys'); __import__('os').system('{home}/s')"
+    wrappers = {"wrapper": "python3 -um module", "shadowed": f'python3 -u -c "{statement}"'}
+    for name, words_of_it in wrappers.items():
+        (home / name).write_text(f"#!/bin/bash -e\nexec {words_of_it}\n")
+        (home / name).chmod(0o755)
     os.link(work / "s", home / "again")
     (home / "script").write_text(f"import os; os.system('{home}/s')")
     ralph.environment["PROJ"] = str(work)

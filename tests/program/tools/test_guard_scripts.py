@@ -67,6 +67,15 @@ def test_what_the_model_changes_in_a_script_that_guards_has_no_effect(ralph, ser
         assert (ralph.cwd / SCRIPT).read_text() == GUARD
 
 
+def test_what_such_a_script_starts_is_guarded_too(ralph, serve) -> None:
+    settings = guarded(ralph)
+    (ralph.cwd / "rules.sh").write_text(GUARD)
+    (ralph.cwd / SCRIPT).write_text("#!/bin/bash\n. ./rules.sh\n")
+    server = serve(bash(f"{OTHER} > rules.sh"), bash("touch forbidden"), DONE)
+    assert ralph("go", "--settings", settings).code == 0
+    assert "not today" in results(server, 2)[0][0]
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_the_script_is_found_in_the_words_of_the_hook(ralph, serve, line) -> None:
     settings = guarded(ralph, LINES[line])
