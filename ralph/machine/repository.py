@@ -1,5 +1,5 @@
 # os.path instead of pathlib: strings throughout, because a tree may have many thousand directories.
-# ruff: noqa: PTH116, PTH119, PTH121
+# ruff: noqa: PTH116, PTH119, PTH120, PTH121
 """Finds the top directory of a repository and what its files name by reading the file system. Runs no program, not
 even git, because a repository can name programs that git would run. Also compares absolute paths as texts, and says how
 a directory is held open.
@@ -8,6 +8,7 @@ a directory is held open.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections import deque
 from contextlib import suppress
@@ -105,6 +106,11 @@ def directory_named_in(file: str) -> str:
     a NUL. Spaces and other line breaks are part of the name. Empty if the file names none. See `beginning_of`.
     """
     return os.fsdecode(beginning_of(file).rstrip(b"\r\n").partition(b"\0")[0])
+
+
+def git_installation() -> str:
+    """The directory in which git is installed. That is the one above its program's, unless the program is a shim."""
+    return os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("git") or "/usr/bin/git")))
 
 
 def beginning_of(file: str) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain, product
@@ -26,7 +25,7 @@ from ralph.machine.own_programs import (
     unsafe_loads,
     why_not_used,
 )
-from ralph.machine.repository import beginning_of
+from ralph.machine.repository import beginning_of, git_installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -328,12 +327,11 @@ def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def absolute_path(value: str, directory: str, home: str) -> str:
-    """An absolute path as git reads it (git-config(1), pathname). `%(prefix)` stands for the directory in which git is installed, and
-    that is where its program lies, unless that is a shim.
+    """An absolute path as git reads it (git-config(1), pathname). `%(prefix)` stands for the directory in which git is
+    installed.
     """
     if value.startswith(_OF_INSTALLATION):
-        program = os.path.realpath(shutil.which("git") or "/usr/bin/git")
-        return os.path.normpath(f"{program}/../../{value.removeprefix(_OF_INSTALLATION)}")
+        return os.path.normpath(f"{git_installation()}/{value.removeprefix(_OF_INSTALLATION)}")
     if value == "~" or value.startswith("~/"):
         return f"{home}{value[1:]}"
     return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)
