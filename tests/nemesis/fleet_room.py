@@ -249,11 +249,10 @@ class FleetRoom:
         return processes_of({OWNER: self.marker})
 
     def run_processes(self) -> dict[int, str]:
-        """The processes that belong to runs: all that are neither a worker's supervisor nor one of its slots."""
-        own = set()
-        for worker in self.workers:
-            own |= {worker.pid, *worker.slot_pids}
-        return {pid: words for pid, words in self.processes().items() if pid not in own}
+        """The processes that belong to jobs: all but a worker's supervisor, its slots, and the fork servers that the slots have
+        in a test, which live as long as these.
+        """
+        return {pid: words for pid, words in self.processes().items() if "ralph fleet work" not in words}
 
     def requests_of(self) -> dict[str, list[RecordedRequest]]:
         """The requests to the mock API by the job that sent them."""
