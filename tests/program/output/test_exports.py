@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.outside
 ROOT = Path(__file__).parents[3]
+UNTIL = f"test -f c.txt # {secrets.token_hex(8)}"
+"""The check of the job `c`, by which its process is found."""
 
 
 def git(place: Path, *words: str) -> str:
@@ -77,11 +79,10 @@ class Model:
     request of the job `c`, the process that works on it is killed.
     """
 
-    def __init__(self, jobs: Path) -> None:
+    def __init__(self) -> None:
         self.outages = 1
         self.kills = 1
         self.prompts: dict[str, str] = {}
-        self._jobs = str(jobs)
 
     def __call__(self, request: RecordedRequest, _index: int) -> Turn | Fault:
         messages = request.json()["messages"]
@@ -99,10 +100,11 @@ class Model:
             return Fault(status=529)
         if name == "c" and self.kills:
             self.kills -= 1
+            # ralph's processes tell no ordinary user where they work.
             for one in Path("/proc").glob("[0-9]*/cmdline"):
                 with suppress(OSError):
-                    is_there = str((one.parent / "cwd").readlink()) == f"{self._jobs}/night/c/checkout"
-                    if is_there and "loop" in one.read_text().split("\0"):
+                    words = one.read_text().split("\0")
+                    if "loop" in words and any(UNTIL in word for word in words):
                         os.kill(int(one.parent.name), signal.SIGKILL)
             return Fault(close_before_headers=True)
         is_done = any(block["type"] == "tool_result" for block in messages[-1]["content"])
@@ -116,11 +118,11 @@ def test_gnu_parallel_does_the_jobs_resumes_after_an_outage_and_a_kill_and_pushe
     options = ("--retry", "off")
     refs = {"a": "side", "b": git(repository, "rev-parse", "side").strip()}
     jobs = [
-        job("c", str(repository), after=("b",), until="test -f c.txt"),
+        job("c", str(repository), after=("b",), until=UNTIL),
         *(job(one, str(repository), options=options, max_budget_usd=5, ref=ref) for one, ref in refs.items()),
     ]
     (tmp_path / "a set.sh").write_text(export(jobs, SetLimits(concurrency=2), "parallel", "night"))
-    model = Model(tmp_path / "jobs")
+    model = Model()
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -285,7 +287,7 @@ def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[Cluster]:
     # Slurm makes sockets there, whose paths may have 107 characters: `tmp_path` may be too long.
     with (
         tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as folder,
-        MockApi(Scenario(), script=Model(tmp_path / "jobs")) as server,
+        MockApi(Scenario(), script=Model()) as server,
     ):
         cluster = Cluster(Path(folder), {**environment, "ANTHROPIC_BASE_URL": server.base_url})
         try:
@@ -367,7 +369,7 @@ def test_kubernetes_takes_the_job_and_its_script_does_one(
         (mounted / name).write_bytes(b64decode(carried))
     names = [one["name"] for one in documents[1]["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert names[-4:] == ["ANTHROPIC_API_KEY", "RALPH_GIT_TOKEN", "NO", "X_TOKEN"]
-    model = Model(tmp_path / "jobs")
+    model = Model()
     with MockApi(Scenario(), script=model) as server:
         own = {
             **environment,
@@ -403,7 +405,7 @@ def test_github_takes_the_workflow_and_its_step_does_a_job(
     step = [one for one in workflow["steps"] if "run" in one][-1]
     assert not [one["run"] for one in workflow["steps"] if "${{" in one.get("run", "")]
     (tmp_path / "step.sh").write_text(step["run"])
-    model = Model(tmp_path / "jobs")
+    model = Model()
     with MockApi(Scenario(), script=model) as server:
         own = {**environment, "ANTHROPIC_BASE_URL": server.base_url, "RUNNER_TEMP": str(tmp_path / "temp")}
         own |= {"JOB": workflow["strategy"]["matrix"]["include"][1]["job"], "RALPH_ATTEMPTS": "2"}
