@@ -72,6 +72,11 @@ class GuardedPlace(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.path} {self.row.why}. {self.row.advice}"
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether it must not be read, and is not a home of which only a part is shown."""
+        return UNREAD in self.row.guards and self.row.around_work != "unshown"
+
     def has(self, path: str) -> bool:
         """Whether `path` is this place or is inside it. Upper and lower case of a name count as equal, because some
         file systems do not distinguish them.
@@ -154,6 +159,10 @@ class GuardedPlaces(Struct, frozen=True):
         given = [one for one in (*self.given, *more_given) if is_within(path, one)]
         return self._place_of(path, UNREAD, given)
 
+    def secrets_around(self, path: str) -> tuple[PlaceRow, ...]:
+        """The rows of the secret places that a path is, or lies in, whatever the settings allow."""
+        return tuple(place.row for place in self.found if place.is_secret and place.has(path))
+
     def why_judged(self, path: str) -> GuardedPlace | None:
         """The row because of whose name a file must not be read if it holds credentials: it lies in what is shown of a home.
         None if the content does not matter.
@@ -190,11 +199,7 @@ class GuardedPlaces(Struct, frozen=True):
     @property
     def unread(self) -> tuple[str, ...]:
         """The secret paths, which must not be read. Those that the settings allow are among them."""
-        return tuple(
-            place.path
-            for place in self.found
-            if UNREAD in place.row.guards and place.row.around_work != "unshown"
-        )
+        return tuple(place.path for place in self.found if place.is_secret)
 
     @property
     def closed_homes(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from functools import cached_property
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from ralph.machine.opened_file import read_regular_file
 from ralph.machine.planted_link import planted_link
 from ralph.machine.repository import is_within
 from ralph.machine.trees import remove_tree
-from ralph.places.gather import home_directories
+from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases
 from ralph.places.table import expanded
 from ralph.values.shortage import shortage_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.loop.agents.table import AgentPlace, AgentRow
+    from ralph.places.places import GuardedPlaces
     from ralph.sandbox.sandbox_settings import SandboxSettings
 
 _MOST_BYTES = 20_000_000
@@ -42,7 +44,7 @@ _TOKENS = frozenset(
 _TOKEN = re.compile(r"[\w.~+/=:|#-]*", re.ASCII)
 
 
-class AgentHome(Struct, frozen=True):
+class AgentHome(Struct, frozen=True, dict=True):
     """The directories of an agent."""
 
     folder: str
@@ -73,7 +75,7 @@ class AgentHome(Struct, frozen=True):
     def sandbox(self, wanted: SandboxSettings) -> SandboxSettings:
         """The sandbox of the agent: that of commands, in which its directories can be written, and what is taken along read."""
         taken = (source for place in self.row.state for _, source in self._taken(place))
-        reads = (*_paths(self.row.reads, self.environment), *taken)
+        reads = (*filter(self._is_users, _paths(self.row.reads, self.environment)), *taken)
         return replace(
             wanted,
             write=(*wanted.write, self.folder),
@@ -96,7 +98,8 @@ class AgentHome(Struct, frozen=True):
                     _write_new(own, Path(source).read_bytes())
             for name, source in self._beside(place):
                 _cleared(self.folder, self._own(place, name)).symlink_to(source)
-            found = map(_read, filter(self._is_users, _paths(place.by_project, self.environment)))
+            named = [(path, one) for one in place.by_project for path in _paths((one,), self.environment)]
+            found = [_read(path) for path, template in named if self._is_users(path, template)]
             if data := next((_of_project(one, self.roots[0]) for one in found if one is not None), b""):
                 _write_new(
                     _cleared(self.folder, self._own(place, place.by_project[0].rpartition("/")[2])), data
@@ -119,7 +122,7 @@ class AgentHome(Struct, frozen=True):
         for place, theirs in self._logins():
             own = self._own(place, place.login)
             real = os.path.realpath(self.folder) + own.removeprefix(self.folder)
-            if os.path.realpath(own) != real or not self._is_users(own):
+            if os.path.realpath(own) != real or planted_link(own, self.roots) is not None:
                 continue  # a command's link, which leads elsewhere
             data, before = _read(own), _read(theirs)
             if data is None or before is None:
@@ -132,12 +135,25 @@ class AgentHome(Struct, frozen=True):
     def _logins(self) -> Iterator[tuple[AgentPlace, str]]:
         for place in self.row.state:
             login = f"{self._users(place)}/{place.login}"
-            if place.login and self._is_users(login):
+            if place.login and self._is_users(login, f"{place.usual}/{place.login}"):
                 yield place, login
 
-    def _is_users(self, path: str) -> bool:
-        """Whether no link leads to a path that commands may have made."""
-        return planted_link(path, self.roots) is None
+    def _is_users(self, path: str, template: str = "") -> bool:
+        """Whether no link leads to a path that commands of the loop may have made, and none to a secret place or around the home,
+        as a command of an earlier run may have made in dotfiles. `template` is the place of the table that the file itself is.
+        """
+        real = os.path.realpath(path)
+        return (
+            planted_link(path, self.roots) is None
+            and not any(
+                is_within(os.path.realpath(home), real) for home in home_directories(self.environment)
+            )
+            and all(template in row.where for row in self._places.secrets_around(real))
+        )
+
+    @cached_property
+    def _places(self) -> GuardedPlaces:
+        return gather_places(self.roots, self.environment)
 
     def _users(self, place: AgentPlace) -> str:
         """The user's own directory."""

@@ -669,6 +669,45 @@ def test_a_stricter_mode_of_claudes_settings_is_kept_or_refused(ralph, agent, le
 @needs_namespaces
 @pytest.mark.sandboxed
 @LEVELS
+def test_no_link_of_an_earlier_run_in_dotfiles_takes_a_key_along(ralph, agent, level) -> None:
+    home = Path(ralph.environment["HOME"])
+    dotfiles, own = home / "dotfiles", home / ".claude"
+    key = '{"mcpServers": {}, "claudeAiOauth": {"accessToken": "SECRET"}}'
+    for one in (home / ".aws/credentials", home / ".docker/config.json"):
+        one.parent.mkdir()
+        one.write_text(key)
+    links = {"CLAUDE.md": ".aws/credentials", "skills": ".aws", "local": ".aws", "agents": "."}
+    links |= {".credentials.json": ".docker/config.json", "claude.json": ".docker/config.json"}
+    dotfiles.mkdir()
+    own.mkdir()
+    for name, target in links.items():
+        (dotfiles / name).symlink_to(home / target)
+        (home / f".{name}" if name == "claude.json" else own / name).symlink_to(dotfiles / name)
+    (dotfiles / "rules.md").write_text("mine")
+    (own / "rules.md").symlink_to(dotfiles / "rules.md")
+    does = """
+names = [os.path.join(above, name) for above in (own, os.path.join(own, "skills"), os.path.expanduser("~/.aws"),
+    os.path.expanduser("~/.docker")) if os.path.isdir(above) for name in (*os.listdir(above), "credentials", "config.json")]
+def text_of(path):
+    try:
+        return open(path).read()
+    except OSError as error:
+        return type(error).__name__
+open("seen", "w").write(" ".join(map(text_of, names)))
+open(os.path.join(own, ".credentials.json"), "w").write('{"claudeAiOauth": {"accessToken": "new"}}')
+"""
+    agent("claude", step(*claude(), does=does))
+    ran = confined(ralph, level, "the task", "--agent", "claude", "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    assert "SECRET" not in (ralph.cwd / "seen").read_text()
+    assert "mine" in (ralph.cwd / "seen").read_text()
+    assert not os.path.lexists(own_folder(ralph, "claude") / "agents")
+    assert (home / ".docker/config.json").read_text() == key
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@LEVELS
 def test_a_home_of_an_agent_in_the_work_is_guarded_too_and_no_link_in_it_is_followed(
     ralph, agent, level
 ) -> None:
