@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import Git
 from ralph.git.settings import ALWAYS, LIST
-from ralph.machine.own_programs import replaceable_programs
+from ralph.machine.own_programs import programs_by_name
 from ralph.places.gather import home_directories
 from ralph.places.git_places import foreign_directories
 from ralph.places.ssh_files import ssh_files, ssh_files_of_agents, used_by_ssh
@@ -69,9 +69,7 @@ def reach(
     service = "receive-pack" if command[0] == "push" else "upload-pack"
     path = local_path(url)
     started = f"git-{service}"
-    for program in replaceable_programs(git.agents_places):
-        if os.path.basename(program).startswith("git-remote-"):  # noqa: PTH119 - strings throughout
-            raise CheckoutError(_OPEN_PROGRAM.format(program))
+    _refuse_open_programs(git, "git-remote-")
     if path is not None:
         options = " ".join(
             map(quote, _for_theirs(asking, path, given, refuses_checked_out=refuses_checked_out))
@@ -81,6 +79,13 @@ def reach(
         _refuse_unsafe_ssh(git)
     words = (*command, f"--{service}={started}", "--", remote or url, *rest)
     return git.call(*words, limit_s=limit_s, held=held, is_remote=True)
+
+
+def _refuse_open_programs(git: Git, begin: str) -> None:
+    """Raises CheckoutError for a program whose name begins so, if commands can replace it."""
+    for name, program in programs_by_name(git.agents_places).items():
+        if name.startswith(begin) and not git.agents_places.is_safe(program):
+            raise CheckoutError(_OPEN_PROGRAM.format(program))
 
 
 def _refuse_unsafe_ssh(git: Git) -> None:
@@ -93,9 +98,7 @@ def _refuse_unsafe_ssh(git: Git) -> None:
     ]
     commands = [environment["GIT_SSH_COMMAND"]] if "GIT_SSH_COMMAND" in environment else named[-1:]
     homes = home_directories(environment)
-    for program in replaceable_programs(git.agents_places):
-        if os.path.basename(program) == "ssh":  # noqa: PTH119 - strings throughout
-            raise CheckoutError(_OPEN_PROGRAM.format(program))
+    _refuse_open_programs(git, "ssh")
     advice = "keep it where commands may not write, or let ssh do without it (GIT_SSH_COMMAND='ssh -F none')"
     for file, _ in ssh_files_of_agents(commands, git.agents_places, homes, environment):
         raise CheckoutError(f"commands may write {file}, where ssh finds what to run: {advice}")

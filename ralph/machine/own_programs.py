@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
 from ralph.machine.planted_link import mounts, other_paths
-from ralph.machine.repository import is_within, is_within_any, repository_top
+from ralph.machine.repository import beginning_of, is_within, is_within_any, repository_top
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,6 +54,9 @@ _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
 _MOST_SEARCHES = 64
+# execve(2): the interpreter of a script may be a script, and so on.
+_MOST_INTERPRETERS = 5
+_MOST_OF_LINE = 256
 # A place with a second name is looked for below this many names, which takes some seconds.
 _MOST_NAMES = 1_000_000
 
@@ -117,7 +120,18 @@ class ProgramSearch(Struct, frozen=True):
         return not self.why_unsafe(path)
 
     def why_unsafe(self, path: str) -> str:
-        """The reason for people why a path is not safe, or empty."""
+        """The reason for people why a path is not safe, or an interpreter that starts it. Empty if all are safe."""
+        is_of_system = path.startswith(tuple(f"{one}/" for one in _OF_THE_SYSTEM))
+        try:
+            lines = () if is_of_system else tuple(interpreters_of(path))
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+        for one in (path, *(line.split()[0] for line in lines)):
+            if why := self._why_replaceable(one):
+                return why if one == path else f"it is started by {one}, and {why}"
+        return ""
+
+    def _why_replaceable(self, path: str) -> str:
         for place, is_link in _way(path):
             if root := self._root_of(place):
                 return f"commands may write {root}"
@@ -139,6 +153,19 @@ class ProgramSearch(Struct, frozen=True):
     def _is_of_session(self, place: str) -> bool:
         above, name = os.path.split(place)
         return name.startswith(TEMPORARY_PREFIX) and is_within_any(above, self.temporary)
+
+
+def interpreters_of(file: str) -> Iterator[str]:
+    """Yields the interpreter that a script names, with its options, and that of the interpreter, if it is a script too. Raises
+    OSError if this machine lacks file descriptors or memory.
+    """
+    for _ in range(_MOST_INTERPRETERS):
+        begin, _, rest = beginning_of(file, _MOST_OF_LINE).partition(b"\n")[0].partition(b"#!")
+        line = "" if begin else os.fsdecode(rest).strip()
+        if not line:
+            return
+        yield line
+        file = line.split()[0]
 
 
 def _way(path: str) -> Iterator[tuple[str, bool]]:
@@ -342,14 +369,14 @@ def trusted_directories(search: ProgramSearch) -> tuple[str, ...]:
 
 
 @lru_cache(_MOST_SEARCHES)
-def replaceable_programs(search: ProgramSearch) -> tuple[str, ...]:
-    """The links in these entries that lead to what commands can replace. A process looks once, and not at the system's own."""
-    found = list[str]()
+def programs_by_name(search: ProgramSearch) -> Mapping[str, str]:
+    """The paths of the programs in these entries, without the system's own. A process looks once."""
+    found: dict[str, str] = {}
     for directory in trusted_directories(search):
         if directory not in _OF_THE_SYSTEM:
             with suppress(OSError), os.scandir(directory) as listing:
-                found += (one.path for one in listing if one.is_symlink() and not search.is_safe(one.path))
-    return tuple(found)
+                found = {one.name: one.path for one in listing} | found
+    return found
 
 
 def absolute_entries(search_path: str) -> list[str]:

@@ -113,8 +113,8 @@ def git_installation() -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("git") or "/usr/bin/git")))
 
 
-def beginning_of(file: str) -> bytes:
-    """The first `MOST_BYTES` of a file of git. Empty if the file cannot be read. Never blocks on a named pipe. Raises OSError
+def beginning_of(file: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """The first bytes of a file, such as one of git. Empty if the file cannot be read. Never blocks on a named pipe. Raises OSError
     if this machine lacks file descriptors or memory.
     """
     data = b""
@@ -125,7 +125,7 @@ def beginning_of(file: str) -> bytes:
             raise
         return b""
     try:
-        while len(data) < MOST_BYTES and (chunk := os.read(descriptor, MOST_BYTES - len(data))):
+        while len(data) < most_bytes and (chunk := os.read(descriptor, most_bytes - len(data))):
             data += chunk
     except OSError:
         return b""

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from ralph.machine.loading import short_digest
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import (
+    interpreters_of,
     own_program,
-    replaceable_programs,
+    programs_by_name,
     trusted_directories,
     unsafe_loads,
     why_not_used,
@@ -98,11 +99,11 @@ def why_changeable(
     for name in (line.first,) if programs is None else programs:
         if "/" not in name and own_program(name, search) is None and (why := why_not_used(name, search)):
             return why
-    linked = {os.path.basename(path): path for path in replaceable_programs(search)}
+    known = programs_by_name(search)
     for word in words:
-        for name in (word, f"git-{word}", f"git-credential-{word}"):
-            if name in linked:
-                return f"{linked[name]} does not count: {search.why_unsafe(linked[name])}"
+        for path in (known.get(begin + word) for begin in ("", "git-", "git-credential-")):
+            if path is not None and (why := search.why_unsafe(path)):
+                return f"{path} does not count: {why}"
     why = "" if takes_data else _why_taken(line, names)
     found = chain(
         chain.from_iterable(
@@ -166,7 +167,7 @@ def _line_of(
 
 def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
     """The first lines of the scripts that a line names."""
-    interpreters = filter(None, map(_interpreter_of, _files(line)))
+    interpreters = dict.fromkeys(one for path in _files(line) for one in interpreters_of(path))
     return [replace(line, texts=[one], words=[*paths_in(one, line.known)]) for one in interpreters]
 
 
@@ -181,8 +182,8 @@ def _of_shell_scripts(line: _CommandLine) -> Iterator[_CommandLine]:
 
 def _shell_text(path: str) -> str:
     """The text of a shell script without comments that fill a line. Empty for any other file."""
-    program, _, _ = _interpreter_of(path).strip().rpartition("/")[2].partition(" ")
-    if not _SHELL.fullmatch(program):
+    words = next(interpreters_of(path), "").split()[:2]  # `env` comes before it
+    if not any(_SHELL.fullmatch(os.path.basename(word)) for word in words):
         return ""
     lines = os.fsdecode(beginning_of(path)).splitlines()
     return "\n".join(one for one in lines if not one.lstrip().startswith("#"))
@@ -295,12 +296,6 @@ def _started(text: str, known: Mapping[str, str], interpreter: re.Pattern[str]) 
             is_open = not is_plain or word.startswith("-")
             is_plain = is_plain and _PLAIN_OPTION.fullmatch(word) is not None
     return found - {""}
-
-
-def _interpreter_of(file: str) -> str:
-    """The interpreter that a script names, with its options. Empty for other files."""
-    line = beginning_of(file).partition(b"\n")[0]
-    return os.fsdecode(line[2:]) if line.startswith(b"#!") else ""
 
 
 def _with_values(text: str, known: Mapping[str, str]) -> str:

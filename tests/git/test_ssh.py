@@ -173,10 +173,18 @@ WRITTEN = {
         ("git-remote-zz", "../remote.git"),  # with remote.origin.vcs
     ],
 )
-def test_no_ssh_and_no_helper_starts_by_a_link_to_what_commands_may_write(
-    tmp_path: Path, name: str, url: str
+@pytest.mark.parametrize(
+    "way",
+    [
+        "ln -s $PWD/dotfiles/{name} ../bin/{name}",
+        "ln dotfiles/{name} ../bin/{name}",
+        "printf '#!%s/dotfiles/{name}' $PWD > ../bin/{name}; chmod +x ../bin/{name}",
+    ],
+)
+def test_no_ssh_and_no_helper_starts_that_commands_may_write(
+    tmp_path: Path, name: str, url: str, way: str
 ) -> None:
-    script = f"mv ../bin/ssh dotfiles/{name}; ln -s $PWD/dotfiles/{name} ../bin/{name}"
+    script = f"mv ../bin/ssh dotfiles/{name}; {way.format(name=name)}"
     repository, marks = made(tmp_path, script, "")
     repository.git("remote", "set-url", "origin", url)
     repository.git("config", "--global", "remote.origin.vcs", "zz")

@@ -47,8 +47,14 @@ LINES = {
     "a makefile of the work": ("make -sC $W all", True, False),
     "a script whose interpreter is in the work": ("$H/bin/named", False, False),
     "a wrapper that starts a script of the work": ("wrapper --now", False, False),
+    "a wrapper whose shell env finds": ("found --now", False, False),
     "a wrapper with the work as data": ("$H/bin/logger", True, True),
     "a link in PATH": ("env linked", False, False),
+    "a program of PATH with a second name in the work": ("cat | hard", False, False),
+    "a script of PATH whose interpreter is in the work": ("named", False, False),
+    "one behind another program": ("cat | named", False, False),
+    "a script that starts one": ("$H/bin/outer", False, False),
+    "one of PATH": ("cat | outer", False, False),
     "the work as data of a program": ("$H/bin/tell $W/d", True, False),
     "the work as data of a script": ("node $H/bin/tell $W/d", True, False),
     "the work as data behind an option": ("python3 -u $H/bin/tell --in $W/d", True, False),
@@ -74,15 +80,19 @@ def test_commands_decide_what_a_line_runs(
             "work/d/Mod.pm",
             "work/package/module.py",
         ),
-        *("work/d/package.json", "home/bin/tell", "home/bin/named"),
+        *("work/d/package.json", "home/bin/tell", "home/bin/named", "home/bin/outer"),
     ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch(0o755)
     (home / "bin/named").write_text(f"#!{work}/s\n")
     (home / "bin/wrapper").write_text('#!/bin/sh\n# sh\nD=$PROJ/d\nexec sh "$D/in" "$@"\n')
     (home / "bin/wrapper").chmod(0o755)
+    (home / "bin/found").write_text('#!/usr/bin/env bash\nexec sh "$PROJ/d/in"\n')
+    (home / "bin/found").chmod(0o755)
     (home / "bin/logger").write_text(f"#!/bin/sh\ngrep x {work}/s\n# sh {work}/s\n")
+    (home / "bin/outer").write_text(f"#! {home}/bin/named -x\n")
     (home / "bin/linked").symlink_to(work / "s")
+    (home / "bin/hard").hardlink_to(work / "s")
     environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work)}
     search = search_outside(environment, (work,))
     text = line.replace("$W", str(work)).replace("$H/", f"{home}/")
