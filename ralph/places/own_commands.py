@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119
+# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119, PTH207
 """Decides whether commands can change what a command line of the user's runs: a program of git's configuration, of `--notify`, of
 keys, a hook outside of the sandbox, or an MCP server. It sees the words of the line, and runs nothing.
 """
@@ -10,7 +10,9 @@ import os
 import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import chain, product
+from glob import iglob
+from itertools import chain, islice, product
+from shlex import shlex
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     from ralph.machine.own_programs import ProgramSearch
 
 _WORD = re.compile(r"[^\s\"'`;|&()<>$=!]+")
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+# Of `${NAME...}` the value counts, or what stands there in its place (bash(1), Parameter Expansion).
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}]*)|(?::?\?|[%#/^,@]|: *\d)[^{}]*)?\})")
+_WORKING_DIRECTORY = re.compile(r"\$\((?:pwd|git rev-parse --show-toplevel)\)|`pwd`|(?<!\S)~\+(?=/)")
+_MOST_ROUNDS = 5
+_HOME = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
 _ASSIGNED = re.compile(r"(?<![\w$])(\w+)=([^\s;|&()<>]*)")
 _GLUED = re.compile(r"^-[A-Za-z]")
 _QUOTES = re.compile(r"[\"'`\\]")
@@ -49,7 +55,7 @@ _SHELL = re.compile(r"(?:ba|da|k|z)?sh|source|\.")
 _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua".split()
 # Their options that have no value and leave the script to be named.
 _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
-_BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<")
+_BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<|python[\d.]*(?: +-[A-Za-z]+)*\s*(?:[|;&)]|\Z)")
 _OF_INSTALLATION = "%(prefix)/"
 _PYTHON_BY_NAME = re.compile(r"(?:python|pypy)[0-9.]*[\"']?\s(?:\s*-\S+\s)*\s*-(?:[A-Za-z]*[mc]\b|(?!\S))")
 _ENTERS = frozenset({"cd", "pushd"})
@@ -59,7 +65,7 @@ _FINDS_BY_ITSELF = frozenset(
     make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
     invoke bundle mise direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
     podman-compose sbt mix stack cabal composer bazel bazelisk gulp grunt rails rspec poe tsx ts-node lefthook scons meson opam turbo nx
-    run-parts
+    run-parts jupyter jupyter-nbconvert prettier eslint stylelint rubocop pylint phpunit bun Rscript
     """.split()
 )
 # The input of the line itself.
@@ -67,6 +73,7 @@ _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
 # What a shell replaces by the names that are there.
 _PATTERN = re.compile(r"[*?\[]")
 _MOST_DIRECTORIES = 64
+_MOST_FITTING = 64
 
 
 def why_changeable(
@@ -90,7 +97,8 @@ def why_changeable(
     """
     line = _line_of(texts, directory, environment, search, programs)
     texts, words = line.texts, line.words
-    for name, value in (found for text in texts for found in _ASSIGNED.findall(_QUOTES.sub("", text))):
+    for name, found in (found for text in texts for found in _ASSIGNED.findall(_QUOTES.sub("", text))):
+        value = _HOME.sub(environment.get("HOME", ""), found)
         # The entries of PATH count as those of a variable with modules. No shell of a line reads ENV.
         loads = {} if name == "ENV" else {"PYTHONPATH" if name == "PATH" else name: value}
         for entries in unsafe_loads(loads, search).values():
@@ -105,14 +113,14 @@ def why_changeable(
             if path is not None and (why := search.why_unsafe(path)):
                 return f"{path} does not count: {why}"
     why = "" if takes_data else _why_taken(line, names)
-    found = chain(
+    changeable = chain(
         chain.from_iterable(
             map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
         ),
         (one for script in _of_shell_scripts(line) for one in _changeable_files(script) if one.is_script),
     )
     return why or next(
-        (f"{one.path} is found through {one.root}, where commands may write" for one in found), ""
+        (f"{one.path} is found through {one.root}, where commands may write" for one in changeable), ""
     )
 
 
@@ -162,7 +170,10 @@ def _line_of(
     words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
     program = os.path.join(directory, absolute_path(first, "", known.get("HOME", ""))) if "/" in first else ""
     searched = {*words[:1], *(programs or ())}
-    return _CommandLine(texts, words, first, program, searched, _directories(words, directory), known, search)
+    places = _directories(words, directory)
+    patterns = product(places, filter(_PATTERN.search, tuple(words)))
+    words += islice(chain.from_iterable(iglob(one, root_dir=place) for place, one in patterns), _MOST_FITTING)
+    return _CommandLine(texts, words, first, program, searched, places, known, search)
 
 
 def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
@@ -302,10 +313,16 @@ def _with_values(text: str, known: Mapping[str, str]) -> str:
     """A text with the values of variables, also of those that it sets."""
 
     def replaced(text: str, values: Mapping[str, str]) -> str:
-        return _VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), text)
+        return _VARIABLE.sub(
+            lambda found: values.get(found[1] or found[2]) or (found[0] if found[3] is None else found[3]),
+            text,
+        )
 
-    once = replaced(text, known)
-    return replaced(once, dict(_ASSIGNED.findall(_QUOTES.sub("", once))))
+    text = _WORKING_DIRECTORY.sub("$PWD", text)
+    for _ in range(_MOST_ROUNDS):
+        text = replaced(text, known)
+        text = replaced(text, dict(_ASSIGNED.findall(_QUOTES.sub("", text))))
+    return text
 
 
 def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
@@ -318,7 +335,15 @@ def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
         for begin in _PATH_BEGINS.finditer(form):
             ends = (one.search(form, begin.start()) for one in _PATH_ENDS)
             yield from (absolute_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
-        yield from (word for word in _WORD.findall(form) if word[0] not in "/~")
+        yield from (word for word in (*_WORD.findall(form), *_unquoted(form)) if word[0] not in "/~")
+
+
+def _unquoted(text: str) -> Iterator[str]:
+    """Yields the words of a text for a shell, which may have spaces and other characters in quotes."""
+    words = shlex(text, posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters = True, ""
+    with suppress(ValueError):  # a quote without its end
+        yield from filter(None, words)
 
 
 def absolute_path(value: str, directory: str, home: str) -> str:

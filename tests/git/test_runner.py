@@ -123,6 +123,7 @@ VALUES = {
     "a program that finds its file": ("make -s all", True),
     "a program that finds a program": ("uv run black -", True),
     "one that finds its rules": ("ninja -t clean", True),
+    "one whose settings are code": ("jupyter nbconvert --stdin --stdout", True),
     "one that builds": ("cmake --build . -t clean-file", True),
     "one that finds its containers": ("docker compose run --rm cleaner", True),
     "one that finds all in a directory": ("run-parts --arg=%f hooks", True),

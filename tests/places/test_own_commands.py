@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ralph.machine.own_programs import search_outside
-from ralph.places.own_commands import why_changeable
+from ralph.places.own_commands import module_variables, why_changeable
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -26,6 +26,20 @@ LINES = {
     "one behind two of them": ("cd $W; cd d; sh in", False, False),
     "one in a directory of a variable": ("sh $PROJ/s", False, False),
     "one in a directory that the line names": ("D=$PROJ; sh ${D}/s", False, False),
+    "one in a directory that is named through others": (
+        "A=$PROJ; B=$A; C=$B; D=$C; E=$D; sh $E/s",
+        False,
+        False,
+    ),
+    "a variable without its end": ('sh "${PROJ%/}/s"', False, False),
+    "a variable that must be set": ('sh "${PROJ:?}/s"', False, False),
+    "a variable with a value in its place": ('cd "${PROJ:-/none}" && ./s', False, False),
+    "what stands in a variable's place": ("sh ${NONE:-$PROJ}/s", False, False),
+    "the directory of the start": ('cd $W; sh "$(pwd)/s"', False, False),
+    "a pattern": ("sh $H/../w*k/s", False, False),
+    "a name with a space": ('cd $W; sh "a b/s"', False, False),
+    "one behind a name with a space": ("cd $W/a\\ b && sh s", False, False),
+    "a name with a sign": ("cd $W; sh a=b", False, False),
     "one behind env -C": ("env -C $W sh s", False, False),
     "one behind env --chdir": ("env --chdir=$W/d sh in", False, False),
     "a directory of an interpreter": ("python3 $W/d", False, False),
@@ -41,6 +55,8 @@ LINES = {
     "a program of a PATH": ("PATH=$W/d:$PATH; tell", False, False),
     "a program of another PATH": ('env PATH="$W/.venv/bin:$PATH" tell', False, False),
     "a relative PATH": ("PATH=bin:$PATH tell", False, False),
+    "a program of a PATH elsewhere that leads there": ("PATH=$H/other:$PATH there", False, False),
+    "a PATH of the home": ("PATH=~/bin:$PATH tell", True, True),
     "a PATH elsewhere": ("PATH=$H/bin:$PATH tell", True, True),
     "what a variable loads": ("PYTHONPATH=$W/d python3 $H/bin/tell", False, False),
     "a name that is no such variable": ("ENV=prod $H/bin/tell", True, True),
@@ -74,6 +90,8 @@ def test_commands_decide_what_a_line_runs(
     for name in (
         *(
             "work/s",
+            "work/a b/s",
+            "work/a=b",
             "work/d/in",
             "work/d/__main__.py",
             "work/d/mod.py",
@@ -93,6 +111,8 @@ def test_commands_decide_what_a_line_runs(
     (home / "bin/outer").write_text(f"#! {home}/bin/named -x\n")
     (home / "bin/linked").symlink_to(work / "s")
     (home / "bin/hard").hardlink_to(work / "s")
+    (home / "other").mkdir()
+    (home / "other/there").symlink_to(work / "s")
     environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work)}
     search = search_outside(environment, (work,))
     text = line.replace("$W", str(work)).replace("$H/", f"{home}/")
@@ -103,3 +123,20 @@ def test_commands_decide_what_a_line_runs(
             [text], str(directory), environment, search, takes_data=takes_data, programs=programs
         )
         assert (why == "") is may, why
+
+
+@every_row(
+    ("line", "is_safe"),
+    [
+        ("python3 -c 'import mod'", True),
+        ("python3 -um mod", True),
+        ("python3 - < x", True),
+        ("python3 <<E", True),
+        ("echo 'import mod' | python3", True),
+        ("echo 'import mod' | env python3.11 -u -B; true", True),
+        ("python3 $H/bin/tell --mode c", False),
+        ("python3 -u $H/bin/tell", False),
+    ],
+)
+def test_no_module_beside_it_is_taken_by_what_names_one(line: str, *, is_safe: bool) -> None:
+    assert bool(module_variables([line])) is is_safe
