@@ -125,16 +125,15 @@ class CommandMark:
 
 
 def described(path: str, *, is_taken: bool = False) -> dict[str, str] | None:
-    """Reads the file of a run that has ended, and returns the description in it. None if the run is still alive, or if no
-    command was running when it ended. If the file is taken, it is removed.
+    """Reads the description in the file of a run. None if no command was running when the run ended, or runs now. If the file is
+    taken, it is removed; None then also if the run is still alive.
     """
     # ValueError: it was killed while it wrote, so that the command had not begun.
     with suppress(OSError, ValueError):
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if not is_taken and not os.fstat(lock).st_size:  # its run may be about to lock it
-                return None
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_taken:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             text = read_regular_file(path, _MOST_BYTES)
             if is_taken:
                 os.unlink(path)

@@ -1,5 +1,5 @@
-"""Finds out whether a command has changed a settings file of the user's, and ralph was killed before it could undo that. Imports
-little, because each start looks.
+"""Finds out whether a command has changed a settings file of the user's, and its ralph has not undone that: the command still runs,
+or ralph was killed. Imports little, because each start looks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def why_left_behind(path: str, environment: Mapping[str, str]) -> str | None:
         for name in names:
             if _is_changed_since(f"{place}/{name}", path):
                 return (
-                    "was changed during a command of a ralph that was killed, and nothing was undone: look at it, correct it, "
-                    f"and then remove {place}/{name}"
+                    "was changed during a command of a ralph that still runs it, or was killed, and nothing was undone: if none "
+                    f"runs, look at it, correct it, and then remove {place}/{name}"
                 )
     return None
 

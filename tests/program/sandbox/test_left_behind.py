@@ -1,4 +1,4 @@
-"""Settings files of the user's that a command has changed, whose ralph was killed before it undid that: no run obeys them."""
+"""Settings files of the user's that a command has changed, whose ralph has not undone that, or was killed before: no run obeys them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_settings_file_that_a_killed_runs_command_has_changed_counts_for_no_ru
     ralph.cwd.mkdir()
     refused = ralph("again", *words)
     assert (refused.code, server.request_count) == (78, 1)
-    assert "was changed during a command of a ralph that was killed, and nothing was undone" in refused.stderr
+    assert "was changed during a command of a ralph that still runs it, or was killed" in refused.stderr
     assert f"and then remove {mark}" in refused.stderr
     put(path, before)
     assert ralph("again", *words).code == 0, "it is as it was"
@@ -71,7 +71,7 @@ def test_a_settings_file_that_a_killed_runs_command_has_changed_counts_for_no_ru
     assert "was killed" not in accepted.stderr
 
 
-def test_what_is_changed_while_no_command_runs_or_while_its_ralph_lives_is_the_users(
+def test_what_is_changed_while_a_command_runs_counts_for_no_run_and_at_other_times_it_is_the_users(
     ralph: Ralph, serve, tmp_path
 ) -> None:
     path = Path(ralph.environment["HOME"], ".claude", "settings.json")
@@ -82,8 +82,10 @@ def test_what_is_changed_while_no_command_runs_or_while_its_ralph_lives_is_the_u
     here, ralph.cwd = ralph.cwd, tmp_path / "elsewhere"
     ralph.cwd.mkdir()
     path.write_text(MODEL)
-    assert ralph("again").code == 0, "that ralph lives, and undoes it"
+    refused = ralph("again")
+    assert (refused.code, "still runs it" in refused.stderr) == (78, True)
     path.unlink()
+    assert ralph("again").code == 0
     process.terminate()
     process.communicate()
     ralph.cwd = here
