@@ -11,7 +11,6 @@ import os
 import secrets
 import shlex
 import shutil
-import stat
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -45,7 +44,9 @@ from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.places.table import TOLD, git_entries_with
+from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
+from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,6 +77,8 @@ _COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
 _LOCK_ENDS_WITHIN_S = 5.0
 _LOCK_IS_LEFT_AFTER_S = 60.0
 _LOCK_LOOKS_S = 0.1
+# So often a copy of the index is made, if other git commands change that meanwhile.
+_COPIES = 10
 # Git's own message is a page long; these two commands are its summary.
 IDENTITY_ADVICE = "git config user.name NAME && git config user.email ADDRESS"
 
@@ -184,50 +187,24 @@ class GitCheckout:
         branch.
         """
         self.refuse_foreign()
-        git = self.git()
+        git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
         last, self._last = self._last, None
         found = last[1] if last is not None and last[0] is seen else looked(git)
-        status = found.status
-        self.refuse_unfinished(status)
-        self.refuse_detached(status)
-        entries, left_out = self._to_commit(found)
-        if lines := [line for entry in left_out for line in entry.of_head()]:  # the working tree stays
-            git.change("update-index", "-z", "--index-info", given=b"".join(lines))
-        unstaged = [entry for entry in entries if entry.is_unstaged]
-        if not entries:
+        self.refuse_unfinished(found.status)
+        self.refuse_detached(found.status)
+        for _ in range(_COPIES):
+            self.refuse_locked()
+            tree, is_in_place = self._tree_of_work(git, found, takes_place=True)
+            if is_in_place:
+                break
+        else:
+            raise CheckoutError(f"another git command changes the index of {self.top} again and again")
+        if tree is None:
             return False
-        if unstaged:
-            _refuse_unfiltered(git, unstaged)
-            if not self._stage_in_copy(unstaged):
-                _stage(git, unstaged)
-        if not self._is_anything_staged(git, status.head):
-            return False
-        git.change(
-            *("commit", "--quiet", "--no-verify", "--no-gpg-sign", "--no-status", "--cleanup=whitespace"),
-            f"--message={message}",
-        )
+        head = found.status.head
+        commit = _commit_of(git, tree, head, message)
+        git.change("update-ref", "-m", "commit: " + message.partition("\n")[0], "HEAD", commit, head)
         return True
-
-    def _stage_in_copy(self, entries: Sequence[StatusEntry]) -> bool:
-        """Stages files in a copy of the index, which then takes its place. Git holds the lock of an index while it reads the
-        files, and a kill leaves the lock: the copy's hinders nobody. Returns False if there is no index yet, or if it has
-        changed meanwhile. Raises CheckoutError, Interrupted and OSError.
-        """
-        index = self.git_directory / "index"
-        own = OwnDirectory("ralph-index-", [*map(str, self._given)])
-        copy = Path(own.path, "index")
-        try:
-            before = index.stat()
-            if not stat.S_ISREG(before.st_mode):
-                return False
-            shutil.copy2(index, copy)  # with its time, by which git knows which files may have changed since
-            git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
-            _stage(git, entries, {"GIT_INDEX_FILE": str(copy)})
-            return _is_replaced(index, copy, before)
-        except (FileNotFoundError, FileExistsError):
-            return False
-        finally:
-            own.remove()
 
     def commit_aside(
         self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
@@ -244,15 +221,15 @@ class GitCheckout:
         git = CheckoutGit(self.top, replace(self._seams, ends_at_s=ends_at_s), _WITH_OWN_INDEX)
         found = looked(git)
         head = found.status.head
-        tree = self._tree_of_work(git, found) if has_work else None
+        tree = None
+        if has_work:
+            self.refuse_unfinished(found.status)
+            tree, _ = self._tree_of_work(git, found)
         if tree is None and (not pushes or not head or self.unpushed() == 0):
             return None
         if earlier is not None and _holds(git, earlier, tree, head):
             return earlier
-        commit = head
-        if tree is not None:
-            parents = ["-p", head] if head else []
-            commit = git.change("commit-tree", tree, *parents, given=f"{message}\n".encode()).decode().strip()
+        commit = head if tree is None else _commit_of(git, tree, head, message)
         branch = self._free_branch(git, found.status, pushes=pushes)
         if self._seams.clock.now_s() > ends_at_s:
             raise CheckoutError(f"git took longer than {limit_s:g} s")
@@ -260,26 +237,43 @@ class GitCheckout:
         git.change("update-ref", f"refs/heads/{branch}", commit, "")
         return branch
 
-    def _tree_of_work(self, git: CheckoutGit, found: Looked) -> str | None:
-        """The tree that a commit of all uncommitted work would have, or None if there is none. It is made in an index of its
-        own.
+    def _tree_of_work(
+        self, git: CheckoutGit, found: Looked, *, takes_place: bool = False
+    ) -> tuple[str | None, bool]:
+        """The tree that a commit of all uncommitted work has, or None if there is none. It is made in a copy of the index:
+        git holds the lock of an index while it reads files, and a kill would leave the lock. If `takes_place` is True, the
+        copy then takes the place of the index, and the second value is False if another git command has changed or
+        locked that. Raises CheckoutError, Interrupted and ShortageError.
         """
-        self.refuse_unfinished(found.status)
-        entries, _ = self._to_commit(found)
-        if not entries:
-            return None
-        _refuse_unfiltered(git, entries)
-        own = OwnDirectory("ralph-index-", [*map(str, self._given)])
+        entries, left_out = self._to_commit(found)
+        lines = b"".join(line for entry in left_out for line in entry.of_head())  # the working tree stays
+        if not (entries or lines):
+            return None, True
+        unstaged = [entry for entry in entries if entry.is_unstaged]
+        _refuse_unfiltered(git, unstaged)
+        index, tree = self.git_directory / "index", None
         try:
-            variables = {"GIT_INDEX_FILE": f"{own.path}/index"}
-            if found.status.head:
-                git.change("read-tree", found.status.head, variables=variables)
-            _stage(git, entries, variables)
-            tree = git.change("write-tree", variables=variables).decode().strip()
-        finally:
-            own.remove()
-        before = git.answer("rev-parse", "--verify", "--quiet", "HEAD^{tree}").output.decode().strip()
-        return None if tree == before else tree
+            own = OwnDirectory("ralph-index-", [*map(str, self._given)])
+            try:
+                copy = Path(own.path, "index")
+                before = _identity(index)
+                if before is not None:
+                    shutil.copy2(index, copy)  # with its time, by which git knows what may have changed since
+                variables = {"GIT_INDEX_FILE": str(copy)}
+                if lines:
+                    git.change("update-index", "-z", "--index-info", given=lines, variables=variables)
+                if unstaged:
+                    _stage(git, unstaged, variables)
+                if entries and self._is_anything_staged(git, found.status.head, variables):
+                    tree = git.change("write-tree", variables=variables).decode().strip()
+                return tree, not takes_place or _is_replaced(index, copy, before)
+            finally:
+                own.remove()
+        except OSError as error:
+            if (shortage := shortage_of(error)) is not None:
+                raise shortage from None
+            problem = f"{index} could not be copied: {error.strerror or error}"
+            raise CheckoutError(problem, Outcome.IO_ERROR) from error
 
     def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
         patterns = (f"refs/heads/{_RED}*", f"refs/remotes/*/{_RED}*")
@@ -502,12 +496,12 @@ class GitCheckout:
         entries = counted(status.entries, self._own)
         return [entry for entry in entries if not entry.is_nested and not self._is_protected(entry)]
 
-    def _is_anything_staged(self, git: CheckoutGit, head: str) -> bool:
+    def _is_anything_staged(self, git: CheckoutGit, head: str, variables: Mapping[str, str]) -> bool:
         but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")
         if not head:
-            return bool(git.read("ls-files", "-z", *but_ours))
+            return bool(git.change("ls-files", "-z", *but_ours, variables=variables))
         diff = ("diff-index", "--cached", "--quiet", "--no-ext-diff", "--ignore-submodules=dirty")
-        answer = git.answer(*diff, head, *but_ours)
+        answer = git.call(*diff, head, *but_ours, variables=variables)
         if answer.status > 1:
             raise git.failure("diff-index", answer)
         return answer.status == 1
@@ -531,9 +525,13 @@ def shown(paths: Sequence[str], most: int = 3) -> str:
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
 
-def _stage(
-    git: CheckoutGit, entries: Sequence[StatusEntry], variables: Mapping[str, str] | None = None
-) -> None:
+def _commit_of(git: CheckoutGit, tree: str, parent: str, message: str) -> str:
+    """Makes a commit that belongs to no branch yet, and returns its id. `parent` is empty before the first commit."""
+    parents = ["-p", parent] if parent else []
+    return git.change("commit-tree", tree, *parents, given=f"{message}\n".encode()).decode().strip()
+
+
+def _stage(git: CheckoutGit, entries: Sequence[StatusEntry], variables: Mapping[str, str]) -> None:
     """Stages the files with `git update-index`, because `git add` would look into submodules. Stages tracked files
     first. For example, if a directory has become a file, the tracked files of the directory must leave the index
     before the file can enter it.
@@ -543,23 +541,37 @@ def _stage(
     git.change(*command, given=_listed(in_order), variables=variables)
 
 
-def _is_replaced(index: Path, copy: Path, before: os.stat_result) -> bool:
-    """Replaces an index by a copy, unless it is no longer as `before` says. Raises FileExistsError if it is locked."""
+def _is_replaced(index: Path, copy: Path, before: tuple[int, int] | None) -> bool:
+    """Replaces an index by a copy, unless it is locked or no longer the one that `before` names. Raises OSError."""
     lock = index.with_name("index.lock")
-    with lock.open("xb") as file:
+    try:
+        file = lock.open("xb")
+    except FileExistsError:
+        return False
+    is_done = False
+    with file:
         try:
-            now = index.stat()
-            if (now.st_ino, now.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
-                return False
-            file.write(copy.read_bytes())
-            file.flush()
-            os.fchmod(file.fileno(), stat.S_IMODE(now.st_mode))
-            staged = copy.stat()
-            os.utime(file.fileno(), ns=(staged.st_atime_ns, staged.st_mtime_ns))
-            lock.rename(index)
+            if _identity(index) == before:
+                file.write(copy.read_bytes())
+                file.flush()
+                if before is not None:
+                    shutil.copymode(index, lock)
+                staged = copy.stat()
+                os.utime(lock, ns=(staged.st_atime_ns, staged.st_mtime_ns))
+                lock.rename(index)
+                is_done = True
         finally:
-            lock.unlink(missing_ok=True)
-    return True
+            if not is_done:  # otherwise a file of this name is another command's lock
+                lock.unlink()
+    return is_done
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The inode and the time of a file: another file in its place has others. None if there is no file. Raises OSError."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ralph.git.answer import CheckoutError
 from tests.git.repositories import Repository
 from tests.git.test_snapshot import conflict, nested
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def files_of(repository: Repository) -> set[str]:
@@ -143,10 +141,57 @@ def test_on_no_branch_nothing_is_committed_and_the_work_stays(repository: Reposi
 
 def test_a_lock_that_somebody_left_is_named_and_stays(repository: Repository) -> None:
     lock = repository.write(".git/index.lock")
+    os.utime(lock, (0, 0))
     repository.write("new")
-    with pytest.raises(CheckoutError, match=r"index\.lock.*File exists"):
+    with pytest.raises(CheckoutError, match=r"index\.lock is there: another git command runs"):
         repository.checkout().commit("no")
     assert lock.exists()
+
+
+def filtered(repository: Repository, script: str) -> None:
+    """Lets git read files named `x` through a script of the user's, which repeats its input at its end."""
+    program = Path(repository.environment["HOME"], "filter.sh")
+    program.write_text(f"{script}\ncat\n")
+    repository.git("config", "--global", "filter.own.clean", f"sh {program}")
+    repository.write(".gitattributes", "x filter=own\n")
+    repository.commit_all()
+
+
+def test_nothing_long_runs_while_the_index_is_locked_because_a_kill_would_leave_the_lock(
+    repository: Repository,
+) -> None:
+    found = repository.top.parent / "found"
+    filtered(repository, f"test -e {repository.top}/.git/index.lock && touch {found}")
+    file = repository.write("x")
+    os.utime(file, (2**31, 2**31))  # newer than the index, so git reads it whenever it looks at it
+    assert repository.checkout().commit("all")
+    assert repository.git("show", "HEAD:x") == "text"
+    assert not found.exists()
+
+
+def test_what_another_git_adds_meanwhile_stays_and_is_committed(repository: Repository) -> None:
+    filtered(
+        repository,
+        f"cd {repository.top}; test -e other || (touch other; env -u GIT_INDEX_FILE git add other)",
+    )
+    repository.write("x")
+    assert repository.checkout().commit("all")
+    assert files_of(repository) >= {"x", "other"}
+    assert repository.git("status", "--porcelain") == ""
+
+
+def test_a_full_disk_is_told_as_a_commit_that_failed(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    repository.write("new")
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(CheckoutError, match=r"index could not be copied: No space left"):
+        repository.checkout().commit("no")
+    monkeypatch.undo()
+    assert repository.checkout().commit("yes")
 
 
 def test_a_damaged_configuration_is_told_in_gits_words(repository: Repository) -> None:

@@ -164,16 +164,19 @@ def test_what_the_users_own_commits_have_and_the_loops_lack_is_said_once(ralph, 
 def test_work_that_could_not_be_committed_is_no_success_and_is_committed_by_continue_exits_74_then_0(
     ralph, ralph_here, checkout, iterations
 ) -> None:
-    server = iterations([bash("touch new .git/index.lock")])
+    server = iterations([bash("touch new; touch -d @1 .git/index.lock")])
     ran = ralph("loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
     warning, hint, last = loop_lines(ran)[-3:]
     assert (ran.code, checkout.git("status", "--porcelain").strip()) == (74, "?? new")
-    assert warning.startswith("iteration 1: its work could not be committed, and stays as it is: git ")
+    lock = checkout.top / ".git/index.lock"
+    assert warning.startswith(
+        f"iteration 1: its work could not be committed, and stays as it is: {lock} is there: "
+    )
     assert hint == "go on with: ralph loop --continue"
     assert last.startswith(
         "io_error (exit 74): 1 iteration is done, but not all work is committed; 1 iteration, "
     )
-    (checkout.top / ".git/index.lock").unlink()
+    lock.unlink()
     asked = server.request_count
     again = ralph_here("loop", "--continue")
     assert (again.code, server.request_count, checkout.git("status", "--porcelain")) == (0, asked, "")

@@ -244,7 +244,7 @@ def test_git_that_a_kill_of_the_loop_broke_off_may_remove_its_lock_first(
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     hangs = f"trap ': > {tmp_path}/asked; exit 1' TERM; : > {tmp_path}/started; sleep 60 & wait"
-    is_first_commit = f'case "$*" in *" commit "*) test ! -e {tmp_path}/started'
+    is_first_commit = f'case "$*" in *" update-ref "*) test ! -e {tmp_path}/started'
     slow.write_text(
         f'#!/bin/sh\n{is_first_commit} && {{ {hangs}; }} ;; esac\nexec {shutil.which("git")} "$@"\n'
     )

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 # The process that has forked the launcher of this command: the supervisor.
 _SUPERVISOR = "$(cut -d' ' -f4 /proc/$PPID/stat)"
 LOOKS = ["config", "status", "ls-files"]
-COMMITS = ["update-index", "diff-index", "commit"]
+COMMITS = ["update-index", "diff-index", "write-tree", "commit-tree", "update-ref"]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_iteration_that_is_committed_looks_at_the_whole_tree_twice(
     words = ("--commit", "--max-iterations", "3", "--sandbox", "off")
     assert ralph("loop", "go", *words).code == 0
     names = [_name(line.split()) for line in log.read_text(encoding="utf-8").splitlines()]
-    first, second, third = (number for number, name in enumerate(names) if name == "commit")
+    first, second, third = (number for number, name in enumerate(names) if name == COMMITS[-1])
     for before, commit in ((first, second), (second, third)):
         of_iteration = [name for name in names[before + 1 : commit] if name not in {"", "config"}]
         assert of_iteration == [*LOOKS[1:] * 2, *COMMITS[:-1]]
