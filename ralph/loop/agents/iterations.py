@@ -80,8 +80,8 @@ class AgentIterations:
         """Tells the first line that the agent prints about its version. Raises Interrupted."""
         self._has_told_version = True
         log, program = MemoryCapture(_MOST_ERROR_BYTES), self._agent.line.words[0]
-        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing:
-            streams = nothing.fileno(), nothing.fileno()
+        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, _EndOfErrors() as errors:
+            streams = nothing.fileno(), errors.fileno
             self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
         version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
         self._tell(f"agent: {program} ({version or 'it does not tell its version'})")

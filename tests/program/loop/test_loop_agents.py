@@ -401,7 +401,11 @@ def test_what_an_agent_prints_to_its_standard_error_takes_no_room(ralph, agent) 
     size = "open('size', 'w').write(str(os.fstat(2).st_size))"
     much = f"os.write(2, b'no use\\n' * 3_000_000); os.write(2, b'out of luck'); {size}"
     agent("claude", step(does=much, code=1))
+    program = ralph.cwd.parent / "programs" / "claude"
+    version = "os.write(2, b'no use\\n' * 100_000); print(os.fstat(2).st_size)"
+    program.write_text(program.read_text().replace('print("9.9 (of a test)")', version))
     ran = ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1")
+    assert "claude (0)\n" in ran.stderr
     assert "out of luck" in ran.stderr
     assert int((ralph.cwd / "size").read_text()) == 0
 
