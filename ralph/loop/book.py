@@ -21,7 +21,7 @@ class LoopBook:
     def __init__(self, state: LoopState, world: LoopWorld) -> None:
         self.state = state
         self.patience = Patience(self, world)
-        self.taken_over_at = state.updated_at
+        self.taken_over_at = state.updated_at or state.started_at
         """The time at which an earlier process of the loop last saved the state. For a new loop, the time of its
         start. ISO 8601, in UTC."""
         self._world = world

@@ -92,7 +92,7 @@ class Iteration:
         process last saved the state.
         """
         state = self._book.state
-        if state.current is None or state.current.waits_until is None:
+        if state.current is None or not state.current.waits_until:
             return 0.0
         until = datetime.fromisoformat(state.current.waits_until)
         was_s = (until - datetime.fromisoformat(self._book.taken_over_at)).total_seconds()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, convert, to_builtins
@@ -310,9 +311,12 @@ def read_state(text: str) -> LoopState:
     if isinstance(written, int) and written > FORMAT:
         raise NewerStateError(f"has format {written}: a newer ralph wrote it")
     try:
-        return convert(fields, LoopState)
+        state = convert(fields, LoopState)
+        for moment in (state.updated_at or state.started_at, state.current and state.current.waits_until):
+            _ = moment and datetime.fromisoformat(moment)
     except ValueError as error:
         raise ValueError(f"is damaged: {error}") from None
+    return state
 
 
 def moved_state(state: LoopState, directory: str, old_root: str, root: str) -> LoopState:

@@ -194,6 +194,12 @@ def changed(**fields: object) -> str:
             r"is damaged: Expected `str` matching regex .* - at `\$.updated_at`",
             id="no zone",
         ),
+        pytest.param(
+            changed(updated_at="2026-99-28T20:00:00Z"),
+            Outcome.IO_ERROR,
+            r"is damaged: month must be in 1\.\.12",
+            id="no month",
+        ),
         pytest.param(changed(format=3), Outcome.CONFIG, "has format 3: a newer ralph wrote it", id="newer"),
     ],
 )
