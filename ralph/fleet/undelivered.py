@@ -96,7 +96,7 @@ class Undelivered:
         size = 0
         for place in [*self._places(), *self.left()]:
             for name in (BUNDLE, _STATE):
-                with suppress(FileNotFoundError):  # delivered meanwhile
+                with suppress(FileNotFoundError, NotADirectoryError):  # delivered meanwhile, or not ralph's
                     size += (place / name).stat().st_size
             if (place / CHECKOUT).is_dir():
                 if place not in self._moved:  # it does not change, and may have many files

@@ -614,6 +614,7 @@ def test_what_is_damaged_among_the_kept_work_is_named_and_stays(
         unknown.parent.mkdir(parents=True)
         unknown.write_text('{"set_name": ')
         bundle.parents[3].joinpath("other/job/²").mkdir()
+        bundle.parents[1].joinpath("a person's notes").touch()
         host.status = 200
         place.submit(place.job("beside"))
         place.store.retry(SET, ["paid"])
