@@ -508,22 +508,24 @@ class CommandBox:
     @cached_property
     def _program(self) -> bytes:
         """The packed seccomp filter of commands, or `restriction.NO_FILTER`."""
+        has_gpus = bool(self._plan.gpus)
         if self._plan.net == "full":
-            return self._filter("all")
-        return self._filter("streams" if self._has_own_network else "none")
+            return self._filter("all", sequenced=has_gpus)
+        return self._filter("streams" if self._has_own_network else "none", sequenced=has_gpus)
 
     @cached_property
     def _search_program(self) -> bytes:
         """The packed seccomp filter of searches, which need no network at all."""
         return self._filter("none")
 
-    def _filter(self, internet: Internet) -> bytes:
+    def _filter(self, internet: Internet, *, sequenced: bool = False) -> bytes:
         if self._means.why_no_filter:
             return restriction.NO_FILTER
         made = make_filter(
             platform.machine(),
             internet=internet,
             unix_sockets=self._has_unix_sockets,
+            sequenced=sequenced,
             without_landlock=not self._means.landlock.abi,
         )
         return restriction.NO_FILTER if made is None else made

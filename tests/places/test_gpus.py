@@ -5,17 +5,22 @@ level. Root alone can make the stand-in nodes. They have the number of `/dev/nul
 from __future__ import annotations
 
 import os
+import platform
+import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine import restriction
 from ralph.places.gpus import gpu_devices
 from ralph.sandbox import box_plan
 from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
@@ -184,3 +189,133 @@ def test_strict_gives_gpus_only_to_those_who_ask(monkeypatch, nodes, wanted, cou
 def test_gpus_cannot_be_refused_without_a_sandbox(monkeypatch) -> None:
     with pytest.raises(CannotConfineError, match=r"sandbox\.gpu cannot be kept with sandbox\.mode = off"):
         planned(monkeypatch, FULL, SandboxSettings(mode="off", gpu="off"))
+
+
+# As cuInit does it (driver 580), and what must not be possible with such a socket. Prints the error of each line, or ok.
+SEQUENCED = """
+import errno, os, socket, sys, threading
+KIND = socket.SOCK_SEQPACKET
+def tried(name, attempt):
+    try:
+        attempt()
+        print(name, 'ok')
+    except OSError as error:
+        print(name, errno.errorcode[error.errno])
+one = socket.socket(socket.AF_UNIX, KIND | socket.SOCK_CLOEXEC)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+tried('bind', lambda: one.bind('\\0cuda-uvmfd-%d' % os.getpid()))
+tried('listen', lambda: one.listen(16))
+one.setblocking(False)
+tried('accept', one.accept)
+for name, place in (('path', sys.argv[1]), ('abstract', '\\0' + sys.argv[2])):
+    tried('connect ' + name, lambda: one.connect(place))
+    other = socket.socket(socket.AF_UNIX, KIND)
+    tried('connect another ' + name, lambda: other.connect(place))
+    other.setblocking(False)
+    tried('send ' + name, lambda: other.sendto(b'x', place))
+for family, kind in ((socket.AF_UNIX, socket.SOCK_STREAM), (socket.AF_UNIX, socket.SOCK_DGRAM)):
+    tried('socket %d' % kind, lambda: socket.socket(family, kind))
+tcp = socket.socket()
+tcp.bind(('127.0.0.1', 0))
+tried('tcp listen', tcp.listen)
+tried('tcp connect', lambda: socket.create_connection(tcp.getsockname()))
+tried('many', lambda: [socket.socket(socket.AF_UNIX, KIND).close() for _ in range(3000)])
+sys.stdout.flush()
+child = os.fork()
+if not child:
+    tried('child', lambda: socket.socket(socket.AF_UNIX, KIND).bind('\\0child'))
+    sys.stdout.flush()
+    os._exit(0)
+print('status', os.waitpid(-1, 0)[1])
+try:
+    print('unknown child', os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print('no other child')
+"""
+TRIED = """
+bind ok
+listen ok
+accept EINVAL
+connect path EISCONN
+connect another path EISCONN
+send path ok
+connect abstract EISCONN
+connect another abstract EISCONN
+send abstract ok
+socket 1 EACCES
+socket 2 EACCES
+tcp listen ok
+tcp connect ok
+many ok
+child ok
+status 0
+no other child
+"""
+
+
+@pytest.mark.skipif(LEVELS["landlock"].landlock.abi == 0, reason="this kernel has no Landlock")
+@pytest.mark.skipif(
+    LEVELS["landlock"].landlock.has_socket_paths, reason="Landlock judges all Unix sockets here"
+)
+def test_without_namespaces_the_socket_of_cuinit_can_be_bound_and_reaches_nobody(nodes) -> None:
+    work, name = str(nodes / "work"), f"ralph-test-{os.getpid()}"
+    kind = socket.SOCK_SEQPACKET
+    with socket.socket(socket.AF_UNIX, kind) as outside, socket.socket(socket.AF_UNIX, kind) as abstract:
+        outside.bind(f"{nodes}/outside")
+        abstract.bind(f"\0{name}")
+        for one in (outside, abstract):
+            one.listen()
+            one.setblocking(False)
+        box = box_of(LEVELS["landlock"], [work], {"HOME": str(nodes)}, gpus=gpu_devices("auto", str(nodes)))
+        try:
+            confinement = box.confinement(work)
+            ran = subprocess.run(
+                [*words_before(confinement), sys.executable, "-I", "-c", SEQUENCED, f"{nodes}/outside", name],
+                cwd=work,
+                env={"PATH": os.environ["PATH"]},
+                pass_fds=(confinement.ruleset,),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TEST_S,
+            )
+        finally:
+            box.close()
+        for one in (outside, abstract):
+            with pytest.raises(BlockingIOError):
+                one.accept()
+    assert ran.stdout.splitlines() == TRIED.split("\n")[1:-1], ran.stderr
+
+
+INSIDE = """
+import socket
+try:
+    socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+except PermissionError:
+    print('refused')
+socket.socket().listen()
+print('listens')
+"""
+
+
+@pytest.mark.skipif(not LEVELS["landlock"].landlock.abi, reason="there is no filter that asks on this system")
+def test_a_sandbox_in_a_sandbox_asks_nobody_and_listens_all_the_same() -> None:
+    program = make_filter(platform.machine(), internet="all", unix_sockets=False, sequenced=True)
+    assert program is not None
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        restriction.__file__,
+        str(restriction.NO_RULESET),
+        program.hex(),
+        "--",
+    ]
+    ran = subprocess.run(
+        [*words, *words, sys.executable, "-I", "-c", INSIDE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TEST_S,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "refused\nlistens\n"), ran.stderr

@@ -13,7 +13,9 @@ import pytest
 from ralph.sandbox.kernel.seccomp import (
     ALLOW,
     KILL_PROCESS,
+    LISTEN,
     MACHINES,
+    MAKE_SEQUENCED,
     Assembler,
     Internet,
     make_filter,
@@ -227,3 +229,20 @@ def test_a_call_of_a_foreign_architecture_kills_its_process() -> None:
     ran = run_restricted(code, program=made("x86_64"))
     assert "lives" not in ran.stdout
     assert ran.returncode == -31 % 256  # SIGSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_with_gpus_a_process_is_asked_for_sequenced_sockets_alone(machine) -> None:
+    def said(program: bytes | None, call: str, *arguments: int) -> int:
+        assert program is not None
+        return answered(program, MACHINES[machine].audit, MACHINES[machine].numbers[call], *arguments)
+
+    asking = make_filter(machine, internet="all", unix_sockets=False, sequenced=True)
+    assert said(asking, "socket", UNIX, SEQUENCED | CLOSE_ON_EXEC) == MAKE_SEQUENCED
+    assert said(asking, "listen", 3, 16) == LISTEN
+    assert said(asking, "socket", INET, SEQUENCED) == refuse(errno.EACCES)
+    assert said(asking, "socketpair", UNIX, SEQUENCED) == ALLOW
+    for kind in (STREAM, DATAGRAM, RAW):
+        assert said(asking, "socket", UNIX, kind) == refuse(errno.EACCES)
+    plain = make_filter(machine, internet="all", unix_sockets=True, sequenced=True)
+    assert said(plain, "socket", UNIX, SEQUENCED) == said(plain, "listen", 3, 16) == ALLOW

@@ -24,6 +24,8 @@ _ARGUMENTS = 16
 ALLOW = 0x7FFF_0000
 KILL_PROCESS = 0x8000_0000
 _ERRNO = 0x0005_0000
+# SECCOMP_RET_USER_NOTIF; the kernel ignores the lower half. `restriction.py` reads it, where it answers these calls.
+MAKE_SEQUENCED, LISTEN = 0x7FC0_0001, 0x7FC0_0002
 
 # BPF_LD | BPF_W | BPF_ABS, BPF_ALU | BPF_AND | BPF_K, BPF_RET | BPF_K; BPF_JMP | BPF_K with JEQ, JSET and JGE.
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
@@ -120,7 +122,15 @@ MACHINES = {
     "x86_64": Machine(
         0xC000_003E,
         _EVERYWHERE
-        | {"socket": 41, "socketpair": 53, "sendto": 44, "sendmsg": 46, "sendmmsg": 307, "ioctl": 16}
+        | {
+            "socket": 41,
+            "socketpair": 53,
+            "listen": 50,
+            "sendto": 44,
+            "sendmsg": 46,
+            "sendmmsg": 307,
+            "ioctl": 16,
+        }
         | {"clone": 56, "unshare": 272, "setns": 308, "ptrace": 101, "kcmp": 312}
         | {"process_vm_readv": 310, "process_vm_writev": 311}
         | {"add_key": 248, "request_key": 249, "keyctl": 250},
@@ -129,7 +139,15 @@ MACHINES = {
     "aarch64": Machine(
         0xC000_00B7,
         _EVERYWHERE
-        | {"socket": 198, "socketpair": 199, "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "ioctl": 29}
+        | {
+            "socket": 198,
+            "socketpair": 199,
+            "listen": 201,
+            "sendto": 206,
+            "sendmsg": 211,
+            "sendmmsg": 269,
+            "ioctl": 29,
+        }
         | {"clone": 220, "unshare": 97, "setns": 268, "ptrace": 117, "kcmp": 272}
         | {"process_vm_readv": 270, "process_vm_writev": 271}
         | {"add_key": 217, "request_key": 218, "keyctl": 219},
@@ -162,13 +180,19 @@ _KEY_RINGS = ("add_key", "request_key", "keyctl")
 
 
 def make_filter(
-    machine: str, *, internet: Internet, unix_sockets: bool, without_landlock: bool = False
+    machine: str,
+    *,
+    internet: Internet,
+    unix_sockets: bool,
+    sequenced: bool = False,
+    without_landlock: bool = False,
 ) -> bytes | None:
     """The packed filter for an architecture, or None if ralph has no table for the architecture. `machine` is the
     architecture's name from `platform.machine()`.
 
     `unix_sockets` allows Unix sockets that can connect to a path. Connected pairs of sockets are always allowed,
-    except datagram sockets. `without_landlock` also refuses calls that look into other processes.
+    except datagram sockets. Without `unix_sockets`, `sequenced` allows sockets of the type SOCK_SEQPACKET that can be bound and
+    cannot connect, because another process makes them (`restriction.py`). `without_landlock` also refuses calls that look into other processes.
     """
     table = MACHINES.get(machine)
     if table is None:
@@ -187,7 +211,8 @@ def make_filter(
     for name in refused:
         lines.go_if_equal(numbers[name], f"refused {refused[name]}")
     judged = ("clone", "unshare", "ioctl", "sendto", "sendmsg", "sendmmsg", "socketpair", "socket")
-    for name in judged:
+    makes_sequenced = sequenced and not unix_sockets
+    for name in (*judged, "listen") if makes_sequenced else judged:
         lines.go_if_equal(numbers[name], name)
     lines.answer(ALLOW)
     for answer in dict.fromkeys(refused.values()):
@@ -201,7 +226,10 @@ def make_filter(
     for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
         _judge_bits(lines, name, flags, _MSG_FASTOPEN, _UNSUPPORTED)
     _judge_pairs(lines)
-    _judge_sockets(lines, internet, unix_sockets=unix_sockets)
+    if makes_sequenced:
+        lines.label("listen")
+        lines.answer(LISTEN)
+    _judge_sockets(lines, internet, unix_sockets=unix_sockets, makes_sequenced=makes_sequenced)
     return lines.packed()
 
 
@@ -255,7 +283,9 @@ def _judge_pairs(lines: Assembler) -> None:
     lines.answer(ALLOW)
 
 
-def _judge_sockets(lines: Assembler, internet: Internet, *, unix_sockets: bool) -> None:
+def _judge_sockets(
+    lines: Assembler, internet: Internet, *, unix_sockets: bool, makes_sequenced: bool
+) -> None:
     lines.label("socket")
     lines.load(argument(0))
     for family in (_INET, _INET6):
@@ -265,7 +295,14 @@ def _judge_sockets(lines: Assembler, internet: Internet, *, unix_sockets: bool) 
     lines.answer(_UNKNOWN_FAMILY)
 
     lines.label("unix socket")
+    if makes_sequenced:
+        lines.load(argument(1))
+        lines.mask(_TYPE_BITS)
+        lines.go_if_equal(_SEQUENCED, "sequenced")
     lines.answer(ALLOW if unix_sockets else _NO_ACCESS)
+    if makes_sequenced:
+        lines.label("sequenced")
+        lines.answer(MAKE_SEQUENCED)
 
     # The C library lists this machine's addresses by such a socket.
     lines.label("netlink socket")
