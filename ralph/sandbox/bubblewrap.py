@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TEMPORARY = "/tmp"  # noqa: S108 - the session's directory is mounted there
 DEVICES = "/dev"
 """The place of the devices that bubblewrap makes for a command."""
+QUEUES = f"{DEVICES}/mqueue"
+"""The place of the command's own POSIX message queues (mq_overview(7))."""
 
 
 def bwrap_command(
@@ -35,6 +37,7 @@ def bwrap_command(
     empty_files: Iterable[str] = (),
     closed: str = "",
     closed_directories: Iterable[str] = (),
+    has_queues: bool = False,
     has_network: bool = True,
 ) -> list[str]:
     """The command line of bubblewrap, without `--` and the command to run. All paths are absolute, contain no symbolic
@@ -45,12 +48,13 @@ def bwrap_command(
     `visible` are paths that the command must be able to read, such as its Python: a path in /tmp is mounted there again,
     read-only. Landlock gives these paths the same rights as the session's directory, so none may contain an unreadable one. `copies` are
     mounted over their files, each after its copy. `pinned` are directories that the command cannot rename or replace, such as `.git`. A command cannot open an empty file, because it is a device. `closed`
-    is an empty directory in which nothing can be looked up; it is mounted on the `closed_directories`. Without
+    is an empty directory in which nothing can be looked up; it is mounted on the `closed_directories`. `has_queues` gives the command message queues of its own, for which the kernel must have them. Without
     `has_network`, the command's network has only a loopback device.
     """
     namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
     words = [bwrap, *namespaces, *(() if has_network else ("--unshare-net",))]
     words += ("--bind" if "/" in writable else "--ro-bind", "/", "/", "--proc", "/proc", "--dev", DEVICES)
+    words += ("--mqueue", QUEUES) if has_queues else ()
     if temporary is not None:
         words += ("--bind", temporary, TEMPORARY)
         for place in visible:

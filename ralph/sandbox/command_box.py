@@ -64,6 +64,8 @@ _MOST_READ_ONLY = 400
 the others are compared."""
 # The terminals, the shared memory and the message queues of a command are its own.
 _OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
+_HAS_QUEUES = os.path.isdir("/proc/sys/fs/mqueue")
+"""Whether this kernel has POSIX message queues (mq_overview(7))."""
 _OF_PNPM = ("pnpm-lock.yaml", "pnpm-workspace.yaml")
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
@@ -534,7 +536,11 @@ class CommandBox:
     def _mounts(self) -> tuple[str, ...]:
         """The mounts inside the namespaces, in the form PATH=RIGHTS. Landlock needs a rule for each of them."""
         bwrap, abi = self._means.bwrap, self._means.landlock.abi
-        return tuple(f"{place}={rights}" for place, rights in own_mounts(abi)) if bwrap and abi else ()
+        return (
+            tuple(f"{place}={rights}" for place, rights in own_mounts(abi, has_queues=_HAS_QUEUES))
+            if bwrap and abi
+            else ()
+        )
 
     def _fresh_ruleset(self) -> int:
         with self._lock:
@@ -574,6 +580,7 @@ class CommandBox:
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
             closed="" if self._closed is None else self._closed.path,
             closed_directories=filter(os.path.isdir, masked),
+            has_queues=_HAS_QUEUES,
             has_network=not self._has_own_network,
         )
         return tuple(words)

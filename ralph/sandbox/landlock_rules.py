@@ -24,7 +24,7 @@ from ralph.places.table import (
     VISIBLE,
     WRITABLE,
 )
-from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY
+from ralph.sandbox.bubblewrap import DEVICES, QUEUES, TEMPORARY
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
 
@@ -132,7 +132,7 @@ def visible_parts(
     return outermost(path for path in found if plan.may_read(path))
 
 
-def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
+def own_mounts(abi: int, *, has_queues: bool) -> tuple[tuple[str, int], ...]:
     """The file systems that bubblewrap mounts for each command, such as a new `/dev`. Each comes with the rights that
     the command needs on it.
 
@@ -140,7 +140,9 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
     own rule. The new `/dev` contains only harmless devices and the command's own terminals.
     """
     rights = landlock.READ | landlock.READ_DIR
-    places = (("/proc", rights), (DEVICES, rights | _DEVICE | landlock.WRITE))
+    # A queue is opened past every directory, so that its own file system needs the right.
+    queues = ((QUEUES, rights | landlock.WRITE),) if has_queues else ()
+    places = (("/proc", rights), (DEVICES, rights | _DEVICE | landlock.WRITE), *queues)
     return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
 
 

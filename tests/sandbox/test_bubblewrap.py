@@ -32,11 +32,13 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
         empty_files=("/run/docker.sock",),
         closed="/var/ralph/closed",
         closed_directories=("/tmp/work/secrets",),
+        has_queues=True,
         has_network=False,
     )
     assert words == [
         *("/usr/bin/bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-net"),
-        *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/var/ralph/tmp", "/tmp"),
+        *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
+        *("--mqueue", "/dev/mqueue", "--bind", "/var/ralph/tmp", "/tmp"),
         *("--ro-bind", "/tmp/python", "/tmp/python"),
         *("--bind", "/tmp/work", "/tmp/work", "--bind", "/srv", "/srv"),
         *("--dev-bind", "/dev/nvidia0", "/dev/nvidia0"),

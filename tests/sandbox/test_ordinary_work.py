@@ -220,3 +220,19 @@ def test_what_is_shown_of_a_home_in_tmp_stays_visible(level) -> None:
         finally:
             box.close()
     assert ran.stdout == ("shownregistry=shown\n" if level == "namespaces" else "shown"), ran.stderr
+
+
+QUEUE = """
+import ctypes, os
+c = ctypes.CDLL(None, use_errno=True)
+queue = c.mq_open(b'/ralph-test', os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600, None)
+text = ctypes.create_string_buffer(8192)
+print(c.mq_send(queue, b'text', 4, 0), c.mq_receive(queue, text, 8192, None), text.value.decode())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/sys/fs/mqueue").is_dir(), reason="this kernel has no message queues")
+def test_message_queues_are_the_commands_own_and_need_namespaces(work, request) -> None:
+    is_alone = request.node.callspec.params["work"] == "landlock"
+    for _ in range(2):  # nothing is left for the next command
+        assert work(f'{PYTHON} -c "{QUEUE}"').stdout == ("-1 -1 \n" if is_alone else "0 4 text\n")
