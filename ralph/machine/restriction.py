@@ -59,14 +59,9 @@ _NOTIF_RECV, _NOTIF_SEND, _NOTIF_ADDFD = 0xC050_2100, 0xC018_2101, 0x4018_2103
 _NOTIF_CONTINUE = 1
 # struct seccomp_notif: id, pid, flags; nr, arch, instruction pointer, six arguments.
 _NOTIF, _NOTIF_RESPONSE, _NOTIF_FD = "=QIIiIQ6Q", "=QqiI", "=QIIII"
-_SOCK_NONBLOCK, _SOCK_CLOEXEC, _MSG_PEEK, _MSG_DONTWAIT, _SOL_SOCKET, _SCM_RIGHTS = (
-    os.O_NONBLOCK,
-    os.O_CLOEXEC,
-    2,
-    0x40,
-    1,
-    1,
-)
+# linux/socket.h, asm-generic/socket.h
+_SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOL_SOCKET, _SCM_RIGHTS = os.O_NONBLOCK, os.O_CLOEXEC, 1, 1
+_MSG_PEEK, _MSG_DONTWAIT, _MSG_NOSIGNAL = 0x2, 0x40, 0x4000
 _PR_SET_DUMPABLE = 4
 _MOST_DESCRIPTORS = 4096
 
@@ -170,7 +165,11 @@ def restrict(ruleset: int, program: bytes) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except OSError as error:
         raise OSError(error.errno, error.strerror, "rlimit core") from None
-    restrict_thread(ruleset, program, _start_socket_maker() if _MAKE_SEQUENCED in program else None)
+    try:
+        socket_maker = _start_socket_maker() if _MAKE_SEQUENCED in program else None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "sockets for GPUs") from None
+    restrict_thread(ruleset, program, socket_maker)
 
 
 def restrict_thread(ruleset: int, program: bytes, socket_maker: Socket | None = None) -> None:
@@ -210,7 +209,7 @@ def _install_asking_filter(calls: Calls, program: bytes, socket_maker: Socket) -
         calls.install_filter(plain)
     else:
         rights = [(_SOL_SOCKET, _SCM_RIGHTS, listener.to_bytes(4, "little"))]
-        socket_maker.sendmsg([b"x"], rights)
+        socket_maker.sendmsg([b"x"], rights, _MSG_NOSIGNAL)
         os.close(listener)
     socket_maker.close()
 

@@ -280,6 +280,8 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
             raise CannotConfineError(f"--sandbox strict: {told}")
         notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
     is_confined = not means.why_no_privileges
+    gpus = gpu_devices(wanted.asked_gpu) if is_confined else ()
+    notices += _about_gpus(gpus)
     others = [root for root in real_roots if not is_within_any(root, write)]
     hides = (*read_deny, *hidden)
     closed = {} if "write" in level.missing() else _closed_roots(others, environment, read_deny, hides)
@@ -290,7 +292,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         read,
         sockets,
         read_deny,
-        gpus=gpu_devices(wanted.asked_gpu) if is_confined else (),
+        gpus=gpus,
         allow_hosts=wanted.allow_hosts,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
         is_strict=wanted.mode == "strict",
@@ -474,6 +476,16 @@ def _about_means(net: Net, means: Means) -> Iterator[BoxNotice]:
         yield BoxNotice(
             f"network of commands: without namespaces, {net!r} refuses all internet sockets, {included} included",
             f"{INSTALL}, where namespaces are allowed; or give the network back: --net full",
+        )
+
+
+def _about_gpus(gpus: Sequence[str]) -> Iterator[BoxNotice]:
+    """A notice if CUDA finds no node that it would make itself, by a program that needs root's rights."""
+    names = {path.rpartition("/")[2] for path in gpus}
+    if "nvidiactl" in names and "nvidia-uvm" not in names:
+        yield BoxNotice(
+            "commands can start no CUDA program, because /dev/nvidia-uvm is not there, and a command in the sandbox cannot make it",
+            "start any CUDA program before, or `nvidia-modprobe -u -c 0`",
         )
 
 

@@ -24,7 +24,7 @@ from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
 from ralph.machine.own_programs import TEMPORARY_PREFIX, search_outside
 from ralph.machine.planted_link import mounts, other_paths
-from ralph.machine.repository import is_within, is_within_any
+from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
 from ralph.places.cache_layers import lay_caches
@@ -66,7 +66,6 @@ the others are compared."""
 _OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
 _HAS_QUEUES = os.path.isdir("/proc/sys/fs/mqueue")
 """Whether this kernel has POSIX message queues (mq_overview(7))."""
-_OF_PNPM = ("pnpm-lock.yaml", "pnpm-workspace.yaml")
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -381,7 +380,7 @@ class CommandBox:
         kept = {name: value for name, value in environment.items() if not self._is_left_out(name)}
         packages = parts.inside(self._cache)
         caches = {name: packages + below for name, below in CACHES.items()}
-        if any(map(os.path.lexists, (f"{self._roots[0]}/{name}" for name in _OF_PNPM))):
+        if _is_of_pnpm(self._roots[0]):
             caches |= dict.fromkeys(PNPM_STORE, f"{packages}/pnpm")
         home = environment.get("HOME", "/")
         if not any(map(str.isspace, packages + home)):
@@ -627,6 +626,12 @@ def _has_devices(place: str) -> bool:
         mode = os.stat(place).st_mode
         return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
     return False
+
+
+def _is_of_pnpm(root: str) -> bool:
+    """Whether pnpm manages the packages of a project (pnpm.io: `packageManager` in package.json, as `pnpm init` writes it)."""
+    is_there = any(os.path.lexists(f"{root}/{name}") for name in ("pnpm-lock.yaml", "pnpm-workspace.yaml"))
+    return is_there or b'"pnpm@' in beginning_of(f"{root}/package.json")
 
 
 def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_pat
                 timeout=TEST_S,
             )
             said.append(ran.stdout)
-            (work / "pnpm-lock.yaml").touch()
+            (work / "package.json").write_text('{"packageManager": "pnpm@10.1.0"}')
     finally:
         box.close()
     assert said[0] == "browserconfigpythonkernelok\nnone\n", ran.stderr
