@@ -68,7 +68,6 @@ _FRESH = (
     (r"branch\.[\w./+@-]+\.merge", r"refs/[\w./+@-]+"),
     (r"user\.(?:name|email)", r'[^\x00-\x1f\x7f"\\#;]+'),
 )
-_FRESH_SETTINGS = tuple((re.compile(name, re.ASCII), re.compile(value, re.ASCII)) for name, value in _FRESH)
 _HEADER = re.compile(r'\[[ \t]*(?P<name>[A-Za-z0-9.-]+)(?:[ \t]+"(?P<part>(?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]')
 _ESCAPED = re.compile(r"\\(.)")
 _KEY = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9-]*)[ \t]*(?P<equals>=?)")
@@ -107,7 +106,10 @@ def fresh_part(content: bytes) -> bytes:
     kept = (
         (name, raw)
         for name, raw in raw_settings(content)
-        if any(of.fullmatch(name) and value.fullmatch(raw.strip()) for of, value in _FRESH_SETTINGS)
+        if any(
+            re.fullmatch(of, name, re.ASCII) and re.fullmatch(value, raw.strip(), re.ASCII)
+            for of, value in _FRESH
+        )
     )
     return text_of(kept).encode("utf-8", "surrogateescape")
 

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # CUDA needs these three (driver 580). nvidia-modeset is for screens, and nvidia-uvm-tools for profilers.
-_NVIDIA = re.compile(r"nvidia\d+|nvidiactl|nvidia-uvm")
+_NVIDIA = r"nvidia\d+|nvidiactl|nvidia-uvm"
 # Of each instance of a divided GPU, the driver says which node opens it (MIG user guide, "Device Nodes and Capabilities").
 _INSTANCES = tuple(
     f"proc/driver/nvidia/capabilities/gpu*/mig/gi*/{name}" for name in ("access", "ci*/access")
 )
-_INSTANCE = re.compile(r"^DeviceFileMinor: (\d+)$", re.MULTILINE)
+_INSTANCE = r"(?m)^DeviceFileMinor: (\d+)$"
 # ROCm's compute device names the render node of each of its GPUs (amdkfd, topology in sysfs). 0 is a CPU.
 _TOPOLOGY = "sys/class/kfd/kfd/topology/nodes/*/properties"
-_AMD = re.compile(r"^drm_render_minor ([1-9]\d*)$", re.MULTILINE)
-_RENDER = re.compile(r"renderD\d+")
+_AMD = r"(?m)^drm_render_minor ([1-9]\d*)$"
+_RENDER = r"renderD\d+"
 
 
 def gpu_devices(wanted: str, top: str = "") -> tuple[str, ...]:
@@ -40,30 +40,29 @@ def gpu_devices(wanted: str, top: str = "") -> tuple[str, ...]:
 def _named(wanted: str, top: str) -> Iterator[str]:
     if wanted == "off":
         return
-    names = _names_in(f"{top}/dev")
-    yield from filter(_NVIDIA.fullmatch, names)
-    if "nvidia-caps" in names:
+    if os.path.lexists(f"{top}/dev/nvidiactl"):
+        yield from _names_in(f"{top}/dev", _NVIDIA)
         for pattern in _INSTANCES:
             for minor in _numbers(top, pattern, _INSTANCE):
                 yield f"nvidia-caps/nvidia-cap{minor}"
-    if "kfd" in names:
+    if os.path.lexists(f"{top}/dev/kfd"):
         yield "kfd"
         for minor in _numbers(top, _TOPOLOGY, _AMD):
             yield f"dri/renderD{minor}"
-    if wanted == "all" and "dri" in names:
-        yield from (f"dri/{name}" for name in _names_in(f"{top}/dev/dri") if _RENDER.fullmatch(name))
+    if wanted == "all":
+        yield from (f"dri/{name}" for name in _names_in(f"{top}/dev/dri", _RENDER))
 
 
-def _names_in(directory: str) -> list[str]:
+def _names_in(directory: str, pattern: str) -> list[str]:
     with suppress(OSError):
-        return sorted(os.listdir(directory))
+        return sorted(name for name in os.listdir(directory) if re.fullmatch(pattern, name))
     return []
 
 
-def _numbers(top: str, pattern: str, line: re.Pattern[str]) -> Iterator[str]:
-    for path in sorted(Path(top or "/").glob(pattern)):
+def _numbers(top: str, files: str, line: str) -> Iterator[str]:
+    for path in sorted(Path(top or "/").glob(files)):
         with suppress(OSError):
-            yield from line.findall(path.read_text(encoding="ascii", errors="replace"))
+            yield from re.findall(line, path.read_text(encoding="ascii", errors="replace"))
 
 
 def _is_device(path: str) -> bool:
