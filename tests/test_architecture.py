@@ -168,6 +168,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.kernel.ruleset",
     "sandbox.killed_command",
     "sandbox.left_behind",
+    "sandbox.overlays",
     "sandbox.probe",
     "sandbox.network.proxy",
     "sandbox.protected_files",

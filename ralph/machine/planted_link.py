@@ -187,6 +187,14 @@ def _plain(field: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)
 
 
+def mount_points() -> dict[str, str]:
+    """The points of the mounts that this process sees, each with the type of its file system. Where one mount covers another,
+    the type is that of the upper one.
+    """
+    lines = [line.split(" ") for line in mounts().splitlines()]
+    return {_plain(fields[4]): fields[fields.index("-", 6) + 1] for fields in lines if "-" in fields[6:]}
+
+
 def mounts() -> str:
     """The content of `/proc/self/mountinfo`: the mounts that this process sees. Empty on a system without /proc."""
     try:

@@ -38,6 +38,13 @@ _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_ADD_RULE = 445
 _LANDLOCK_RESTRICT_SELF = 446
 _RULE_PATH_BENEATH = 1
+# linux/landlock.h: the rights that apply to files: execute, write, read, truncate, ioctl and connecting to a socket. The kernel
+# refuses a rule that grants any other right on a file.
+_RIGHTS_ON_FILES = 0b1_1100_0000_0000_0111
+# linux/stat.h: S_IFMT, S_IFDIR and S_IFLNK.
+_KIND, _DIRECTORY, _LINK = 0o170000, 0o040000, 0o120000
+# Such a failure passes, and says nothing about the path.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # linux/capability.h: the header is _LINUX_CAPABILITY_VERSION_3 and 0 for the calling process. The three sets, of two
 # 32-bit numbers each, are empty.
 _CAPABILITY_HEADER = (0x20080522).to_bytes(4, "little") + bytes(4)
@@ -324,12 +331,25 @@ def _clear_ambient_set(calls: Calls) -> None:
             raise
 
 
-def allow_beneath(ruleset: int, place: int, rights: int) -> None:
-    """Adds a rule to a ruleset. `place` is the descriptor of a file or directory. The rule grants `rights` on it and
-    on everything beneath it. Raises OSError.
+def allow_beneath(ruleset: int, path: str | bytes, rights: int) -> None:
+    """Adds a rule to a ruleset. It grants those of `rights` that apply to the file or directory at `path`, on it and on everything
+    beneath it. A path gets no rule if it does not exist, if this process may not look it up, or if it is a symbolic link: without a
+    rule, commands may not use it either. Raises OSError.
     """
-    attribute = rights.to_bytes(8, "little") + place.to_bytes(4, "little")
-    prepare().syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, attribute, 0)
+    try:
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise
+        return
+    try:
+        kind = os.fstat(place).st_mode & _KIND
+        applicable = rights if kind == _DIRECTORY else rights & _RIGHTS_ON_FILES
+        if applicable and kind != _LINK:
+            attribute = applicable.to_bytes(8, "little") + place.to_bytes(4, "little")
+            prepare().syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, attribute, 0)
+    finally:
+        os.close(place)
 
 
 def listen_for_proxy(channel: int) -> int:
@@ -365,14 +385,12 @@ def name_proxy(port: int, environment: MutableMapping[bytes, bytes]) -> None:
 
 
 def allow_mounts(ruleset: int, places: Iterable[bytes]) -> None:
-    """Adds a rule to the ruleset for each of `places`, which have the form PATH=RIGHTS. The paths are mounts that
-    exist only in this process's namespace. Raises OSError.
+    """Adds a rule to the ruleset for each of `places`, which have the form PATH=RIGHTS. The paths lead to mounts that exist only in
+    this process's namespace. Raises OSError.
     """
     for entry in places:
         path, _, rights = entry.rpartition(b"=")
-        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        allow_beneath(ruleset, opened, int(rights))
-        os.close(opened)
+        allow_beneath(ruleset, path, int(rights))
 
 
 def main(arguments: list[str]) -> int:

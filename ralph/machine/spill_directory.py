@@ -48,7 +48,7 @@ class OwnDirectory:
         for number in range(_TRIES):
             self.path = os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))
             try:
-                self._lock = _locked(self.path)
+                self._lock = locked(self.path)
             except OSError:
                 if number == _TRIES - 1:
                     raise
@@ -80,7 +80,7 @@ def _place_outside(usual: str, writable: Sequence[str]) -> str:
     return usual
 
 
-def _locked(path: str) -> int:
+def locked(path: str) -> int:
     """Locks a directory and returns the descriptor that holds the lock. Raises OSError if another process holds it."""
     lock = os.open(path, _LOOKED_INTO)
     try:
@@ -100,7 +100,7 @@ def remove_left_over(place: str, prefix: str) -> None:
         for name in names:
             path = f"{place}/{name}"
             with suppress(OSError):
-                lock = _locked(path)
+                lock = locked(path)
                 try:
                     if os.fstat(lock).st_uid == os.geteuid():
                         remove_tree_if_possible(path)

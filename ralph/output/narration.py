@@ -167,7 +167,9 @@ class Narration:
 
     def _started(self, event: ev.RunStarted) -> Iterator[str]:
         gpus = f", GPU: {' '.join(path.rpartition('/')[2] for path in event.gpus)}" if event.gpus else ""
-        lines = [f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox}{gpus})"]
+        has_all_sockets = event.sandbox != "none" and event.protections.get(ev.SOCKETS_IN_FILES) is False
+        sockets = ", all Unix sockets open" if has_all_sockets else ""
+        lines = [f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox}{sockets}{gpus})"]
         if event.memory:
             lines.append(f"[ralph] read {', '.join(event.memory.values())}")
         if event.skills:

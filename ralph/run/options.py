@@ -97,6 +97,7 @@ class RunOptions(Struct, frozen=True):
             "--setting-sources": ",".join(sorted(self.setting_sources)) if self.names_sources else None,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
+            "--unix-sockets": self.settings.get("sandbox.unix_sockets"),
             "--allow-host": ",".join(self._allowed_hosts) or None,
             "--gpu": self.settings.get("sandbox.gpu"),
             "--mcp-config": self._mcp_file,

@@ -20,7 +20,7 @@ from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, may_have_overlays, plan_box
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
@@ -181,7 +181,11 @@ def begin_sandbox_trial(around: Surroundings, writable: Sequence[str]) -> None:
     """
     wanted = around.settings.sandbox
     if wanted.mode != "off":
-        begin_trial(search_for_programs(around, writable), shares_network=wanted.asked_net == "full")
+        begin_trial(
+            search_for_programs(around, writable),
+            shares_network=wanted.asked_net == "full",
+            has_overlays=may_have_overlays(wanted, around.environment, (around.cwd, *writable)),
+        )
 
 
 def search_for_programs(around: Surroundings, writable: Sequence[str]) -> ProgramSearch:

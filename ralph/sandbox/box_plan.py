@@ -20,9 +20,10 @@ from ralph.machine.repository import is_within, is_within_any, repositories_abov
 from ralph.places.gpus import gpu_devices
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
-from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
+from ralph.sandbox.levels import STRICT, AskedSockets, BoxLevel, Means, UnixSockets, box_level, unix_sockets
 from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
+from ralph.values.events import SOCKETS_IN_FILES
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _MOST_MASKED = 100
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
 _COUNTED_BY = "/proc/self/task"
+_BOUND_SOCKETS = "/proc/net/unix"
+# Of a long list of paths, a notice names these.
+_MOST_NAMED = 3
 # Folders of the system that hold protected places, and those of this Python and of ralph.
 _WITH_PLACES = (
     *("/etc", "/run", "/var/run", "/Library", "/private", "/dev", "/proc", "/sys"),
@@ -90,6 +94,8 @@ class BoxPlan(Struct, frozen=True):
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
+    asked_sockets: AskedSockets = "auto"
+    """The setting `unix_sockets`."""
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
     is_strict: bool = False
@@ -199,7 +205,18 @@ class BoxPlan(Struct, frozen=True):
     @property
     def level(self) -> BoxLevel:
         """The protections of this sandbox."""
-        return box_level(self.means, self.net, gives_sockets=bool(self.sockets))
+        return box_level(self.means, self.net, sockets=self.asked_sockets, gives_sockets=bool(self.sockets))
+
+    @property
+    def unix_sockets(self) -> UnixSockets:
+        """The Unix sockets that commands may use."""
+        return unix_sockets(self.means, self.asked_sockets, gives_sockets=bool(self.sockets))
+
+    @property
+    def needs_overlays(self) -> bool:
+        """Whether commands may have Unix sockets only because they see the file system as overlays."""
+        is_judged = self.means.landlock.has_socket_paths
+        return self.has_namespaces and self.unix_sockets == "own" and not is_judged
 
     @property
     def is_confined(self) -> bool:
@@ -264,9 +281,12 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
     read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
     search = search_around(environment, roots, wanted.written(environment))
-    means = find_means(search, shares_network=net == "full")
-    level = box_level(means, net, gives_sockets=bool(sockets))
     writable = (*map(str, roots), *write)
+    means = find_means(
+        search, shares_network=net == "full", has_overlays=may_have_overlays(wanted, environment, roots)
+    )
+    asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names
+    level = box_level(means, net, sockets=asked, gives_sockets=bool(sockets))
     _raise_first(_lacks(wanted, means, level, net))
     _raise_first(_open_places(read_deny, writable))
     notices = [*_about_means(net, means), *_about_own_code(written, is_guarded=means.bwrap is not None)]
@@ -282,6 +302,9 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     is_confined = not means.why_no_privileges
     gpus = gpu_devices(wanted.asked_gpu) if is_confined else ()
     notices += _about_gpus(gpus)
+    if is_confined:
+        given = unix_sockets(means, asked, gives_sockets=bool(sockets))
+        notices += _about_sockets(asked, given, level, writable)
     others = [root for root in real_roots if not is_within_any(root, write)]
     hides = (*read_deny, *hidden)
     closed = {} if "write" in level.missing() else _closed_roots(others, environment, read_deny, hides)
@@ -294,6 +317,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         read_deny,
         gpus=gpus,
         allow_hosts=wanted.allow_hosts,
+        asked_sockets=asked,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
         is_strict=wanted.mode == "strict",
         closed_roots=tuple(closed),
@@ -318,6 +342,17 @@ def refuse_owners_work(plan: BoxPlan, directory: Path) -> None:
                 f"capabilities and could not write there. Run ralph as {owner} (docker run --user {owner}, setpriv --reuid, sudo -u), "
                 "or with --sandbox off in a container that holds nothing else"
             )
+
+
+def may_have_overlays(
+    wanted: SandboxSettings, environment: Mapping[str, str], roots: Iterable[Path | str]
+) -> bool:
+    """Whether commands may see the file system as overlays, if this machine can make them. They need a directory in /tmp where
+    commands may not write. `roots` are the directories that commands may write.
+    """
+    writable = (*map(os.path.realpath, roots), *map(os.path.realpath, wanted.written(environment)))
+    is_own = os.path.realpath(TEMPORARY) == TEMPORARY and not is_within_any(TEMPORARY, writable)
+    return is_own and wanted.unix_sockets != "deny"
 
 
 def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Iterator[str]:
@@ -406,7 +441,13 @@ def with_hook_places(
         if not Path(place).parent.is_dir()
     )
     _raise_first(_open_places(plan.read_deny, write))
-    made = replace(plan, write=(*plan.write, *write), sockets=(*plan.sockets, *sockets))
+    asked_sockets: AskedSockets = "auto" if sockets else plan.asked_sockets
+    made = replace(
+        plan,
+        write=(*plan.write, *write),
+        sockets=(*plan.sockets, *sockets),
+        asked_sockets=asked_sockets,
+    )
     _raise_first(_lacks(wanted, plan.means, made.level, plan.net))
     return made
 
@@ -434,8 +475,11 @@ def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
         "net": net != "full",
         "read_deny": wanted.read_deny,
         "gpu": wanted.gpu == "off",
+        "unix_sockets": wanted.unix_sockets == "deny",
         "max_file_mb": wanted.max_file_mb is not None,
     }
+    if wanted.unix_sockets == "deny" and wanted.sockets:
+        yield "sandbox.unix_sockets = deny (--unix-sockets deny) closes the sandbox.sockets: leave one of the two out"
     names = ", ".join(f"sandbox.{name}" for name, is_asked in guards.items() if is_asked)
     if wanted.mode == "off" and names:
         yield f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave one of the two out"
@@ -453,6 +497,8 @@ def _lacks(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> 
         yield f"the network of commands cannot be restricted to {net!r}: {means.why_no_filter}"
     if wanted.max_file_mb is not None and means.why_no_privileges:
         yield f"sandbox.max_file_mb cannot be kept: {means.why_no_privileges}"
+    if wanted.unix_sockets == "deny" and means.why_no_filter:
+        yield f"sandbox.unix_sockets = deny cannot be kept: {means.why_no_filter}"
     if wanted.read_deny and not means.landlock.abi:
         why = means.landlock.why_not or "the kernel has no Landlock"
         yield f"sandbox.read_deny cannot be kept: {why}"
@@ -487,6 +533,45 @@ def _about_gpus(gpus: Sequence[str]) -> Iterator[BoxNotice]:
             "commands can start no CUDA program, because /dev/nvidia-uvm is not there, and a command in the sandbox cannot make it",
             "start any CUDA program before, or `nvidia-modprobe -u -c 0`",
         )
+
+
+def _about_sockets(
+    asked: AskedSockets, given: UnixSockets, level: BoxLevel, writable: Iterable[str]
+) -> Iterator[BoxNotice]:
+    """Notices about the sockets of other programs that commands can reach. `writable` are the directories that they may write."""
+    if asked == "allow" and (why := level.missing().get(SOCKETS_IN_FILES)):
+        yield BoxNotice(
+            f"commands may use every Unix socket that you may, such as those of agents, Docker and the desktop ({why})",
+            "they stay closed without --unix-sockets allow (sandbox.unix_sockets)",
+        )
+    elif given == "own" and (found := bound_in(map(os.path.realpath, writable))):
+        named = ", ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
+        yield BoxNotice(
+            f"commands may connect to sockets that other programs have bound where commands may write: {named}",
+            "close them: --unix-sockets deny",
+        )
+
+
+def bound_in(directories: Iterable[str]) -> list[str]:
+    """The Unix sockets in some directories that programs of this network have bound. Of one that was bound by a relative name, only
+    such as would lie at the top of a directory are found. `directories` contain no symbolic links.
+    """
+    tops = tuple(directories)
+    try:
+        with open(_BOUND_SOCKETS, encoding="utf-8", errors="surrogateescape") as listed:  # noqa: PTH123 - a string
+            lines = [line.rstrip("\n").split(None, 7) for line in listed]
+    except OSError:
+        return []
+    names = {line[7] for line in lines[1:] if len(line) > 7 and not line[7].startswith("@")}
+    paths = {os.path.join(top, name) for name in names for top in tops}  # noqa: PTH118 - strings throughout
+    return sorted(path for path in paths if is_within_any(path, tops) and _is_socket(path))
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNotice]:

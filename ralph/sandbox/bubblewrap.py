@@ -21,15 +21,19 @@ DEVICES = "/dev"
 """The place of the devices that bubblewrap makes for a command."""
 QUEUES = f"{DEVICES}/mqueue"
 """The place of the command's own POSIX message queues (mq_overview(7))."""
+PROCESSES = "/proc"
+"""The place where bubblewrap shows only the processes of a command."""
 
 
 def bwrap_command(
     bwrap: str,
     *,
+    cover: Iterable[str] = (),
     temporary: str | None = None,
     writable: Collection[str] = (),
     devices: Iterable[str] = (),
     visible: Iterable[str] = (),
+    visible_covers: Iterable[str] = (),
     pinned: Iterable[str] = (),
     read_only: Iterable[str] = (),
     copies: Iterable[tuple[str, str]] = (),
@@ -44,6 +48,8 @@ def bwrap_command(
     links, and exist. Later mounts cover earlier ones.
 
     `devices` are device nodes, and directories with some, that work for the command: elsewhere bubblewrap's mounts make them useless.
+    `cover` are the words that show the file system as overlays (`overlays.py`), and `visible_covers` those for directories in
+    /tmp. Without them, it is one read-only mount, in which the command finds every socket.
     `temporary` is the session's directory, which is mounted on /tmp; None leaves the machine's own /tmp to the command.
     `visible` are paths that the command must be able to read, such as its Python: a path in /tmp is mounted there again,
     read-only. Landlock gives these paths the same rights as the session's directory, so none may contain an unreadable one. `copies` are
@@ -53,13 +59,15 @@ def bwrap_command(
     """
     namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
     words = [bwrap, *namespaces, *(() if has_network else ("--unshare-net",))]
-    words += ("--bind" if "/" in writable else "--ro-bind", "/", "/", "--proc", "/proc", "--dev", DEVICES)
-    words += ("--mqueue", QUEUES) if has_queues else ()
+    covered = (*cover,)
+    words += covered or ("--bind" if "/" in writable else "--ro-bind", "/", "/")
+    words += ("--proc", PROCESSES, "--dev", DEVICES, *(("--mqueue", QUEUES) if has_queues else ()))
     if temporary is not None:
         words += ("--bind", temporary, TEMPORARY)
         for place in visible:
             if is_within(place, TEMPORARY):
                 words += ("--ro-bind", place, place)
+        words += visible_covers
     for place in writable:
         # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
         if place not in ("/", temporary) and not is_within(place, DEVICES):
@@ -75,4 +83,5 @@ def bwrap_command(
         words += ("--ro-bind", "/dev/null", file)
     for directory in closed_directories:
         words += ("--ro-bind", closed, directory)
-    return words
+    # With a cover, the root directory is a file system of the command's own.
+    return [*words, "--remount-ro", "/"] if covered else words

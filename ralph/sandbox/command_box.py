@@ -38,19 +38,27 @@ from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
-from ralph.sandbox.landlock_rules import landlock_rules, own_mounts, plan_with_places, visible_parts
+from ralph.sandbox.landlock_rules import (
+    inside_rules,
+    landlock_rules,
+    own_mounts,
+    plan_with_places,
+    visible_parts,
+)
+from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 from ralph.values.ports import GuardRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from subprocess import Popen
 
     from ralph.places.places import GuardedPlaces
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.disk_work import DiskWork
+    from ralph.sandbox.kernel.landlock import Rule
     from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
     from ralph.sandbox.protected_changes import Undone
@@ -111,9 +119,19 @@ class CommandBox:
         self._closed: OwnDirectory | None = None
         """The empty directory that is mounted on directories that commands must not read."""
         self._copies: OwnDirectory | None = None
+        self._empty: EmptyDirectory | None = None
+        """The second layer of overlays."""
+        self._overlaid = plan.means.overlaid
+        """The file systems of which overlays can be made."""
+        self._not_covered: Cover | None = None
+        """Overlays that could not be made."""
         self._made: BoxPlan | None = None
         self._cache = ""
-        self._ruleset = Ruleset(plan.means.landlock.abi, is_worn_by_uses=bool(self._mounts))
+        abi = plan.means.landlock.abi
+        self._ruleset = Ruleset(abi, is_worn_by_uses=bool(self._mounts))
+        """The rules for searches, and for commands that see the machine's own files."""
+        self._inside_ruleset = Ruleset(abi, is_worn_by_uses=False, is_filled_inside=True)
+        """The rules for commands that see overlays."""
         self._door: ProxyDoor | None = None
         self._lasting_doors: list[ProxyDoor] = []
         self._protected: ProtectedFiles | None = None
@@ -369,7 +387,11 @@ class CommandBox:
 
     def prepare(self) -> None:
         """Makes all parts that the next command needs. Raises OSError."""
-        self._fresh_ruleset()
+        with self._lock:
+            if self.parts.needs_overlays:
+                self._fresh_inside_ruleset()
+            else:
+                self._fresh_ruleset()
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
@@ -389,7 +411,9 @@ class CommandBox:
         gradle = f"{environment.get('GRADLE_USER_HOME') or f'{home}/.gradle'}/caches"
         if os.path.isdir(f"{gradle}/modules-2"):
             caches["GRADLE_RO_DEP_CACHE"] = gradle
-        return {**kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
+        # An overlay is a file system of its own, at which git would stop to look for a repository above.
+        across = {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if parts.needs_overlays else {}
+        return {**across, **kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
 
     def _is_left_out(self, variable: str) -> bool:
         """Whether commands do not get this variable, because it is the address of an agent of the user."""
@@ -416,15 +440,27 @@ class CommandBox:
                     self._lasting_doors.append(door)
                 else:
                     self._door = door
+            ruleset, places, program, words = self._restrictions()
             return Confinement(
-                self._fresh_ruleset(),
-                self._program,
+                ruleset,
+                program,
                 self._plan.most_file_bytes,
-                self._bwrap_words(),
+                words,
                 os.path.realpath(directory),
-                self._mounts,
+                places,
                 -1 if door is None else door.descriptor,
             )
+
+    def _restrictions(self) -> tuple[int, tuple[str, ...], bytes, tuple[str, ...]]:
+        """The ruleset, the rules to add inside, the filter and the command line of bubblewrap for a command that starts now.
+        Raises OSError.
+        """
+        covers = self._covers()
+        if covers is None:
+            return self._fresh_ruleset(), self._mounts, self._program, self._bwrap_words()
+        ruleset = self._fresh_inside_ruleset()
+        places = (*self._inside_ruleset.places, *self._mounts)
+        return ruleset, places, self._program_with_sockets, self._bwrap_words(*covers)
 
     def refusals(self) -> tuple[str, ...]:
         """Describes the connections of the last command that the proxy refused, for people and the model. Each
@@ -457,7 +493,7 @@ class CommandBox:
             working_directory,
             others,
             refusals=Refusals(
-                unix_sockets=not (self._means.why_no_filter or self._has_unix_sockets),
+                unix_sockets=self._plan.unix_sockets == "none" or self._not_covered is not None,
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
@@ -487,6 +523,10 @@ class CommandBox:
         if self._protected is not None:
             self._protected.close()
         self._ruleset.close()
+        self._inside_ruleset.close()
+        if self._empty is not None:
+            self._empty.remove()
+            self._empty = None
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = self._made = None
@@ -501,31 +541,35 @@ class CommandBox:
     def _has_own_network(self) -> bool:
         return self._plan.net != "full" and self._means.has_own_network
 
-    @property
-    def _has_unix_sockets(self) -> bool:
-        """Whether commands can make Unix sockets that connect to paths."""
-        return bool(self._plan.sockets) or self._means.landlock.has_socket_paths
-
     @cached_property
     def _program(self) -> bytes:
-        """The packed seccomp filter of commands, or `restriction.NO_FILTER`."""
-        has_gpus = bool(self._plan.gpus)
-        if self._plan.net == "full":
-            return self._filter("all", sequenced=has_gpus)
-        return self._filter("streams" if self._has_own_network else "none", sequenced=has_gpus)
+        """The packed seccomp filter of commands that see the machine's own files, or `restriction.NO_FILTER`."""
+        has_sockets = self._plan.unix_sockets != "none" and not self._plan.needs_overlays
+        return self._filter(self._internet, unix_sockets=has_sockets, sequenced=bool(self._plan.gpus))
+
+    @cached_property
+    def _program_with_sockets(self) -> bytes:
+        """The packed filter of commands that see overlays, and so no sockets of other programs."""
+        return self._filter(self._internet, unix_sockets=True)
 
     @cached_property
     def _search_program(self) -> bytes:
-        """The packed seccomp filter of searches, which need no network at all."""
-        return self._filter("none")
+        """The packed filter of searches, which need no sockets at all."""
+        return self._filter("none", unix_sockets=False)
 
-    def _filter(self, internet: Internet, *, sequenced: bool = False) -> bytes:
+    @property
+    def _internet(self) -> Internet:
+        if self._plan.net == "full":
+            return "all"
+        return "streams" if self._has_own_network else "none"
+
+    def _filter(self, internet: Internet, *, unix_sockets: bool, sequenced: bool = False) -> bytes:
         if self._means.why_no_filter:
             return restriction.NO_FILTER
         made = make_filter(
             platform.machine(),
             internet=internet,
-            unix_sockets=self._has_unix_sockets,
+            unix_sockets=unix_sockets,
             sequenced=sequenced,
             without_landlock=not self._means.landlock.abi,
         )
@@ -545,9 +589,46 @@ class CommandBox:
         with self._lock:
             return self._ruleset.fresh(partial(landlock_rules, self.parts))
 
+    def _fresh_inside_ruleset(self) -> int:
+        parts = self.parts
+
+        def rules(entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
+            return inside_rules(parts, landlock_rules(parts, entries))
+
+        return self._inside_ruleset.fresh(rules)
+
     # --- Mounts
 
-    def _bwrap_words(self) -> tuple[str, ...]:
+    def _covers(self) -> tuple[Cover, Cover] | None:
+        """How the machine, and what is mounted again in /tmp, is shown to a command that starts now. None if not by overlays:
+        they are not needed, or one cannot be made, because something was mounted since the start. Raises OSError.
+        """
+        bwrap, parts = self._means.bwrap, self.parts
+        # Where commands may write /tmp, they could write in the second layer.
+        if bwrap is None or not (parts.needs_overlays and parts.has_own_temporary):
+            return None
+        try:
+            self._empty = self._empty or EmptyDirectory()
+            covers = cover("/", self._empty.path), self._cover_of_visible(self._empty.path)
+        except TooManyMountsError:
+            return None
+        both = Cover((*covers[0].words, *covers[1].words), covers[0].devices | covers[1].devices)
+        if not both.devices <= self._overlaid:
+            from ralph.sandbox.detection import why_not_covered  # noqa: PLC0415 - only after something was mounted
+
+            if both == self._not_covered or why_not_covered(bwrap, both):
+                self._not_covered = both
+                return None
+            self._overlaid |= both.devices
+        return covers
+
+    def _cover_of_visible(self, empty: str) -> Cover:
+        own = self._own_files  # ralph writes there all the time, and nobody makes a socket
+        found = [cover(one, empty) for one in self._mounted_again() if one not in own and os.path.isdir(one)]
+        words = (word for one in found for word in one.words)
+        return Cover(tuple(words), frozenset().union(*(one.devices for one in found)))
+
+    def _bwrap_words(self, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
         """The command line of bubblewrap for a command that starts now. Empty without namespaces."""
         bwrap = self._means.bwrap
         if bwrap is None:
@@ -561,6 +642,7 @@ class CommandBox:
             and os.path.realpath(place) == place
             and not any(is_within(place, one) or is_within(one, place) for one in guarded.git_directories)
         ]
+        sockets = filter(os.path.exists, parts.sockets) if covered.words else ()
         tops = {*parts.writable, *guarded.outer}
         above = {one for path in (*read_only, *masked) for one in _above_within(path, tops)}
         pinned = (*guarded.outer, *sorted({*above, *guarded.around}))
@@ -571,9 +653,15 @@ class CommandBox:
             devices=filter(
                 os.path.exists, dict.fromkeys((*parts.gpus, *filter(_has_devices, self._plan.write)))
             ),
-            visible=self._mounted_again(),
+            visible=(
+                one
+                for one in self._mounted_again()
+                if not (covered.words and one not in self._own_files and os.path.isdir(one))
+            ),
+            cover=covered.words,
+            visible_covers=visible.words,
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
-            read_only=read_only,
+            read_only=(*read_only, *sockets),
             copies=[(copy, file) for copy, file in parts.copies if os.path.isfile(file)],
             empty_directories=filter(os.path.isdir, parts.empty),
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),

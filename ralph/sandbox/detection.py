@@ -17,9 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine import restriction
-from ralph.machine.trusted_programs import BUBBLEWRAP, UnusableError, candidates, choose
+from ralph.machine.trusted_programs import BUBBLEWRAP, UnusableError, candidates, choose, dotted
+from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
+from ralph.sandbox.overlays import OVERLAYS_SINCE, Cover, EmptyDirectory, TooManyMountsError, cover
 from ralph.sandbox.trial import TRIAL_WITHIN_S, exit_code, read_to_end, try_means
 from ralph.values.shortage import ShortageError
 
@@ -37,15 +39,18 @@ _VERSION = re.compile(rb"bubblewrap (\d+(?:\.\d+)*)")
 INSTALL = "install bubblewrap, or pip install '.[sandbox]' in ralph's clone, with ralph's Python"
 
 
-def find_means(search: ProgramSearch, *, shares_network: bool = False, needed: Version = ()) -> Means:
+def find_means(
+    search: ProgramSearch, *, shares_network: bool = False, has_overlays: bool = False, needed: Version = ()
+) -> Means:
     """Finds the means of confinement on this machine. What a trial of bubblewrap has shown is remembered, unless the
     machine was short of a resource such as processes.
 
     `search` says where bubblewrap may lie (`trusted_programs.py`). The first one that works and has at least the version
     `needed` is taken, otherwise the first that works: `Means.bwrap_version` says which it is. ralph tries each program
-    that it finds at most twice. A trial that fails for want of a resource is
+    that it finds at most four times: with and without overlays, with and without a network. A trial that fails for want of a resource is
     repeated for about a second. If `shares_network` is True, no network
-    namespace is tried, because commands use the machine's network. Landlock and seccomp are tried by applying them
+    namespace is tried, because commands use the machine's network. If `has_overlays` is True, each program is tried with
+    overlays of the file system first, and one that can make them is preferred. Landlock and seccomp are tried by applying them
     (`trial.py`).
     """
     if sys.platform != "linux":
@@ -53,7 +58,11 @@ def find_means(search: ProgramSearch, *, shares_network: bool = False, needed: V
     means = _without_shortage(try_means)
     if means.why_no_privileges:
         return no_means(means.why_no_privileges)
-    return _with_namespaces(means, search, needed, shares_network=shares_network)
+    # What Landlock itself confines needs no overlays, and without its scopes they do not help.
+    has_overlays = has_overlays and means.landlock.has_scopes and not means.landlock.has_socket_paths
+    if has_overlays:
+        needed = max(needed, OVERLAYS_SINCE)
+    return _with_namespaces(means, search, needed, shares_network=shares_network, has_overlays=has_overlays)
 
 
 def _without_shortage(find: Callable[[], Means]) -> Means:
@@ -69,14 +78,19 @@ def no_means(why: str) -> Means:
     return Means(Support(0, why), why, why, why_no_namespaces=why)
 
 
-def begin_trial(search: ProgramSearch, *, shares_network: bool) -> None:
+def begin_trial(search: ProgramSearch, *, shares_network: bool, has_overlays: bool = False) -> None:
     """Starts in the background to try bubblewrap, which takes some milliseconds. `find_means` with the same arguments
     waits for the result.
     """
     if sys.platform == "linux":
         first = next((one for one in candidates(BUBBLEWRAP, search) if not one.why_not), None)
-        if first is not None and (first.path, shares_network) not in _TRIED:
-            _begun(first.path, has_network=shares_network)
+        if first is not None and (first.path, shares_network, has_overlays) not in _TRIED:
+            _begun(first.path, has_network=shares_network, has_overlays=has_overlays)
+
+
+def why_not_covered(bwrap: str, covered: Cover) -> str:
+    """The reason why bubblewrap cannot show the machine so. Empty if it can. Waits for a trial."""
+    return _Trial(bwrap, covered, has_network=True).result().why_not
 
 
 class _Tried(Struct, frozen=True):
@@ -88,25 +102,29 @@ class _Tried(Struct, frozen=True):
     """Whether the machine lacked a resource."""
     version: Version = ()
     """The version that the program named, or the empty one."""
+    overlaid: frozenset[int] = frozenset()
+    """The file systems of which it has made overlays."""
 
 
 class _ShortError(Exception):
     """The machine lacks a resource for the trial of a program. The message names both."""
 
 
-_TRIED: dict[tuple[str, bool], _Tried] = {}
-_BEGUN: dict[tuple[str, bool], _Trial] = {}
-"""The trials that run in the background. The keys of both are a program and `has_network`."""
+_TRIED: dict[tuple[str, bool, bool], _Tried] = {}
+_BEGUN: dict[tuple[str, bool, bool], _Trial] = {}
+"""The trials that run in the background. The keys of both are a program, `has_network` and `has_overlays`."""
 
 
-def _with_namespaces(means: Means, search: ProgramSearch, needed: Version, *, shares_network: bool) -> Means:
+def _with_namespaces(
+    means: Means, search: ProgramSearch, needed: Version, *, shares_network: bool, has_overlays: bool
+) -> Means:
     without_network: dict[str, str] = {}
     """The programs that make no network namespace, with the reason."""
 
     def version_of(candidate: Candidate) -> Version:
         why_not = ""
         for has_network in (True,) if shares_network else (False, True):
-            tried = _tried(candidate.path, has_network=has_network)
+            tried = _tried_with(candidate.path, has_network=has_network, has_overlays=has_overlays)
             if tried.is_short:
                 raise _ShortError(f"{candidate.path}: {tried.why_not}")
             why = tried.why_not or _why_not_entered()
@@ -126,6 +144,10 @@ def _with_namespaces(means: Means, search: ProgramSearch, needed: Version, *, sh
         return replace(means, why_no_namespaces=why)
     bwrap = choice.candidate.path
     why_no_network = without_network.get(bwrap, "")
+    if has_overlays:
+        means = _with_overlays(
+            means, _tried(bwrap, has_network=bwrap in without_network, has_overlays=True), choice.version
+        )
     return replace(
         means,
         bwrap=bwrap,
@@ -136,13 +158,29 @@ def _with_namespaces(means: Means, search: ProgramSearch, needed: Version, *, sh
     )
 
 
-def _tried(bwrap: str, *, has_network: bool) -> _Tried:
+def _with_overlays(means: Means, tried: _Tried, version: Version) -> Means:
+    why_none = tried.why_not
+    if why_none and version < OVERLAYS_SINCE:
+        why_none = f"bubblewrap makes them from version {dotted(OVERLAYS_SINCE)} on"
+    return replace(means, why_no_overlays=why_none, overlaid=tried.overlaid)
+
+
+def _tried_with(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tried:
+    """Tries a program with overlays if `has_overlays` is True, and if that fails, without."""
+    if has_overlays:
+        overlaid = _tried(bwrap, has_network=has_network, has_overlays=True)
+        if not overlaid.why_not or overlaid.is_short:
+            return overlaid
+    return _tried(bwrap, has_network=has_network, has_overlays=False)
+
+
+def _tried(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tried:
     """Tries a program until it fails for another reason than a shortage, or not at all."""
-    key = (bwrap, has_network)
+    key = (bwrap, has_network, has_overlays)
     if key in _TRIED:
         return _TRIED[key]
     for pause_s in (*_PAUSES_S, None):
-        trial = _begun(bwrap, has_network=has_network)
+        trial = _begun(bwrap, has_network=has_network, has_overlays=has_overlays)
         del _BEGUN[key]
         tried = trial.result()
         if not tried.is_short:
@@ -153,14 +191,10 @@ def _tried(bwrap: str, *, has_network: bool) -> _Tried:
     return tried
 
 
-def _begun(bwrap: str, *, has_network: bool) -> _Trial:
-    from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command  # noqa: PLC0415 - only with bubblewrap
-
-    key = (bwrap, has_network)
+def _begun(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Trial:
+    key = (bwrap, has_network, has_overlays)
     if key not in _BEGUN:
-        words = bwrap_command(bwrap, temporary=TEMPORARY, has_network=has_network)
-        # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
-        _BEGUN[key] = _Trial([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
+        _BEGUN[key] = _Trial(bwrap, None if has_overlays else Cover(), has_network=has_network)
     return _BEGUN[key]
 
 
@@ -179,11 +213,26 @@ def _why_not_entered() -> str:
 class _Trial:
     """A trial run of bubblewrap: a process that runs in the background until `result` waits for its end."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, bwrap: str, covered: Cover | None, *, has_network: bool) -> None:
+        """`covered` is how the machine is shown; None makes overlays of all that there is now."""
+        self._pid, self._why, self._reading = 0, "", -1
+        self._empty: EmptyDirectory | None = None
+        try:
+            if covered is None:
+                self._empty = EmptyDirectory()
+                covered = cover("/", self._empty.path)
+        except (OSError, TooManyMountsError) as error:
+            self._why = str(error)
+            return
+        self._overlaid = covered.devices
+        words = bwrap_command(bwrap, cover=covered.words, temporary=TEMPORARY, has_network=has_network)
+        # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
+        self._start([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
+
+    def _start(self, command: list[str]) -> None:
         self._reading, writing = os.pipe()
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         streams = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((nowhere, 0), (writing, 1), (writing, 2))]
-        self._pid, self._why = 0, ""
         try:
             self._pid = os.posix_spawn(command[0], command, {}, file_actions=streams)
         except OSError as error:
@@ -194,13 +243,18 @@ class _Trial:
 
     def result(self) -> _Tried:
         """Waits for the program to end. Must be called once."""
-        said, is_late = read_to_end(self._reading)
-        os.close(self._reading)
+        said, is_late = b"", False
+        if self._reading >= 0:
+            said, is_late = read_to_end(self._reading)
+            os.close(self._reading)
         why = self._complaint(said, is_late=is_late)
+        if self._empty is not None:
+            self._empty.remove()
         if why:
             return _Tried(why, is_short=why.endswith(tuple(map(os.strerror, _SHORTAGES))))
         found = _VERSION.search(said)
-        return _Tried(version=tuple(map(int, found[1].split(b"."))) if found else ())
+        version = tuple(map(int, found[1].split(b"."))) if found else ()
+        return _Tried(version=version, overlaid=self._overlaid)
 
     def _complaint(self, said: bytes, *, is_late: bool) -> str:
         """The reason why the program failed, or an empty string."""

@@ -117,6 +117,19 @@ def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> It
     yield from (Rule(path, landlock.RESOLVE_UNIX) for path in (*sockets, *plan.writable))
 
 
+def inside_rules(plan: BoxPlan, rules: Iterable[Rule]) -> Iterator[Rule]:
+    """The rules of a command that sees overlays, with the paths that it sees. They must be made where it sees them, because an
+    overlay has other inodes.
+
+    In /tmp, the rule for the session's directory holds for all: a command could have put a link in the way of another one.
+    """
+    covered = dict(plan.copies)
+    for rule in rules:
+        path = plan.inside(covered.get(rule.path, rule.path))
+        if path == TEMPORARY or not (plan.has_own_temporary and is_within(path, TEMPORARY)):
+            yield Rule(path, rule.rights)
+
+
 def visible_parts(
     plan: BoxPlan, places: Collection[str], entries: Callable[[str], Iterable[str]]
 ) -> tuple[str, ...]:

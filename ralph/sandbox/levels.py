@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from ralph.values.events import SOCKETS_IN_FILES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.sandbox.kernel.landlock import Support
 
 Net = Literal["full", "proxy", "off"]
+AskedSockets = Literal["auto", "allow", "deny"]
+UnixSockets = Literal["own", "all", "none"]
+"""The Unix sockets that commands may use: those that they make themselves, and such in the places that they may write; all that
+the user may use; or none but connected pairs."""
 LevelName = Literal["namespaces", "landlock", "none"]
 """The strongest means that works. `namespaces` means bubblewrap, with Landlock inside if the kernel has it.
 `landlock` means Landlock alone. On each level, a seccomp filter and dropped capabilities are used too if they work."""
@@ -38,6 +44,10 @@ class Means(Struct, frozen=True):
     """Whether bubblewrap has failed because the machine lacked a resource such as processes. It may work later."""
     bwrap_version: tuple[int, ...] = ()
     """The version of `bwrap`. Empty if it is not known."""
+    why_no_overlays: str = "overlays were not tried"
+    """The reason why `bwrap` cannot show the file system as overlays. Empty if it can."""
+    overlaid: frozenset[int] = frozenset()
+    """The file systems (`st_dev`) of which overlays can be made."""
     about_bwrap: str = ""
     """Which bubblewrap it is, why this one, and why no other. Empty without one."""
 
@@ -45,6 +55,18 @@ class Means(Struct, frozen=True):
     def has_own_network(self) -> bool:
         """Whether a command can have a network that is separate from the machine's."""
         return self.bwrap is not None and self.has_network_namespace
+
+    @property
+    def why_not_own_sockets(self) -> str:
+        """The reason why the sockets that commands make cannot be told from those of other programs. Empty if they can."""
+        if self.landlock.has_socket_paths:
+            return ""
+        before = "the kernel tells sockets of commands from others from Landlock 9 on"
+        if self.bwrap is None:
+            return f"{before}, and there are no namespaces"
+        if not self.landlock.has_scopes:
+            return f"{before}, and with overlays from 6 on"
+        return f"{before}, and there are no overlays: {self.why_no_overlays}" if self.why_no_overlays else ""
 
 
 class BoxLevel(Struct, frozen=True):
@@ -69,10 +91,22 @@ class BoxLevel(Struct, frozen=True):
 STRICT = ("write", "read", "signals", "network")
 
 
-def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLevel:
-    """The level of a sandbox with these means. `gives_sockets` is True if the settings allow a Unix socket in the
-    file system. Before Landlock ABI 9, a sandbox that allows one such socket allows all of them.
+def unix_sockets(means: Means, asked: AskedSockets, *, gives_sockets: bool) -> UnixSockets:
+    """The Unix sockets that commands may use in a sandbox with these means. `asked` is the setting, and `gives_sockets` is True
+    if the settings name a socket of another program. Where the kernel cannot tell sockets of commands from others, a sandbox
+    that allows one allows all of them.
     """
+    if asked == "deny" and not means.why_no_filter:
+        return "none"
+    if not means.why_not_own_sockets:
+        return "own"
+    return "all" if asked == "allow" or gives_sockets or means.why_no_filter else "none"
+
+
+def box_level(
+    means: Means, net: Net, *, sockets: AskedSockets = "auto", gives_sockets: bool = False
+) -> BoxLevel:
+    """The level of a sandbox with these means. `sockets` and `gives_sockets` are as in `unix_sockets`."""
     name: LevelName = "none"
     if means.landlock.abi:
         name = "landlock"
@@ -84,11 +118,10 @@ def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLeve
     is_older = f"the kernel's Landlock has version {landlock.abi}"
     no_truncate = "" if landlock.has_truncate else f"{is_older}, and cannot deny truncating files before 3"
     no_scopes = "" if landlock.has_scopes else no_landlock or f"{is_older}, and confines signals from 6 on"
-    no_socket_paths = "" if landlock.has_socket_paths else no_filter
-    if gives_sockets and not landlock.has_socket_paths:
-        no_socket_paths = (
-            "one socket is given back, and the kernel cannot tell it from others before Landlock 9"
-        )
+    no_socket_paths = ""
+    if unix_sockets(means, sockets, gives_sockets=gives_sockets) == "all":
+        asked_by = "sandbox.unix_sockets = allow" if sockets == "allow" else "a socket is given back"
+        no_socket_paths = no_filter or f"{asked_by}, and {means.why_not_own_sockets}"
     reaches = {
         "write": no_namespaces and (no_landlock or no_truncate),
         "read": no_landlock,
@@ -102,7 +135,7 @@ def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLeve
         "the whole tree ends": no_namespaces,
         "protected paths": no_namespaces,
         "user's terminals": no_namespaces and no_landlock,
-        "sockets in the file system": no_socket_paths,
+        SOCKETS_IN_FILES: no_socket_paths,
         "abstract sockets": "" if landlock.has_scopes else no_socket_paths,
     }
     if net != "full":  # otherwise no protection was asked for, and none is in force

@@ -19,6 +19,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 from typing import Any, NamedTuple
 
 TYPE_CHECKING = False
@@ -221,10 +222,39 @@ def _tcp(protocol: int = 0) -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
 
 
-def _send_to_path(targets: Targets) -> None:
+def _connect(path: str) -> None:
+    socket.socket(socket.AF_UNIX).connect(path)
+
+
+def _send(address: str) -> None:
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"x", address)
+
+
+def _send_from_pair(address: str) -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with one, other:
-        one.sendto(b"x", targets["datagram_socket"])
+        one.sendto(b"x", address)
+
+
+def _connect_by_hard_link(targets: Targets) -> None:
+    os.link(targets["socket"], "linked-socket")
+    _connect("linked-socket")
+
+
+def _connect_by_link(targets: Targets) -> None:
+    os.symlink(targets["socket"], "way-to-socket")
+    _connect("way-to-socket")
+
+
+def _connect_to_late(targets: Targets) -> None:
+    """Asks a program outside to bind a socket now, when all mounts of this process exist."""
+    _append(targets["wish_for_socket"])
+    until_s = time.monotonic() + _WITHIN_S / 2
+    while not os.path.exists(targets["late_socket_is_bound"]):  # noqa: PTH110 - a string
+        if time.monotonic() > until_s:
+            raise UntriedError("no program outside has bound the socket")
+        time.sleep(0.01)
+    _connect(targets["late_socket"])
 
 
 def _clone_user_namespace(_targets: Targets) -> None:
@@ -439,15 +469,23 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "make a system call by its x32 number": _other_numbers,
     },
     "sockets in the file system": {
-        "connect to a socket in the file system": lambda t: socket.socket(socket.AF_UNIX).connect(
-            t["socket"]
+        "connect to a socket in the file system": lambda t: _connect(t["socket"]),
+        "connect to a socket through a link": _connect_by_link,
+        "connect to a socket by a hard link made inside": _connect_by_hard_link,
+        "connect to a socket through /proc/self/root": lambda t: _connect(f"/proc/self/root{t['socket']}"),
+        "connect to a socket through another process's root": lambda t: _connect(
+            f"/proc/{t['pid']}/root{t['socket']}"
         ),
-        "send to a socket in the file system from a pair": _send_to_path,
+        "connect to a socket that was bound by a relative name": lambda t: _connect(t["relative_socket"]),
+        "connect to a socket of another network": lambda t: _connect(t["socket_elsewhere"]),
+        "connect to a socket that was bound later": _connect_to_late,
+        "send to a socket in the file system": lambda t: _send(t["datagram_socket"]),
+        "send to a socket in the file system from a pair": lambda t: _send_from_pair(t["datagram_socket"]),
     },
     "abstract sockets": {
-        "connect to an abstract socket": lambda t: socket.socket(socket.AF_UNIX).connect(
-            "\0" + t["abstract"]
-        ),
+        "connect to an abstract socket": lambda t: _connect("\0" + t["abstract"]),
+        "send to an abstract socket": lambda t: _send("\0" + t["abstract_datagram"]),
+        "send to an abstract socket from a pair": lambda t: _send_from_pair("\0" + t["abstract_datagram"]),
     },
     "limits": {
         "start more processes than allowed": _storm,
@@ -463,6 +501,8 @@ _ALSO = {
     ),
     "read a secret that was made after the start": _NOT_THERE,
     "network": _UNREACHABLE,
+    # What is seen there is no socket of a listener, or is in another network.
+    **dict.fromkeys(("sockets in the file system", "abstract sockets"), _NOT_THERE | {errno.ECONNREFUSED}),
     "start more processes than allowed": frozenset({errno.EAGAIN}),
     "take more memory than allowed": frozenset({errno.ENOMEM}),
     "write a larger file than allowed": frozenset({errno.EFBIG}),

@@ -19,6 +19,7 @@ else:
 SANDBOX_MODES = ("auto", "strict", "off")
 NETS = ("full", "proxy", "off")
 GPUS = ("auto", "all", "off")
+UNIX_SOCKETS = ("auto", "allow", "deny")
 _MEBIBYTE = 1024 * 1024
 # The greatest number that fits everywhere where a size is kept in 64 bits with a sign.
 _MOST_BYTES = 2**62
@@ -83,6 +84,21 @@ class SandboxSettings(Struct, frozen=True):
         Key(PLACES, "sockets in the file system that commands may connect to, such as that of an agent"),
     ] = ()
     """Paths of sockets that commands may connect to."""
+    unix_sockets: Annotated[
+        str,
+        Key(
+            one_of(*UNIX_SOCKETS),
+            "Unix sockets of commands: `auto` (their own, where the machine can tell them from others), `allow` (all, where it "
+            "cannot) or `deny`",
+            Flag(
+                "--unix-sockets",
+                "Unix sockets of commands. auto (default): their own, if the machine can tell them from others; allow: all, if it "
+                "cannot; deny: none.",
+                choices=UNIX_SOCKETS,
+            ),
+        ),
+    ] = "auto"
+    """One of `UNIX_SOCKETS`."""
     read_deny: Annotated[
         tuple[str, ...],
         Key(PLACES, "more files and directories that commands and tools must not read"),

@@ -61,6 +61,35 @@ print(json.dumps([answer(*one) for one in json.loads(sys.argv[1])]))
 """
 _KEEPER = str(Path(restriction.__file__).with_name("namespaces.py"))
 _IDLE = "import time; time.sleep(600)"
+# Binds sockets by relative names, in another network if that may be made, and when a file asks for it.
+_BINDING = """
+import ctypes, os, socket, sys, time
+wish, answer = sys.argv[1:]
+def bind(name):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(name)
+    listener.listen()
+    return listener
+held = [bind("relative")]
+print(flush=True)
+while not os.path.exists(wish):
+    time.sleep(0.01)
+held.append(bind("late"))
+open(answer, "w").close()
+time.sleep(600)
+"""
+_BINDING_ELSEWHERE = """
+import ctypes, os, socket, time
+libc = ctypes.CDLL(None)
+NEW_NETWORK, NEW_USER = 0x40000000, 0x10000000
+if libc.unshare(NEW_NETWORK) and libc.unshare(NEW_NETWORK | NEW_USER):
+    raise SystemExit
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("elsewhere")
+listener.listen()
+print(flush=True)
+time.sleep(600)
+"""
 
 
 class ProbeResult(Struct, frozen=True):
@@ -135,6 +164,7 @@ class SelfTest:
             stack.callback(remove_tree_if_possible, self.directory)
             self._make_files()
             self._make_sockets(stack)
+            self._start_binding(stack)
             self._start_victim(stack)
             self._make_shared_memory(stack)
             self._open_terminal(stack)
@@ -281,15 +311,42 @@ class SelfTest:
         receiver.bind(places["datagram_socket"])
         abstract.bind(f"\0{self.directory}")
         abstract.listen()
-        self._targets |= places | {"abstract": str(self.directory), "port": server.getsockname()[1]}
+        abstract_receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        abstract_receiver.bind(f"\0{self.directory}/log")
+        self._targets |= places | {
+            "abstract": str(self.directory),
+            "abstract_datagram": f"{self.directory}/log",
+            "port": server.getsockname()[1],
+        }
+
+    def _start_binding(self, stack: ExitStack) -> None:
+        sockets = self.directory / "sockets"
+        wish, answer = f"{self.directory}/root/wish", f"{self.directory}/root/answer"
+        for script, arguments, targets in (
+            (_BINDING, (wish, answer), {"relative_socket": "relative", "late_socket": "late"}),
+            (_BINDING_ELSEWHERE, (), {"socket_elsewhere": "elsewhere"}),
+        ):
+            binding = self._started(stack, script, *arguments, cwd=sockets, stdout=subprocess.PIPE)
+            assert binding.stdout is not None  # noqa: S101 - it is a pipe
+            with binding.stdout:
+                if (
+                    binding.stdout.readline()
+                ):  # empty where no other network may be made: the row stays untried
+                    self._targets |= {name: str(sockets / socket_) for name, socket_ in targets.items()}
+        self._targets |= {"wish_for_socket": wish, "late_socket_is_bound": answer}
 
     def _start_victim(self, stack: ExitStack) -> None:
-        victim = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _IDLE], stdin=subprocess.DEVNULL, env={"SECRET": "x"}
-        )
-        stack.callback(victim.wait)
-        stack.callback(victim.kill)
-        self._targets["pid"] = victim.pid
+        self._targets["pid"] = self._started(stack, _IDLE, env={"SECRET": "x"}).pid
+
+    def _started(
+        self, stack: ExitStack, script: str, *arguments: str, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """A program in Python that runs as long as the targets exist."""
+        words = [sys.executable, "-I", "-S", "-c", script, *arguments]
+        started = subprocess.Popen(words, stdin=subprocess.DEVNULL, **options)
+        stack.callback(started.wait)
+        stack.callback(started.kill)
+        return started
 
     def _make_shared_memory(self, stack: ExitStack) -> None:
         with suppress(OSError, KeyError, ImportError):  # no shared memory here: the row stays untried

@@ -37,6 +37,10 @@ class DeadEnd(Struct, frozen=True):
     """The reason for the end of the run, written for people."""
 
 
+SOCKETS_IN_FILES = "sockets in the file system"
+"""The name of the sandbox's protection against connections to Unix sockets of other programs."""
+
+
 class RunStarted(Struct, frozen=True):
     cwd: str
     model: str

@@ -130,7 +130,7 @@ _WITHOUT_RUNS = {
     "-h",
 }
 """First words of command lines that start no run."""
-_ABOUT_SANDBOXES = ("--sandbox", "--net", "--allow-host", "--restricted")
+_ABOUT_SANDBOXES = ("--sandbox", "--net", "--allow-host", "--unix-sockets", "--restricted")
 
 
 def without_sandbox(arguments: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "sandbox.md"
 
 # A kernel since Linux 6.12. Landlock ABI 9, which no release has yet, changes no row at these levels.
 LEVELS = {
-    "namespaces": Means(Support(6), bwrap="bwrap", has_network_namespace=True),
+    "namespaces": Means(Support(6), bwrap="bwrap", has_network_namespace=True, why_no_overlays=""),
     "landlock": Means(Support(6), why_no_namespaces="no bubblewrap"),
     "none": Means(Support(0, "no Landlock"), why_no_namespaces="no bubblewrap"),
 }
@@ -126,6 +126,8 @@ At every level:
 * What lies in the working directory and each `--add-dir`: commands can read, change and delete all of it.
 * Secrets in the working directory, and secrets that have a hard link there. If you work in your home directory, all your
   secrets are in the working directory.
+* Unix sockets that your own programs bind in the working directory, an `--add-dir` or a place of `sandbox.write`. Those that are there
+  at the start are named.
 * Files that your own programs run later: a `Makefile`, a test, a script of `package.json`, the configuration of a
   repository that a command makes beneath the working directory.
 * With the network `full`, everything that the network reaches, and sending away whatever a command can read.
@@ -149,8 +151,9 @@ At the level `none`, also:
   lasting effect: with namespaces the files are read-only, otherwise the change is undone. What the command wrote is kept
   in the directory `undone` of ralph's state, and the command's result says where.
 * A push with your credentials: `ralph loop --push` pushes for the model.
-* `multiprocessing.Manager` and the start method `forkserver` of Python, which need sockets in the file system, before
-  version 9 of Landlock.
+* Without namespaces, and with a bubblewrap before 0.11 or a Landlock before 6, programs that make Unix sockets (Python's
+  `forkserver` and `Manager`, tmux, gpg's agent, databases), until version 9 of Landlock. `--unix-sockets allow` gives them all
+  sockets, those of your agents, Docker and desktop too: in a container without these, that costs nothing.
 * As root, `tar x` of files that belong to others: use `tar --no-same-owner`.
 * 32-bit programs do not run.
 * Without namespaces, programs that make a terminal of their own (`script`, `tmux`, `expect`, `ssh -t`, tests with a pty): Landlock

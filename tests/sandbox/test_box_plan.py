@@ -4,6 +4,7 @@ required.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.sandbox import box_plan
-from ralph.sandbox.box_plan import SANDBOX_WORDS, BoxPlan, CannotConfineError, plan_box, with_denied_reads
+from ralph.sandbox.box_plan import (
+    SANDBOX_WORDS,
+    BoxPlan,
+    CannotConfineError,
+    bound_in,
+    may_have_overlays,
+    plan_box,
+    with_denied_reads,
+)
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -55,6 +64,21 @@ def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/wo
         ),
         (FULL, SandboxSettings(read_deny=("/work/x",)), "/work/x cannot be closed, because it lies in /work"),
         (NOTHING, SandboxSettings(max_file_mb=1), "sandbox.max_file_mb cannot be kept: not Linux"),
+        (
+            WITHOUT_FILTER,
+            SandboxSettings(unix_sockets="deny"),
+            "sandbox.unix_sockets = deny cannot be kept: no seccomp",
+        ),
+        (
+            FULL,
+            SandboxSettings(unix_sockets="deny", mode="off"),
+            "sandbox.unix_sockets cannot be kept with sandbox.mode = off",
+        ),
+        (
+            FULL,
+            SandboxSettings(unix_sockets="deny", sockets=("/agent",)),
+            "sandbox.unix_sockets = deny (--unix-sockets deny) closes the sandbox.sockets",
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_its_name(monkeypatch, means, wanted, says) -> None:
@@ -124,6 +148,58 @@ def test_a_notice_has_advice_that_fits_it(monkeypatch, tmp_path) -> None:
     (work / ".git").unlink()
     (work / ".git").mkdir()
     assert planned(monkeypatch, FULL, SandboxSettings(), str(work)).notices == ()
+
+
+def test_that_all_sockets_are_open_is_said_and_only_where_the_user_asked_for_it(monkeypatch) -> None:
+    [opened] = planned(monkeypatch, FULL, SandboxSettings(unix_sockets="allow")).notices
+    assert opened.text.startswith("commands may use every Unix socket that you may")
+    assert "sandbox.unix_sockets = allow, and the kernel tells" in opened.text
+    assert (
+        planned(
+            monkeypatch, replace(SPACES, why_no_overlays=""), SandboxSettings(unix_sockets="allow")
+        ).notices
+        == ()
+    )
+
+
+def test_sockets_of_other_programs_where_commands_may_write_are_named(monkeypatch, tmp_path) -> None:
+    work, beside = tmp_path / "w", tmp_path / "beside"
+    work.mkdir()
+    beside.mkdir()
+    with (
+        socket.socket(socket.AF_UNIX) as inside,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as relative,
+    ):
+        inside.bind(f"{work}/a b")
+        monkeypatch.chdir(work)
+        relative.bind("relative")
+        with socket.socket(socket.AF_UNIX) as outside, socket.socket(socket.AF_UNIX) as gone:
+            outside.bind(f"{beside}/outside")
+            gone.bind(f"{work}/gone")
+            (work / "gone").unlink()
+            assert bound_in((str(work),)) == [f"{work}/a b", f"{work}/relative"]
+            [named] = planned(
+                monkeypatch, replace(SPACES, why_no_overlays=""), SandboxSettings(), str(work)
+            ).notices
+            assert named.text.endswith(f"where commands may write: {work}/a b, {work}/relative")
+            assert planned(monkeypatch, SPACES, SandboxSettings(), str(work)).notices == (), (
+                "none can be used"
+            )
+
+
+@every_row(
+    ("root", "wanted", "expected"),
+    [
+        ("/work", SandboxSettings(), True),
+        ("/tmp/work", SandboxSettings(), True),
+        ("/work", SandboxSettings(unix_sockets="deny"), False),
+        ("/", SandboxSettings(), False),
+        ("/tmp", SandboxSettings(), False),
+        ("/work", SandboxSettings(write=("/tmp",)), False),
+    ],
+)
+def test_overlays_need_a_directory_in_tmp_where_commands_may_not_write(root, wanted, expected) -> None:
+    assert may_have_overlays(wanted, {}, (root,)) is expected
 
 
 SPACES = Means(Support(7), bwrap="/usr/bin/bwrap")

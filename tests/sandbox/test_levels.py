@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import STRICT, Means, box_level
+from ralph.sandbox.levels import STRICT, Means, box_level, unix_sockets
 from tests.rows import every_row
 
 FULL = Means(Support(9), bwrap="/usr/bin/bwrap", has_network_namespace=True)
 CLOSED = Means(Support(0, "no Landlock"), "no rights", "no filter", None, "no namespaces")
 
 
-def unreached(means: Means, net="full", **options: bool) -> set[str]:
+def unreached(means: Means, net="full", **options: Any) -> set[str]:
     return {*box_level(means, net, **options).missing()}
 
 
@@ -62,9 +66,51 @@ def test_a_limited_network_needs_a_namespace_and_full_needs_none() -> None:
     assert "network" not in unreached(FULL, "proxy")
 
 
-def test_one_socket_given_back_opens_all_before_landlock_9() -> None:
-    assert "sockets in the file system" in unreached(Means(Support(8)), gives_sockets=True)
-    assert "sockets in the file system" not in unreached(Means(Support(9)), gives_sockets=True)
+BWRAP = "/usr/bin/bwrap"
+OVERLAYS = Means(Support(6), bwrap=BWRAP, why_no_overlays="")
+
+
+@every_row(
+    ("means", "asked", "gives", "found"),
+    [
+        (OVERLAYS, "auto", False, "own"),
+        (OVERLAYS, "auto", True, "own"),
+        (OVERLAYS, "allow", False, "own"),
+        (OVERLAYS, "deny", False, "none"),
+        (replace(OVERLAYS, landlock=Support(5)), "auto", False, "none"),
+        (replace(OVERLAYS, landlock=Support(5)), "allow", False, "all"),
+        (replace(OVERLAYS, why_no_overlays="no such mount"), "auto", False, "none"),
+        (replace(OVERLAYS, why_no_overlays="no such mount"), "auto", True, "all"),
+        (Means(Support(8)), "auto", False, "none"),
+        (Means(Support(8)), "auto", True, "all"),
+        (Means(Support(8)), "allow", False, "all"),
+        (Means(Support(9)), "auto", True, "own"),
+        (Means(Support(9)), "deny", False, "none"),
+        # Nothing refuses them there, so none can be denied.
+        (Means(Support(8), why_no_filter="no filter"), "deny", False, "all"),
+        (replace(OVERLAYS, why_no_filter="no filter"), "auto", False, "own"),
+    ],
+)
+def test_commands_have_the_sockets_that_the_machine_can_tell_from_others(means, asked, gives, found) -> None:
+    assert unix_sockets(means, asked, gives_sockets=gives) == found
+    open_ = "sockets in the file system" in unreached(means, sockets=asked, gives_sockets=gives)
+    assert open_ is (found == "all")
+
+
+def test_the_reason_why_all_sockets_are_open_is_named() -> None:
+    reasons = {
+        "allow": "sandbox.unix_sockets = allow, and the kernel tells sockets of commands from others from Landlock 9 on, and",
+        "auto": "a socket is given back, and the kernel",
+    }
+    for asked, reason in reasons.items():
+        level = box_level(Means(Support(8)), "full", sockets=asked, gives_sockets=True)  # type: ignore[arg-type]
+        assert level.reaches["sockets in the file system"].startswith(reason)
+    for means, why in (
+        (Means(Support(8)), "no namespaces"),
+        (replace(OVERLAYS, landlock=Support(5)), "with overlays from 6 on"),
+        (replace(OVERLAYS, why_no_overlays="no such mount"), "no overlays: no such mount"),
+    ):
+        assert why in means.why_not_own_sockets
 
 
 def test_abstract_sockets_are_closed_by_the_filter_or_by_scopes() -> None:

@@ -123,7 +123,9 @@ def test_each_call_is_answered_by_the_table(machine, call, arguments, all_, stre
 
 @every_row("machine", sorted(MACHINES))
 def test_the_rest_of_the_arguments_rules(machine) -> None:
-    assert verdict(machine, made(machine, unix=True), "socket", UNIX, STREAM, 0) == "allowed"
+    for kind in (STREAM, DATAGRAM, SEQUENCED):
+        for call in ("socket", "socketpair"):
+            assert verdict(machine, made(machine, unix=True), call, UNIX, kind, 0) == "allowed"
     for name in ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"):
         assert verdict(machine, made(machine, bare=True), name) == "EPERM"
         assert verdict(machine, made(machine), name) == "allowed"

@@ -18,7 +18,7 @@ from ralph.machine.repository import is_within_any
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git, opened_by_settings
+from ralph.sandbox.box_plan import about_git, may_have_overlays, opened_by_settings
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.sandbox_settings import absolute_place
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
@@ -56,7 +56,8 @@ def try_sandbox(
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
     roots = () if cwd is None else (cwd,)
-    means = find_means(search_around(environment, roots, wanted.written(environment)))
+    search = search_around(environment, roots, wanted.written(environment))
+    means = find_means(search, has_overlays=may_have_overlays(wanted, environment, roots))
     net: Net = "off" if wanted.net is None and not wanted.allow_hosts else wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
         with SelfTest(means, net, secrets=tuple(_secrets(environment, wanted))) as test:

@@ -213,7 +213,7 @@ AGENTS = (
 )
 
 KEPT_BY_THE_LOOP = frozenset(
-    "add_dir quiet verbose config sandbox net allow_host pass_env setting_sources notify".split()
+    "add_dir quiet verbose config sandbox net allow_host unix_sockets pass_env setting_sources notify".split()
 )
 """Parameters of `ralph run` that the loop keeps itself, unless the agent has an option for them."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -48,8 +47,6 @@ _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
 _SCOPES_SINCE = {_SCOPE_ABSTRACT_SOCKETS: 6, _SCOPE_SIGNALS: 6}
 
 _ALL_FILE_RIGHTS = (1 << 17) - 1
-# The rights that apply to files. The kernel refuses a rule that grants any other right on a file.
-_ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 
 READ = READ_FILE | EXECUTE
 """The rights to read and execute files. Listing directories is another right, `READ_DIR`."""
@@ -67,11 +64,7 @@ WRITE = (
 )
 """The rights to change, create and remove files of all kinds. Creating device files is not included."""
 
-# The flags for opening a rule's path. A symbolic link is not followed.
-_PLACE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _SCOPES_ABI = 6
-# Such a failure passes, and says nothing about the path.
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NET_ABI = 4
 
 
@@ -137,8 +130,7 @@ def support() -> Support:
 def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) -> int:
     """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
 
-    `abi` is the ABI version to use, from 1 to the kernel's version. A path gets no rule if it does not exist, if this
-    process may not look it up, or if it is a symbolic link. If `denies_net` is True, the ruleset denies binding and
+    `abi` is the ABI version to use, from 1 to the kernel's version. If `denies_net` is True, the ruleset denies binding and
     connecting sockets: TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on.
     """
     calls = prepare()
@@ -153,27 +145,11 @@ def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) 
     ruleset = calls.syscall(_CREATE_RULESET, packed, len(packed), 0)
     try:
         for rule in rules:
-            _add(ruleset, rule, files)
+            allow_beneath(ruleset, rule.path, rule.rights & files)
     except BaseException:
         os.close(ruleset)
         raise
     return ruleset
-
-
-def _add(ruleset: int, rule: Rule, handled: int) -> None:
-    try:
-        place = os.open(rule.path, _PLACE)
-    except OSError as error:
-        if error.errno in _SHORTAGES:
-            raise
-        return  # the path is gone, or this user may not look it up; without a rule, commands may not either
-    try:
-        mode = os.fstat(place).st_mode
-        rights = rule.rights & handled & (-1 if stat.S_ISDIR(mode) else _ON_FILES)
-        if rights and not stat.S_ISLNK(mode):
-            allow_beneath(ruleset, place, rights)
-    finally:
-        os.close(place)
 
 
 def file_rights(abi: int) -> int:

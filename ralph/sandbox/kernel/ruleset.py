@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
-from ralph.sandbox.kernel.landlock import build_ruleset
+from ralph.sandbox.kernel.landlock import build_ruleset, file_rights
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -27,10 +27,16 @@ _MOST_USES = 100
 class Ruleset:
     """A ruleset that is built when it is first needed."""
 
-    def __init__(self, abi: int, *, is_worn_by_uses: bool) -> None:
-        """`abi` is the version of Landlock, 0 if there is none. `is_worn_by_uses` is True if each command adds rules."""
+    def __init__(self, abi: int, *, is_worn_by_uses: bool, is_filled_inside: bool = False) -> None:
+        """`abi` is the version of Landlock, 0 if there is none. `is_worn_by_uses` is True if each command adds rules. With
+        `is_filled_inside`, the ruleset is new and empty at each use, and its rules are in `places`: what a command sees has
+        other inodes than what this process sees.
+        """
         self._abi = abi
         self._is_worn_by_uses = is_worn_by_uses
+        self._is_filled_inside = is_filled_inside
+        self.places: tuple[str, ...] = ()
+        """The rules that the command's process must add itself, in the form PATH=RIGHTS."""
         self._descriptor = restriction.NO_RULESET
         self._changed_ns: dict[str, int] = {}
         self._uses = 0
@@ -46,7 +52,15 @@ class Ruleset:
             return restriction.NO_RULESET
         is_worn = self._is_worn_by_uses and self._uses >= _MOST_USES
         is_old = any(_changed_ns(directory) != known for directory, known in self._changed_ns.items())
-        if self._descriptor == restriction.NO_RULESET or is_worn or is_old:
+        is_first = self._descriptor == restriction.NO_RULESET
+        if self._is_filled_inside:
+            if is_first or is_old:
+                self._changed_ns = {}
+                handled = file_rights(self._abi)
+                self.places = tuple(f"{rule.path}={rule.rights & handled}" for rule in rules(self._entries))
+            self.close()
+            self._descriptor = build_ruleset(self._abi, ())
+        elif is_first or is_worn or is_old:
             self.close()
             self._changed_ns, self._uses = {}, 0
             self._descriptor = build_ruleset(self._abi, rules(self._entries))

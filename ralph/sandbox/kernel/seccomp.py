@@ -190,8 +190,8 @@ def make_filter(
     """The packed filter for an architecture, or None if ralph has no table for the architecture. `machine` is the
     architecture's name from `platform.machine()`.
 
-    `unix_sockets` allows Unix sockets that can connect to a path. Connected pairs of sockets are always allowed,
-    except datagram sockets. Without `unix_sockets`, `sequenced` allows sockets of the type SOCK_SEQPACKET that can be bound and
+    `unix_sockets` allows Unix sockets that can connect to a path. Without it, connected pairs of sockets are allowed all
+    the same, except datagram sockets, and `sequenced` allows sockets of the type SOCK_SEQPACKET that can be bound and
     cannot connect, because another process makes them (`restriction.py`). `without_landlock` also refuses calls that look into other processes.
     """
     table = MACHINES.get(machine)
@@ -225,7 +225,7 @@ def make_filter(
     # After EOPNOTSUPP, a sender calls `connect` first, which Landlock can deny.
     for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
         _judge_bits(lines, name, flags, _MSG_FASTOPEN, _UNSUPPORTED)
-    _judge_pairs(lines)
+    _judge_pairs(lines, unix_sockets=unix_sockets)
     if makes_sequenced:
         lines.label("listen")
         lines.answer(LISTEN)
@@ -269,11 +269,14 @@ def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ..
     lines.answer(answer)
 
 
-def _judge_pairs(lines: Assembler) -> None:
-    """Adds instructions that allow pairs of connected sockets. Datagram sockets are refused, because they could still
-    send to any socket by its path.
+def _judge_pairs(lines: Assembler, *, unix_sockets: bool) -> None:
+    """Adds instructions that allow pairs of connected sockets. Datagram sockets can still send to any socket by its path, so
+    they are allowed only where Unix sockets are.
     """
     lines.label("socketpair")
+    if unix_sockets:
+        lines.answer(ALLOW)
+        return
     lines.load(argument(1))
     lines.mask(_TYPE_BITS)
     for kind in (_STREAM, _SEQUENCED):

@@ -1,0 +1,152 @@
+# os.path instead of pathlib: the paths are strings, and bubblewrap takes strings.
+# ruff: noqa: PTH102, PTH106, PTH115, PTH208
+"""Makes bubblewrap's words that show each directory as a read-only overlay of itself, so that commands find no Unix socket of a
+program outside.
+
+The kernel finds a socket by the inode of its file, and the overlay has an inode of its own. So a socket in an overlay has no
+listener, however it was named, whenever it was bound and in whichever network namespace. A hard link to it cannot be made in
+a writable directory, which is on another file system.
+
+A directory with mounts below it is made anew, with its entries, because the kernel makes no overlay of it for an ordinary user.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.own_programs import TEMPORARY_PREFIX
+from ralph.machine.planted_link import mount_points
+from ralph.machine.repository import is_within
+from ralph.machine.spill_directory import locked
+from ralph.sandbox.bubblewrap import DEVICES, PROCESSES, TEMPORARY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OVERLAYS_SINCE = (0, 11)
+"""The first version of bubblewrap that makes overlays."""
+# No file system of these types can hold a socket, and the kernel makes overlays of few of them.
+_WITHOUT_SOCKETS = frozenset(
+    """
+    sysfs proc cgroup cgroup2 securityfs debugfs tracefs bpf pstore configfs efivarfs fusectl mqueue binfmt_misc selinuxfs nsfs
+    rpc_pipefs vfat msdos exfat iso9660 squashfs erofs
+    """.split()
+)
+# With version 1 of control groups, a tmpfs of the init system that holds only directories of control groups.
+_CONTROL_GROUPS = "/sys/fs/cgroup"
+# bubblewrap makes these itself, or mounts the session's directory there.
+_LEFT_OUT = (PROCESSES, DEVICES, TEMPORARY)
+# A box with so many mounts takes a tenth of a second.
+_MOST_PLACES = 300
+
+
+class Cover(Struct, frozen=True):
+    """The words that show a directory of the machine in a box."""
+
+    words: tuple[str, ...] = ()
+    devices: frozenset[int] = frozenset()
+    """The file systems of which overlays are made (`st_dev`)."""
+
+
+class TooManyMountsError(Exception):
+    """A box would need too many mounts."""
+
+
+class EmptyDirectory:
+    """The directory that each overlay needs as a second layer. It lies in none of the directories of which `cover` makes overlays,
+    because the kernel refuses layers that lie in one another. If ralph is killed, a later run removes it, as those of
+    `OwnDirectory`.
+    """
+
+    def __init__(self) -> None:
+        """Makes the directory. Raises OSError."""
+        self.path = f"{os.path.realpath(TEMPORARY)}/{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
+        os.mkdir(self.path, 0o700)
+        self._lock = locked(self.path)
+
+    def remove(self) -> None:
+        """Removes the directory, which may be gone already."""
+        os.close(self._lock)
+        with suppress(OSError):
+            os.rmdir(self.path)
+
+
+def cover(top: str, empty: str) -> Cover:
+    """Shows the directory `top` and all that is in it, now, in a box. Raises OSError and TooManyMountsError. `empty` is an empty
+    directory outside of `top`, or in /tmp.
+    """
+    kinds = mount_points()
+    words: list[str] = []
+    devices = {os.lstat(empty).st_dev}
+    for number, (how, path) in enumerate(_places(top, kinds)):
+        if number >= _MOST_PLACES:
+            raise TooManyMountsError(f"more than {_MOST_PLACES} mounts would be needed")
+        if how == "--symlink":
+            words += (how, os.readlink(path), path)
+        elif how == "--ro-overlay":
+            devices.add(os.lstat(path).st_dev)
+            words += ("--overlay-src", empty, "--overlay-src", path, how, path)
+        else:
+            words += (how, path) if how in ("--dir", "--tmpfs") else (how, path, path)
+    return Cover(tuple(words), frozenset(devices))
+
+
+def _places(top: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields bubblewrap's options and the paths for which they are."""
+    if top in _LEFT_OUT:
+        return
+    around = max((point for point in kinds if is_within(top, point)), key=len, default="/")
+    below = [point for point in kinds if point != top and is_within(point, top)]
+    if not _may_hold_sockets(around, kinds):
+        yield "--ro-bind", top
+        yield from _with_sockets_below(below, kinds)
+    elif not below:
+        yield "--ro-overlay", top
+    else:
+        if top != "/":
+            yield "--dir", top
+        yield from _entries(top, kinds)
+
+
+def _with_sockets_below(below: list[str], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As `_places`, for mounts in a directory that cannot hold a socket itself."""
+    done: list[str] = []
+    for point in sorted(below):
+        if _may_hold_sockets(point, kinds) and not any(is_within(point, one) for one in done):
+            done.append(point)
+            if any(one != point and is_within(one, point) for one in below):
+                yield "--tmpfs", point
+                yield from _entries(point, kinds)
+            else:
+                yield "--ro-overlay", point
+
+
+def _entries(directory: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As `_places`, for what is in a directory. Sockets, devices and named pipes are left out, and so is what this user may not
+    look at.
+    """
+    try:
+        names = sorted(os.listdir(directory))
+    except PermissionError:
+        return
+    for name in names:
+        path = f"{directory.rstrip('/')}/{name}"
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:  # gone, or a file system of another user
+            continue
+        if stat.S_ISLNK(mode):
+            yield "--symlink", path
+        elif stat.S_ISDIR(mode):
+            yield from _places(path, kinds)
+        elif stat.S_ISREG(mode):
+            yield "--ro-bind", path
+
+
+def _may_hold_sockets(point: str, kinds: Mapping[str, str]) -> bool:
+    return point != _CONTROL_GROUPS and kinds.get(point) not in _WITHOUT_SOCKETS

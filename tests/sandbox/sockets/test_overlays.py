@@ -1,0 +1,245 @@
+"""Tests how the machine is shown as overlays, and that commands find no socket of a program outside by them. The rows of the probe
+(`test_self_test.py`) try more ways.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.machine.own_programs import ProgramSearch
+from ralph.machine.trusted_programs import Candidate
+from ralph.sandbox import detection, overlays
+from ralph.sandbox.detection import find_means, why_not_covered
+from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
+from tests.sandbox.boxes import box_of, run_in
+
+MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")), has_overlays=True)
+needs_overlays = pytest.mark.skipif(
+    MEANS.bwrap is None or bool(MEANS.why_not_own_sockets), reason=f"no overlays: {MEANS.why_not_own_sockets}"
+)
+
+
+def places(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Each option with its last path."""
+    counts = {"--dir": 1, "--tmpfs": 1, "--ro-overlay": 1, "--overlay-src": 1, "--ro-bind": 2, "--symlink": 2}
+    found: list[tuple[str, ...]] = []
+    rest = [*words]
+    while rest:
+        option = rest.pop(0)
+        path = [rest.pop(0) for _ in range(counts[option])][-1]
+        found += [(option, path)] if option != "--overlay-src" else []
+    return found
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A directory, and a function that says which words show it if some of its places are mounts."""
+    for name in (
+        "plain/deep",
+        "split/kept",
+        "split/mount/inner",
+        "vfat",
+        "sys/kernel/ram",
+        "sys/kernel/more/below",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "split/file").write_text("x")
+    (tmp_path / "split/link").symlink_to("file")
+    os.mkfifo(tmp_path / "split/pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        monkeypatch.chdir(tmp_path)
+        bound.bind("split/socket")
+    (tmp_path / "empty").mkdir()
+
+    def shown(**kinds: str) -> list[tuple[str, ...]]:
+        points = {"/": "ext4"} | {
+            f"{tmp_path}/{name.replace('__', '/')}": kind for name, kind in kinds.items()
+        }
+        monkeypatch.setattr(overlays, "mount_points", lambda: points)
+        covered = cover(str(tmp_path), f"{tmp_path}/empty")
+        assert covered.devices == {os.lstat(tmp_path).st_dev}
+        return [(option, path.removeprefix(f"{tmp_path}/")) for option, path in places(covered.words)]
+
+    return shown
+
+
+def test_a_directory_without_mounts_is_one_overlay(tree, tmp_path) -> None:
+    assert tree() == [("--ro-overlay", str(tmp_path))]
+
+
+def test_a_directory_with_mounts_is_made_anew_without_sockets_and_pipes(tree, tmp_path) -> None:
+    assert tree(split__mount="ext4") == [
+        ("--dir", str(tmp_path)),
+        *(("--ro-overlay", one) for one in ("empty", "plain")),
+        ("--dir", "split"),
+        ("--ro-bind", "split/file"),
+        ("--ro-overlay", "split/kept"),
+        ("--symlink", "split/link"),
+        ("--ro-overlay", "split/mount"),
+        *(("--ro-overlay", one) for one in ("sys", "vfat")),
+    ]
+
+
+def test_what_holds_no_sockets_is_mounted_as_it_is_and_what_is_mounted_in_it_not(tree) -> None:
+    shown = tree(
+        vfat="vfat",
+        sys="sysfs",
+        sys__kernel__ram="tmpfs",
+        sys__kernel__more="tmpfs",
+        sys__kernel__more__below="ext4",
+    )
+    assert shown[-6:] == [
+        ("--ro-overlay", "split"),
+        ("--ro-bind", "sys"),
+        ("--tmpfs", "sys/kernel/more"),
+        ("--ro-overlay", "sys/kernel/more/below"),
+        ("--ro-overlay", "sys/kernel/ram"),
+        ("--ro-bind", "vfat"),
+    ]
+
+
+def test_a_box_of_too_many_mounts_is_not_made(tree, monkeypatch) -> None:
+    monkeypatch.setattr(overlays, "_MOST_PLACES", 9)
+    with pytest.raises(TooManyMountsError, match="more than 9 mounts"):
+        tree(split__mount="ext4")
+    monkeypatch.setattr(overlays, "_MOST_PLACES", 10)
+    assert tree(split__mount="ext4")
+
+
+def test_the_second_layer_is_empty_and_goes_with_its_owner() -> None:
+    empty = EmptyDirectory()
+    path = Path(empty.path)
+    assert [*path.iterdir()] == []
+    assert path.stat().st_mode & 0o77 == 0
+    empty.remove()
+    assert not path.exists()
+    EmptyDirectory().remove()
+
+
+@needs_overlays
+def test_a_file_system_that_makes_no_overlay_is_found_by_the_trial() -> None:
+    assert MEANS.bwrap is not None
+    assert why_not_covered(MEANS.bwrap, Cover(("--ro-bind", "/", "/"))) == ""
+    proc = ("--overlay-src", "/tmp", "--overlay-src", "/nowhere", "--ro-overlay", "/etc")
+    assert "/nowhere" in why_not_covered(MEANS.bwrap, Cover(("--ro-bind", "/", "/", *proc)))
+
+
+@needs_overlays
+def test_the_trial_leaves_nothing(monkeypatch) -> None:
+    made: list[str] = []
+
+    class Noted(EmptyDirectory):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self.path)
+
+    monkeypatch.setattr(detection, "EmptyDirectory", Noted)
+    monkeypatch.setattr(detection, "_TRIED", {})
+    means = find_means(ProgramSearch(os.environ.get("PATH", "")), has_overlays=True)
+    assert means.why_no_overlays == ""
+    assert made
+    assert [one for one in made if Path(one).exists()] == []
+
+
+OLD = "#!/bin/sh\necho >>{0}/starts\ncase \"$*\" in *--ro-overlay*) echo 'bwrap: Unknown option --overlay-src' >&2; exit 1;; esac\necho 'bubblewrap 0.8.0'\n"
+
+
+def test_an_older_bubblewrap_is_used_without_overlays_and_the_reason_is_its_version(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        detection,
+        "candidates",
+        lambda _package, _search: iter([Candidate(f"{tmp_path}/bwrap", "system")]),
+    )
+    (tmp_path / "bwrap").write_text(OLD.format(tmp_path))
+    (tmp_path / "bwrap").chmod(0o755)
+    means = find_means(ProgramSearch(), shares_network=True, has_overlays=True)
+    if not means.landlock.has_scopes or means.landlock.has_socket_paths:
+        pytest.skip("overlays are of no use with this kernel's Landlock")
+    assert means.bwrap == f"{tmp_path}/bwrap"
+    assert means.why_no_overlays == "bubblewrap makes them from version 0.11 on"
+    assert means.why_not_own_sockets.endswith("no overlays: bubblewrap makes them from version 0.11 on")
+
+
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print('connected')"
+OWN = """
+import socket, threading
+with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+    server.bind("own"); server.listen(); client.connect("own"); print("own")
+"""
+
+
+@needs_overlays
+def test_a_file_system_that_was_mounted_meanwhile_closes_the_sockets_of_the_box(
+    tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    box = box_of(MEANS, [tmp_path / "work"])
+    try:
+        assert run_in(box, tmp_path / "work", OWN).stdout == "own\n"
+        tried: list[Cover] = []
+
+        def fails(_bwrap: str, covered: Cover) -> str:
+            tried.append(covered)
+            return "no such mount"
+
+        monkeypatch.setattr(detection, "why_not_covered", fails)
+        monkeypatch.setattr(box, "_overlaid", frozenset())
+        for _ in range(2):
+            (tmp_path / "work/own").unlink(missing_ok=True)
+            refused = run_in(box, tmp_path / "work", OWN)
+            assert "PermissionError" in refused.stderr
+        assert len(tried) == 1, "what failed is not tried for each command"
+    finally:
+        box.close()
+
+
+@needs_overlays
+def test_a_socket_that_the_settings_name_can_be_used_and_the_one_beside_it_not(tmp_path) -> None:
+    (tmp_path / "work").mkdir()
+    with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as beside:
+        for one, name in ((named, "named"), (beside, "beside")):
+            one.bind(f"{tmp_path}/{name}")
+            one.listen()
+        box = box_of(MEANS, [tmp_path / "work"], sockets=(f"{tmp_path}/named",))
+        try:
+            assert box.parts.protections["sockets in the file system"]
+            assert run_in(box, tmp_path / "work", CONNECT, f"{tmp_path}/named").stdout == "connected\n"
+            assert "ConnectionRefused" in run_in(box, tmp_path / "work", CONNECT, f"{tmp_path}/beside").stderr
+        finally:
+            box.close()
+
+
+@needs_overlays
+def test_a_place_in_tmp_that_commands_see_shows_no_socket_either() -> None:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(dir="/tmp") as shown, socket.socket(socket.AF_UNIX) as bound:
+        Path(shown, "work").mkdir()
+        Path(shown, "file").write_text("x")
+        bound.bind(f"{shown}/socket")
+        bound.listen()
+        box = box_of(MEANS, [f"{shown}/work"], read=(shown,))
+        try:
+            assert run_in(box, f"{shown}/work", f"print(open('{shown}/file').read())").stdout == "x\n"
+            assert "ConnectionRefused" in run_in(box, f"{shown}/work", CONNECT, f"{shown}/socket").stderr
+        finally:
+            box.close()
+
+
+@needs_overlays
+def test_a_command_cannot_write_in_the_root_directory_of_its_own(tmp_path) -> None:
+    box = box_of(replace(MEANS), [tmp_path])
+    try:
+        ran = run_in(
+            box, tmp_path, "import os\ntry: os.mkdir('/new')\nexcept OSError as error: print(error.errno)"
+        )
+        assert ran.stdout in ("13\n", "30\n"), ran.stderr
+    finally:
+        box.close()
