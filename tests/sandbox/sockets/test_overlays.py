@@ -12,9 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch
+from ralph.machine.planted_link import mount_points
 from ralph.machine.trusted_programs import Candidate
 from ralph.sandbox import detection, overlays
+from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.detection import find_means, why_not_covered
+from ralph.sandbox.kernel.landlock import Rule
+from ralph.sandbox.landlock_rules import inside_rules
 from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
 from tests.sandbox.boxes import box_of, run_in
 
@@ -182,6 +186,8 @@ def test_a_file_system_that_was_mounted_meanwhile_closes_the_sockets_of_the_box(
     (tmp_path / "work").mkdir()
     box = box_of(MEANS, [tmp_path / "work"])
     try:
+        points = mount_points()  # others may mount something meanwhile
+        monkeypatch.setattr(overlays, "mount_points", lambda: points)
         assert run_in(box, tmp_path / "work", OWN).stdout == "own\n"
         tried: list[Cover] = []
 
@@ -243,3 +249,12 @@ def test_a_command_cannot_write_in_the_root_directory_of_its_own(tmp_path) -> No
         assert ran.stdout in ("13\n", "30\n"), ran.stderr
     finally:
         box.close()
+
+
+def test_rules_are_made_where_a_command_sees_the_places() -> None:
+    plan = BoxPlan(MEANS, copies=(("/var/copies/1", "/home/me/.npmrc"),), temporary="/var/tmp/own")
+    rules = [Rule(path, 1) for path in ("/", "/usr", "/tmp", "/tmp/other", "/var/tmp/own", "/var/copies/1")]
+    paths = [rule.path for rule in inside_rules(replace(plan, has_own_temporary=True), rules)]
+    assert paths == ["/", "/usr", "/tmp", "/tmp", "/home/me/.npmrc"]
+    paths = [rule.path for rule in inside_rules(plan, rules)]
+    assert paths == ["/", "/usr", "/tmp", "/tmp/other", "/var/tmp/own", "/home/me/.npmrc"]
