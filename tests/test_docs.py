@@ -202,6 +202,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         notices=("x",),
         report=Report("success", "x", {"a": 1}, "tool_call"),
         dead_end=DeadEnd("cycle", ToolCall("a", "Bash", {}), "x"),
+        background_stopped=1,
         sandbox="landlock",
     )
     fields = result_object(everything, "session")

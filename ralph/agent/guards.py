@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.values.limits import MOST_REFUSALS
-from ralph.values.tool_calls import FILE_TOOLS
+from ralph.values.tool_calls import BASH_OUTPUT, FILE_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,8 @@ MOST_EQUAL_BLOCKS = 8
 MOST_BLOCKS = 20
 """The number of refused ends that end a task."""
 
+_WAITS = frozenset({BASH_OUTPUT})
+"""The tools that wait for something. A call of them that worked is no part of a loop."""
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
 """For each tool, the arguments that have no effect. Calls that differ only in these arguments are treated as equal."""
 _MOST_COUNTERS = 256
@@ -121,6 +123,10 @@ class Guards:
             self._steps.clear()
             return
         step = next((step for step in self._steps if step.waits_for == call.id), None)
+        if call.name in _WAITS and not output.is_error:
+            if step is not None:
+                self._steps.remove(step)
+            return
         if step is None:
             if call.id in self._refused_ids:
                 return

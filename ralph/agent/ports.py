@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
+    from ralph.values.events import Background
     from ralph.values.ports import EndRefused
     from ralph.values.tool_calls import (
         Block,
@@ -31,6 +32,15 @@ class Toolbox(Protocol):
         makes exactly this change or fails. Raises `Interrupted`. Raises `WorkingDirectoryGoneError` if the working
         directory is gone and the call is one of Write or Edit.
         """
+        ...
+
+    @property
+    def background(self) -> Background:
+        """The commands in the background, and what has happened to them since this was last asked for."""
+        ...
+
+    def stop_background(self) -> None:
+        """Stops the commands in the background, and waits for their end within the time that a stop may take."""
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:

@@ -14,7 +14,7 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.guards import StopBlocks
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
-from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn
+from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn, note_background
 from ralph.agent.transcript import SessionLog, Transcript
 from ralph.conversation.messages import text_blocks
 from ralph.conversation.next_step import (
@@ -29,7 +29,15 @@ from ralph.conversation.next_step import (
     asked_again,
     next_step,
 )
-from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, moved, near_limit, no_use
+from ralph.conversation.notices import (
+    CONTINUE,
+    LIMIT_LIFTED,
+    gone_commands,
+    is_bound,
+    moved,
+    near_limit,
+    no_use,
+)
 from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite
@@ -204,14 +212,18 @@ class Run:
         `IO_ERROR`.
         """
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
+        left = self._toolbox.background.running
+        self._toolbox.stop_background()
         try:
             ending = self._closing.with_report(ending)
+            for event in self._toolbox.background.news:
+                self.emit(event)  # the records still name those that were stopped, for the next run
             self._recover()
         except JournalError as error:
             ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
         hints = tuple(self._hints(ending))
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
-        ended = replace(ended, denied=tuple(self._rules.denied))
+        ended = replace(ended, denied=tuple(self._rules.denied), background_stopped=len(left))
         try:
             self.log.record(*self._target_records(), ended_record(ended))
         except JournalError as error:
@@ -238,6 +250,8 @@ class Run:
         session = self.log.session
         if session.moved_from is not None:
             self._asking.tell(moved(session.moved_from, session.cwd))
+        if session.gone_commands:
+            self._asking.tell(gone_commands(session.gone_commands))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
@@ -310,6 +324,7 @@ class Run:
             self._waiter.sleep(0, waiting_for="the time limit")
         if finishing.is_over(turn):
             return self._closing.forced()
+        note_background(self._toolbox, self.log, self)
         self.emit(TurnStarted(turn))
         needs_report = self._closing.needs_report
         reason = finishing.makes_final(turn, follows_tools=follows_tools, needs_report=needs_report)

@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from ralph.agent.call_rules import as_written, refused
 from ralph.agent.result_room import all_fitted, output_size
-from ralph.conversation.records import intent_record, result_record
+from ralph.conversation.records import background_record, intent_record, result_record
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted
 from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_calls import FILE_TOOLS, Runnable, ToolCall, ToolOutput, ToolResult
+from ralph.values.tool_choice import with_known_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ class ToolTurn:
         """`ends_at_once` is True if nothing is waited for between the last call and the next request or the end of the
         run. The last results are then synced when the request has been sent.
         """
-        self.calls = calls
+        self.calls = [with_known_name(call) if isinstance(call, ToolCall) else call for call in calls]
         self.toolbox = toolbox
         self._read_only = {tool.name for tool in toolbox.definitions if tool.is_read_only}
         self.log = log
@@ -140,6 +141,7 @@ class ToolTurn:
                     self.rules.denied.append(call)
                     self.events.emit(Notice(stop.undone))
             raise
+        note_background(self.toolbox, self.log, self.events)
         done = []
         for each, (output, took_s) in zip(runnable, outputs, strict=True):
             self.rules.observe(each.call, output, self.changes.get(each.call.id))
@@ -198,6 +200,15 @@ class ToolTurn:
         record(*map(result_record, results))
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
+
+
+def note_background(toolbox: Toolbox, log: SessionLog, events: Events) -> None:
+    """Tells what has happened to commands in the background, and records which of them run now."""
+    background = toolbox.background
+    if background.news:
+        log.record(background_record(background), sync=False)
+        for event in background.news:
+            events.emit(event)
 
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ralph.conversation.messages import Message
 
@@ -55,6 +55,7 @@ MOVED = (
     "System notice: The working directory is now {here}; it was {there}. Paths below the old directory are now below "
     "the new one."
 )
+GONE_COMMANDS = "System notice: These background commands of the earlier run are gone: {commands}."
 NEAR_LIMIT = (
     "System notice: {what} is nearly used up. Save your work now: bring files into a state that can be gone on "
     "from, commit if that is part of the task, and come to an end."
@@ -92,6 +93,12 @@ def moved(there: str, here: str) -> str:
     """The notice for the model that the working directory `there` has become `here`."""
     # Half of a surrogate pair, which stands for a byte that is no text, becomes a question mark.
     return MOVED.format(here=here, there=there).encode("utf-8", "replace").decode()
+
+
+def gone_commands(commands: Mapping[str, str]) -> str:
+    """The notice for the model about commands in the background that ended with the earlier run."""
+    told = (f"{command_id} ({line[:200]})" for command_id, line in commands.items())
+    return GONE_COMMANDS.format(commands=", ".join(told))
 
 
 def is_bound(messages: Sequence[Message]) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ralph.conversation.messages import Message, RequestShape
-    from ralph.values.events import ContextCompacted, RunEnded
+    from ralph.values.events import Background, ContextCompacted, RunEnded
 
 FORMAT = 3
 """The version number of the journal's format. It is increased when older versions of ralph cannot read new journals."""
@@ -193,6 +193,15 @@ class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
         return ToolResult(self.tool_use_id, ToolOutput(self.content, self.is_error, self.seen))
 
 
+class BackgroundRecord(Recorded, frozen=True, kw_only=True, tag="background"):
+    """Says which commands run in the background now. Older versions of ralph ignore it."""
+
+    count: int
+    """The number of commands that the session has started in the background."""
+    running: dict[str, str]
+    """The command lines by id."""
+
+
 class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
     """Says that the context was compacted. Contains the first message of the new context."""
 
@@ -276,6 +285,7 @@ Record = (
     | AssistantRecord
     | IntentRecord
     | ResultRecord
+    | BackgroundRecord
     | CompactedRecord
     | ThinkingRecord
     | EventRecord
@@ -399,6 +409,10 @@ def result_record(result: ToolResult) -> ResultRecord:
         is_error=output.is_error,
         seen=dict(output.seen),
     )
+
+
+def background_record(background: Background) -> BackgroundRecord:
+    return BackgroundRecord(count=background.count, running=dict(background.running))
 
 
 def ended_record(ended: RunEnded) -> EndedRecord:

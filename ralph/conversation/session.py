@@ -109,6 +109,10 @@ class Session(Struct, frozen=True):
     """Base URLs of the endpoints that have answered, even if only with an error."""
     moved_from: str | None = None
     """The earlier working directory, if no answer has come since the session was moved. Otherwise None."""
+    background: kinds.BackgroundRecord = kinds.BackgroundRecord(count=0, running={})
+    """The commands in the background of the current or last run."""
+    gone_commands: Mapping[str, str] = field(default_factory=dict)
+    """The commands, by id, that ran in the background when an earlier run ended, if no answer has come since."""
     seen: GrowingMapping[str] = GrowingMapping()
     """The files that the model has seen. Each path is mapped to the content that the model was shown last, in the form of
     `ToolOutput.seen`."""
@@ -277,8 +281,11 @@ def _heads_in(session: Session, cwd: str) -> dict[str, Any]:
 
 def _begin_run(session: Session, record: kinds.RunRecord) -> Session:
     session = _ask(session, record.target, record.model, record.endpoint, record.head)
+    background = session.background
     return replace(
         session,
+        background=replace(background, running={}),
+        gone_commands={**session.gone_commands, **background.running},
         cooling={},
         first=session.target,
         writable=record.writable,
@@ -403,6 +410,7 @@ def _take_answer(session: Session, record: kinds.AssistantRecord) -> Session:
     return replace(
         _answered_by(session, session.shape),
         moved_from=None,
+        gone_commands={},
         meter=_counted(session, tokens_of(record.message["usage"]), size),
         conversation=conversation,
         call_ids=call_ids,
@@ -485,6 +493,10 @@ def _state_behind(state: TurnState, answer: Answer | None) -> TurnState:
     return state if answer is None else next_step(state, answer)[0]
 
 
+def _note_background(session: Session, record: kinds.BackgroundRecord) -> Session:
+    return replace(session, background=record)
+
+
 def _end(session: Session, record: kinds.EndedRecord) -> Session:
     return replace(session, ended=record, is_delivered=record.delivered)
 
@@ -506,6 +518,7 @@ _CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
     kinds.CompactedRecord: _start_afresh,
     kinds.ThinkingRecord: _leave_out_thinking,
     kinds.EventRecord: _take_event,
+    kinds.BackgroundRecord: _note_background,
     kinds.EndedRecord: _end,
     kinds.DeliveryRecord: _deliver,
 }

@@ -30,7 +30,7 @@ from ralph.output.live import doing as doing_now
 from ralph.values.events import Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
-from ralph.values.screen_text import counted, dollars, duration, in_one_line, time_limit
+from ralph.values.screen_text import counted, cut_to_columns, dollars, duration, in_one_line, time_limit
 from ralph.values.usage import plain, total_usd
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _SETBACKS = {
 _ITERATION = "iteration"
 """While the loop waits for an iteration, `waiting_for` in a heartbeat begins with this word."""
 _MOST_NAME_CHARS = 80
+_LONGEST_BACKGROUND = 80
 _DOING = {
     Phase.WORKING: "the model works",
     Phase.WAITING: "waiting",
@@ -220,7 +221,7 @@ def status_lines(
         yield f"stopped without an end, last seen {local(state.updated_at)}: {totals(state)}"
     if state.current is not None:
         yield _now_at(state, now, live, is_running=is_running)
-        yield from [] if live is None else [_process_text(live, now)]
+        yield from [] if live is None else _process_lines(live, now)
     if plan.gate is not None and state.last_gate is not None:
         yield f"gate `{plan.gate}`: {state.last_gate.words}"
     if plan.until is not None and state.last_check is not None:
@@ -302,15 +303,18 @@ def moment_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -
     return f"turn {run.turn}{most}, {what}{until}{f' ({how_long})' if has_times else ''}"
 
 
-def _process_text(live: LiveIteration, now: datetime) -> str:
-    """The totals of the running process and its own limits."""
+def _process_lines(live: LiveIteration, now: datetime) -> Iterator[str]:
+    """The totals of the running process with its own limits, and its commands in the background."""
     run, took_s = live.run, max(now.timestamp() - live.began_s, 0.0)
     budget = "" if live.max_budget_usd is None else f" of {dollars(live.max_budget_usd)}"
     time = "" if live.max_time_s is None else f" of {duration(live.max_time_s)}"
-    return (
+    yield (
         f"{run.model or 'its process'}: {counted(run.answered, 'turn')}, {run.tokens_in:,} tokens in, "
         f"{run.tokens_out:,} out, {dollars(run.cost_usd)}{budget}, {duration(took_s)}{time}"
     )
+    for one in run.background:
+        text = cut_to_columns(one.text, _LONGEST_BACKGROUND)
+        yield f"in the background: {one.id} for {duration(max(now.timestamp() - one.since_s, 0.0))}: {text}"
 
 
 def _since(moment: str, now: datetime) -> str:

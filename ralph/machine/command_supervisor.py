@@ -98,6 +98,8 @@ class _Command(Struct, frozen=True):
     """The limit on the processes of the command's tree. 0 means no limit."""
     most_memory_bytes: int
     """The limit on the memory of the command's tree. 0 means no limit."""
+    lasts: bool
+    """As in `CommandSupervisor.start`."""
 
 
 class CommandSupervisor:
@@ -158,6 +160,7 @@ class CommandSupervisor:
         passed: tuple[int, int] | None = None,
         is_confined: bool = True,
         held_directory: int | None = None,
+        lasts: bool = False,
     ) -> SupervisedCommand:
         """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
         SIGKILL.
@@ -169,7 +172,8 @@ class CommandSupervisor:
         `errors_to` become the standard output and the standard error; None means the command's pipe. The launcher and
         all processes of the command keep the descriptor `held` open until they have ended. `passed` is a number above 9, and the
         descriptor that the command has under this number. If `is_confined` is True,
-        the command gets this supervisor's limits and its sandbox, if there is one.
+        the command gets this supervisor's limits and its sandbox, if there is one. If `lasts` is True, the processes that
+        the command leaves running may end by themselves, and the command has ended when all of them have.
 
         Raises ShortageError if the machine is short of a resource. Raises ValueError for an argument that no command
         line can hold. Raises OSError if the command cannot start for another reason.
@@ -183,7 +187,9 @@ class CommandSupervisor:
                 confinement = self._confinement(str(cwd))
             of_tree = (self._most_processes, self._most_memory_bytes) if is_confined else (0, 0)
             place = os.fspath(cwd)
-            one = _Command(command, place, held_directory, environment, grace_s, given, confinement, *of_tree)
+            one = _Command(
+                command, place, held_directory, environment, grace_s, given, confinement, *of_tree, lasts
+            )
             try:
                 return self._asked(one)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -273,6 +279,10 @@ class CommandSupervisor:
             serving.end()
 
 
+_running_supervisors: set[int] = set()
+"""The pids of this process's supervisors. One that has ended and was reaped is not among them."""
+
+
 class _Serving:
     """One running supervisor process, and the connection to it."""
 
@@ -287,6 +297,7 @@ class _Serving:
         try:
             with theirs:
                 self.pid = _spawned(theirs, environment, entrance, memory_group)
+                _running_supervisors.add(self.pid)
         except OSError as error:
             self._control.close()
             if error.errno == errno.EAGAIN:
@@ -309,7 +320,7 @@ class _Serving:
                 f"{number}:{soft}:{hard}"
                 for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
             ).encode(),
-            f"{command.most_processes} {command.most_memory_bytes}".encode(),
+            f"{command.most_processes} {command.most_memory_bytes} {int(command.lasts)}".encode(),
             b"" if command.held_directory is None else os.fsencode(command.cwd),
             _packed(confinement),
             " ".join(map(str, command.streams)).encode(),
@@ -363,6 +374,7 @@ class _Serving:
         # This process has adopted them: unless they are reaped, each would count as a process of the commands.
         for pid in launchers:
             _is_over(pid)
+        _running_supervisors.discard(self.pid)
 
 
 class SupervisedCommand:
@@ -418,6 +430,11 @@ class SupervisedCommand:
             return said[-1]
         return -signal.SIGKILL if said else NEVER_STARTED
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the launcher has said that it starts the command. Known when `hear` was called."""
+        return self._said.startswith(launcher.STARTING)
+
     def wait_for_end(self) -> int:
         """Blocks until `hear` returns a status, and returns it. Returns too when another thread calls `close`."""
         while (status := self.hear()) is None:
@@ -458,16 +475,18 @@ class SupervisedCommand:
             return True
         # Check this first: the orphans of a process become our children only once it is dead.
         is_running = not self._has_ended
+        # Supervisors of other commands may have been started since.
+        others = self._others | (_running_supervisors - {self._supervisor_pid})
         if self._supervisor.pid == self._supervisor_pid:
             # Without /proc no children are found, but a launcher ends when the supervisor does.
             if is_running and launcher.children_of(os.getpid()):
-                launcher.kill_below(os.getpid(), self._others - {self._supervisor_pid})
+                launcher.kill_below(os.getpid(), others - {self._supervisor_pid})
             # Its channel closes before a dying launcher's children have a new parent. Once the supervisor is gone too,
             # the launcher is a child of ours until it has ended, and so they are found.
             self._supervisor.kill()
-        children = reaped_children(self._others)
+        children = reaped_children(others)
         if children:
-            launcher.kill_below(os.getpid(), self._others)
+            launcher.kill_below(os.getpid(), others)
         return not children and not is_running
 
     def close(self) -> None:

@@ -349,10 +349,13 @@ class Launcher:
         core_limit: int,
         channel: socket | None = None,
         limits: Limits | None = None,
+        *,
+        lasts: bool = False,
     ) -> None:
         """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without a channel, a
         signal is the request to stop, and the exit code of this process is the status. `limits` are the limits on the
-        command's process tree. None means that the tree is not measured.
+        command's process tree. None means that the tree is not measured. `lasts` is True for a command in the
+        background, of which all processes may end by themselves.
         """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
@@ -372,6 +375,7 @@ class Launcher:
         self._is_ralph_gone = False
         self._asked_to_end: set[int] = set()
         self._limits = limits
+        self._lasts = lasts
         self._is_enclosed = False
         """Whether the command runs in namespaces, so that another process ends what it leaves running."""
         self._count_at_s = _FOR_EVER_S
@@ -498,8 +502,8 @@ class Launcher:
 
     def _revised(self, plan: _Plan) -> _Plan:
         """Returns the plan for ending the processes: `plan`, or a new plan if something has changed. An empty plan
-        lets the command run. There is a plan as soon as the command has ended, has exceeded a limit, or must stop. If
-        the parent is gone, the plan for orphans replaces every other plan.
+        lets the command run. There is a plan as soon as the command has ended (unless it is in the background), has
+        exceeded a limit, or must stop. If the parent is gone, the plan for orphans replaces every other plan.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -507,7 +511,7 @@ class Launcher:
             return plan
         if self.exceeded:
             return _FOR_ORPHANS
-        if self._status is not None:
+        if self._status is not None and not self._lasts:
             return _FOR_LEFTOVERS
         if self._is_asked_to_stop:
             return ((signal.SIGTERM, self._grace_s), *_WITHOUT_PATIENCE)

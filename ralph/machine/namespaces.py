@@ -57,6 +57,7 @@ _FILTER_AT = 3
 # As for a command without namespaces: the rest may finish by itself (`exec > >(tee log)`), and is then asked to end.
 _FOR_LEFTOVERS = ((0, 0.1), (signal.SIGTERM, 0.2))
 _LOOK_AGAIN_AFTER_S = 0.002
+_LOOK_AT_LASTING_AFTER_S = 0.1
 
 
 def run(
@@ -67,13 +68,15 @@ def run(
     launcher_pid: int,
     *,
     say: Callable[[bytes], object],
+    lasts: bool = False,
 ) -> int:
     """Calls `inside` in a child of this process, in new namespaces and in `directory`. `inside` must execute a
     program or end the process. Returns the exit status of that child, or 128 + n if signal n killed it.
 
     `bwrap` is the command line of bubblewrap, up to the command that it runs. `program` is the seccomp filter of
     bubblewrap's own processes, or `restriction.NO_FILTER`. `launcher_pid` is the parent of this process. When the
-    parent ends, everything else ends too. `say` gets the message about processes that the command left running.
+    parent ends, everything else ends too. `say` gets the message about processes that the command left running. With
+    `lasts`, these may end by themselves.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher_pid:
@@ -90,6 +93,8 @@ def run(
         (holder,) = launcher.children_of(first)
         command = _forked_inside(holder, directory, inside)
         status = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
+        while lasts and _left(first, holder):
+            time.sleep(_LOOK_AT_LASTING_AFTER_S)
         _end_leftovers(first, holder, say)
     except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
         return _not_confined(str(error))

@@ -95,6 +95,29 @@ class OutputCapture:
 
     def close(self) -> None:
         self._keep(self._redaction.end())
+        self._close_spill()
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is output already, apart from bytes that the redaction withholds."""
+        return self._total_bytes > 0
+
+    @property
+    def has_output(self) -> bool:
+        return self.has_text or self._redaction.held_bytes > 0
+
+    def cut(self, *, is_quiet: bool) -> OutputCapture:
+        """Closes this capture although more output may come, and returns the capture for that. If `is_quiet` is False,
+        the end of the output may be the beginning of a credential, and the bytes that the redaction withholds come with
+        the next output.
+        """
+        if is_quiet:
+            self._keep(self._redaction.end())
+        self._close_spill()
+        sizes = {"max_bytes": 2 * self._half_bytes, "spill_bytes": self._spill_bytes}
+        return OutputCapture(**sizes, spill=self._spill, redaction=self._redaction)
+
+    def _close_spill(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -147,6 +170,10 @@ class OutputCapture:
 
     def _write_spill(self, data: bytes) -> None:
         if self._descriptor is None:
+            return
+        if self._total_bytes > self._spill_bytes:
+            self._close_spill()
+            self._where_the_whole_is += f" (only its first {self._total_bytes:,} bytes)"
             return
         left = memoryview(data)
         try:

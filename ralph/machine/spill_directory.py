@@ -9,6 +9,7 @@ import os
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from ralph.machine.trees import remove_tree_if_possible
@@ -131,6 +132,7 @@ class SpillDirectory:
         self._writable = writable
         self._directory: OwnDirectory | None = None
         self._files: deque[Path] = deque()
+        self._lock = Lock()
 
     @property
     def path(self) -> Path | None:
@@ -139,8 +141,12 @@ class SpillDirectory:
 
     def new_file(self) -> tuple[int, Path]:
         """Makes a new file and returns its open descriptor and its path. Removes the oldest file if there are too
-        many. Raises OSError.
+        many. May be called on any thread. Raises OSError.
         """
+        with self._lock:
+            return self._new_file()
+
+    def _new_file(self) -> tuple[int, Path]:
         directory = self.path
         if directory is None or not directory.is_dir():  # a command may have cleared the place
             self.remove()

@@ -110,7 +110,9 @@ class _Request:
         self.umask = int(umask)
         self.core_limit = int(core_limit)
         self.limits = limits
-        most_tasks, most_memory_bytes = map(int, of_tree.split())
+        most_tasks, most_memory_bytes, lasts = map(int, of_tree.split())
+        self.lasts = bool(lasts)
+        """Whether all processes of the command may end by themselves."""
         mounts = places = 0
         if self._box:
             mounts, places = int(self._box[3]), int(self._box[4])
@@ -178,7 +180,9 @@ class _Request:
         program = self._program()
 
         def enclosed(inside: Callable[[], None], launcher_pid: int) -> int:
-            return namespaces.run(bwrap, directory, program, inside, launcher_pid, say=self._say)
+            return namespaces.run(
+                bwrap, directory, program, inside, launcher_pid, say=self._say, lasts=self.lasts
+            )
 
         return enclosed
 
@@ -376,7 +380,9 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
     """
     request.take_streams()
     counted = limits if limits.most_tasks or limits.most_memory_bytes else None
-    one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel, counted)
+    one = launcher.Launcher(
+        parent_pid, request.grace_s, request.core_limit, request.channel, counted, lasts=request.lasts
+    )
     is_elsewhere = request.is_elsewhere()
     status = _prepared(request)
     if not (status or is_elsewhere):

@@ -43,6 +43,8 @@ class LiveRun(Struct, frozen=True):
     """The number of turns in which the model has answered."""
     tools: tuple[RunningTool, ...] = ()
     """The tools that are running, the oldest first."""
+    background: tuple[RunningTool, ...] = ()
+    """The commands that run in the background, the oldest first."""
     wait: LiveWait | None = None
     """The present or last wait. It is over when its `until_s` has passed."""
     cost_usd: float | None = 0.0
@@ -69,6 +71,11 @@ def live_after(live: LiveRun, event: ev.Event, at_s: float, redact: Callable[[st
         case ev.ToolFinished(call=call):
             left = tuple(tool for tool in live.tools if tool.id != call.id)
             return replace(live, tools=left, since_s=live.since_s if left else at_s)
+        case ev.BackgroundStarted(id=command_id, command=command):
+            started = RunningTool(command_id, redact(in_one_line(command)), at_s)
+            return replace(live, background=(*live.background, started))
+        case ev.BackgroundEnded(id=command_id):
+            return replace(live, background=tuple(one for one in live.background if one.id != command_id))
         case ev.AttemptEnded():
             return _after_attempt(live, event)
         case ev.RetryScheduled(wait_s=wait_s):

@@ -31,6 +31,8 @@ _TELLING_ARGUMENT = {
     "Write": "file_path",
     "Edit": "file_path",
     "Bash": "command",
+    "BashOutput": "bash_id",
+    "KillBash": "shell_id",
     "Glob": "pattern",
     "Grep": "pattern",
 }
@@ -150,6 +152,12 @@ class Narration:
                 yield self.color("blue", f"[tool] {_announced(event.call, self._redact)}")
             case ev.ToolFinished():
                 yield from self._finished(event)
+            case ev.BackgroundStarted():
+                started = f"[background] {event.id} started: {one_line(self._redact(event.command))}"
+                yield self.color("blue", started)
+            case ev.BackgroundEnded():
+                ended = f"[background] {event.id} {_how_ended(event)} after {duration(event.took_s)}"
+                yield self.color("dim" if event.exit_code == 0 or event.stopped_by else "yellow", ended)
             case ev.ClockFired():
                 fired = _CLOCKS.get(event.clock, f"{event.clock}: " + "{}").format(time_limit(event.after_s))
                 yield self.color("yellow", f"[clock] {fired}")
@@ -336,6 +344,17 @@ def outcome_line(event: ev.RunEnded) -> str:
         parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
         parts.append("cost unknown" if cost is None else dollars(cost))
     return f"{ending} [{', '.join(parts)}]"
+
+
+def _how_ended(event: ev.BackgroundEnded) -> str:
+    by = {
+        "model": "was stopped",
+        "run": "was stopped at the end of the run",
+        "limit": "was stopped at a limit",
+    }
+    if event.stopped_by:
+        return _in_words(by, event.stopped_by)
+    return "ended" if event.exit_code is None else f"ended with exit code {event.exit_code}"
 
 
 def one_line(text: str) -> str:

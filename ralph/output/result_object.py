@@ -3,7 +3,8 @@ happens here.
 
 The names of the fields are those of other headless agents, for which readers exist (specs/output.md). These fields
 exist only in ralph: `terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`,
-`final_report`, `guard`, `session_num_turns`, `session_cost_usd`, `sandbox` and `sandbox_protections`.
+`final_report`, `guard`, `session_num_turns`, `session_cost_usd`, `sandbox`, `sandbox_protections` and
+`background_stopped`.
 """
 
 from __future__ import annotations
@@ -56,16 +57,15 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     if ended.dead_end is not None:
         call = ended.dead_end.call
         result["guard"] = {"name": ended.dead_end.name, "tool": call.name, "input": call.arguments}
-    if ended.errors:
-        result["errors"] = list(ended.errors)
-    if ended.hints:
-        result["hints"] = list(ended.hints)
-    if ended.notices:
-        result["notices"] = list(ended.notices)
+    for name, texts in (("errors", ended.errors), ("hints", ended.hints), ("notices", ended.notices)):
+        if texts:
+            result[name] = list(texts)
     if ended.api_error_status is not None:
         result["api_error_status"] = ended.api_error_status
     if ended.retry_after_s is not None:
         result["retry_after_s"] = ended.retry_after_s
+    if ended.background_stopped:
+        result["background_stopped"] = ended.background_stopped
     if ended.is_short:
         result["is_short"] = True
     return result

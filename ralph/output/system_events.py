@@ -70,6 +70,22 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
             "forced_final_reason": "forced_reason",
         },
     ),
+    ev.BackgroundStarted: (
+        "task_started",
+        {"task_id": "id", "tool_use_id": "call_id", "description": "command"},
+    ),
+    ev.BackgroundEnded: (
+        "task_notification",
+        {
+            "task_id": "id",
+            "tool_use_id": "call_id",
+            "status": "status",
+            "summary": "command",
+            "exit_code": "exit_code",
+            "stopped_by": "stopped_by",
+            "took_s": "took_s",
+        },
+    ),
     ev.PromptCalled: ("prompt_call", {"command": "command", "tool": "tool", "argument": "argument"}),
     ev.PromptCallEnded: (
         "prompt_result",
@@ -87,6 +103,11 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
 and to a table that gives the event's field for each key of the object."""
 # The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
 _NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
+_CONSTANT: dict[str, dict[str, Any]] = {
+    "task_started": {"task_type": "local_bash", "is_backgrounded": True},
+    "task_notification": {"output_file": ""},
+}
+"""By subtype, what readers expect of Claude Code's objects and is always the same in ralph."""
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
@@ -135,7 +156,8 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
     """
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
-        return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
+        values = {key: getattr(event, name) for key, name in names.items()}
+        return {"subtype": subtype, **_CONSTANT.get(subtype, {}), **values}
     match event:
         case ev.RetryScheduled():
             return _about_retry(event)

@@ -21,7 +21,7 @@ from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.tool_calls import FILE_TOOLS, ToolOutput
-from ralph.values.tool_choice import READ_ONLY
+from ralph.values.tool_choice import OF_BACKGROUND, READ_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -285,6 +285,7 @@ class CallGate:
         if (
             mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK)
             or tool in READ_ONLY
+            or tool in OF_BACKGROUND  # as in Claude Code: the command itself was judged
             or tool in self._allowed
         ):
             return False

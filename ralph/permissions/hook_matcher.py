@@ -12,7 +12,15 @@ from msgspec import Struct
 
 from ralph.permissions.rule import Effect, PermissionRule, parse_rule
 from ralph.values.tool_calls import FINAL_REPORT
-from ralph.values.tool_choice import ELSEWHERE, MCP_PREFIX, TOOL_NAMES, covers
+from ralph.values.tool_choice import (
+    ELSEWHERE,
+    MCP_PREFIX,
+    OTHER_NAMES,
+    TOOL_NAMES,
+    covers,
+    known_name,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +32,7 @@ _SEPARATOR = re.compile(r"\s*[|,]\s*")
 # `|` and `,` between alternatives, but not inside of parentheses.
 _OUTER_SEPARATOR = re.compile(r"[|,](?![^()]*\))")
 _RULE = re.compile(r"(?P<tool>\w+)\((?P<pattern>.+)\)", re.DOTALL)
-_KNOWN = (*TOOL_NAMES, FINAL_REPORT, *sorted(ELSEWHERE))
+_KNOWN = (*TOOL_NAMES, FINAL_REPORT, *OTHER_NAMES, *sorted(ELSEWHERE))
 _WAY_OUT = (
     f", so that the hook would never be called: name one of {', '.join(TOOL_NAMES)}, or write * for all tools"
 )
@@ -46,7 +54,7 @@ class Matcher(Struct, frozen=True):
         """Whether the hook is called for `call`. `is_about` judges a call of the rule's tool by the rule's pattern."""
         return (
             any(covers(name, call.name) for name in self.names)
-            or any(one.search(call.name) for one in self.expressions)
+            or any(one.search(name) for one in self.expressions for name in names_of(call.name))
             or any(rule.tool == call.name and is_about(rule, call) for rule in self.rules)
         )
 
@@ -93,7 +101,7 @@ def _list_of_names(names: list[str]) -> Matcher:
     if len(unknown) == len(names):
         named = " or ".join(map(repr, unknown))
         raise ValueError(f"no tool is called {named}{_WAY_OUT}")
-    return Matcher(frozenset(names), unknown=unknown)
+    return Matcher(frozenset(map(known_name, names)), unknown=unknown)
 
 
 def _expression(text: str) -> re.Pattern[str]:

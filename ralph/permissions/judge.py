@@ -16,7 +16,7 @@ from ralph.permissions.in_force import RuleVerdict
 from ralph.permissions.path_pattern import PathPattern
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule, parse_rule
 from ralph.permissions.shell import parse_line
-from ralph.values.tool_choice import READ_ONLY, is_pattern
+from ralph.values.tool_choice import OF_BACKGROUND, READ_ONLY, is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,7 +92,11 @@ class KnownRule:
             self.bash = BashPattern(rule.pattern or "*")
 
     def covers(self, tool: str) -> bool:
-        """Whether the rule is for calls of this tool. A rule for Edit is for every tool that changes files."""
+        """Whether the rule is for calls of this tool. A rule for Edit is for every tool that changes files, and one that
+        denies every command is for what belongs to commands.
+        """
+        if tool in OF_BACKGROUND and self.of.tool == "Bash":
+            return self.is_whole and self.of.effect is Effect.DENY
         return self.of.names(tool) or (self.of.tool == "Edit" and tool in WRITERS)
 
 
@@ -224,7 +228,7 @@ class Permissions:
         self, call: ToolCall, allowed: Sequence[KnownRule], others: Sequence[KnownRule]
     ) -> str | None:
         """Tells the model why no rule in `allowed` allows the call. None if a rule allows it."""
-        if call.name in READ_ONLY:
+        if call.name in READ_ONLY or call.name in OF_BACKGROUND:
             return None
         rules = [rule for rule in allowed if rule.covers(call.name)]
         if any(rule.is_whole for rule in rules):

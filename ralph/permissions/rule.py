@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, suggestion
+from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, known_name, suggestion
 
 _FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 _MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
@@ -73,7 +73,7 @@ def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> Per
     form = _FORM.fullmatch(stripped)
     if form is None:
         raise RuleError(f"{stripped!r} is no rule: write Tool or Tool(pattern)")
-    tool, pattern = form["tool"], form["pattern"]
+    tool, pattern = known_name(form["tool"]), form["pattern"]
     is_known = tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool)
     if not is_known and not (re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool)):
         raise RuleError(f"{stripped!r}: no tool is called {tool!r}{suggestion(tool)}")

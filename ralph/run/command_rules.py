@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ralph.permissions.in_force import CommandRules
 from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.frontmatter import as_names
-from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere
+from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere, known_name, tool_of, with_background
 
 if TYPE_CHECKING:
     from ralph.permissions.judge import Permissions, RulePlaces
@@ -28,8 +28,8 @@ def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
     allowed, forbidden = _names(command, ALLOWED), _names(command, FORBIDDEN)
     if ALLOWED not in command.fields and not forbidden:
         return CommandRules(name)
-    tools = {name.partition("(")[0] for name in allowed} if ALLOWED in command.fields else set(TOOL_NAMES)
-    offered = frozenset(TOOL_NAMES) & ((tools | set(READ_ONLY)) - set(forbidden))
+    tools = with_background(map(tool_of, allowed)) if ALLOWED in command.fields else frozenset(TOOL_NAMES)
+    offered = frozenset(TOOL_NAMES) & ((tools | set(READ_ONLY)) - set(map(known_name, forbidden)))
     has_patterns = any("(" in entry for entry in (*allowed, *forbidden))
     return CommandRules(name, offered, _patterns(command, places) if has_patterns else None)
 
@@ -40,9 +40,9 @@ def _names(command: Command, key: str) -> tuple[str, ...]:
     """
     names = as_names(command.fields.get(key, ()))
     for name in names:
-        if name.partition("(")[0] not in TOOL_NAMES and not is_elsewhere(name):
+        if tool_of(name) not in TOOL_NAMES and not is_elsewhere(name):
             raise ValueError(f"{key} has {name}: no tool is called so; nothing was run")
-    return tuple(name for name in names if name.partition("(")[0] in TOOL_NAMES)
+    return tuple(name for name in names if tool_of(name) in TOOL_NAMES)
 
 
 def _patterns(command: Command, places: RulePlaces) -> Permissions:

@@ -374,7 +374,8 @@ def _continue_from(
 
     take_over_cooldowns(roster, old, clock)
     clients.know_answered(old.answered)
-    toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
+    messages = old.conversation.messages
+    toolbox.resume_from(old.seen, (one.content for one in messages), old.background.count)
 
 
 def _list_skills(library: Library, tools: Sequence[ToolDefinition]) -> SkillList | None:

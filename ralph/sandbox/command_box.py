@@ -466,11 +466,20 @@ class CommandBox:
         """Describes the connections of the last command that the proxy refused, for people and the model. Each
         connection is one line.
         """
-        return tuple(
-            f"the sandbox refused a connection to {one.host}:{one.port}: {one.reason}"
-            + (f" ({one.count} times)" if one.count > 1 else "")
-            for one in self._close_door()
-        )
+        return _refused(self._close_door())
+
+    def release_lasting(self) -> Callable[[], tuple[str, ...]]:
+        """Must be called when a command has started for which `lasts` was True. Returns what must be called at its end, if that
+        is before the end of the run. It returns the same as `refusals`.
+        """
+        doors = self._lasting_doors[-1:]
+
+        def release() -> tuple[str, ...]:
+            for door in doors:
+                self._lasting_doors.remove(door)
+            return tuple(line for door in doors for line in _refused(door.close()))
+
+        return release
 
     def _close_door(self) -> tuple[RefusedConnection, ...]:
         door, self._door = self._door, None
@@ -720,6 +729,14 @@ def _is_of_pnpm(root: str) -> bool:
     """Whether pnpm manages the packages of a project (pnpm.io: `packageManager` in package.json, as `pnpm init` writes it)."""
     is_there = any(os.path.lexists(f"{root}/{name}") for name in ("pnpm-lock.yaml", "pnpm-workspace.yaml"))
     return is_there or b'"pnpm@' in beginning_of(f"{root}/package.json")
+
+
+def _refused(connections: Sequence[RefusedConnection]) -> tuple[str, ...]:
+    return tuple(
+        f"the sandbox refused a connection to {one.host}:{one.port}: {one.reason}"
+        + (f" ({one.count} times)" if one.count > 1 else "")
+        for one in connections
+    )
 
 
 def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:

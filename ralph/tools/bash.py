@@ -25,7 +25,7 @@ from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.machine.command_supervisor import SupervisedCommand
+    from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
     from ralph.sandbox.command_box import CommandBox
     from ralph.tools.tool_room import Arguments, ToolRoom
 
@@ -38,13 +38,12 @@ _EXPLAIN_WITHIN_S = 2.0
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     """Runs the command. Raises WorkingDirectoryGoneError, ToolError and Interrupted."""
-    command = _checked(arguments["command"])
+    command = checked_command(arguments["command"])
     settings = room.settings
     # A model may write a number that no float can hold.
     requested_s = min(arguments.get("timeout", settings.bash_timeout_s * 1000), 1e15) / 1000
     limit_s = min(requested_s, settings.bash_max_timeout_s)
-    purpose = " ".join((arguments.get("description") or command).split())
-    waiting_for = room.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
+    waiting_for = purpose_of(arguments, room)
     ending, capture = _ran(command, room, limit_s, waiting_for)
     if ending.how is Ended.NEVER_STARTED:
         ending, capture = _ran(command, room, limit_s, waiting_for)
@@ -65,6 +64,12 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         is_denied=bool(denials),
         notices=(*refusals, *news),
     )
+
+
+def purpose_of(arguments: Arguments, room: ToolRoom) -> str:
+    """The text of heartbeats during a command."""
+    purpose = " ".join((arguments.get("description") or arguments["command"]).split())
+    return room.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
 
 
 def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str]:
@@ -115,16 +120,11 @@ def _ran(
     command: str, room: ToolRoom, limit_s: float, waiting_for: str
 ) -> tuple[CommandEnding, OutputCapture]:
     settings = room.settings
-    capture = OutputCapture(
-        max_bytes=settings.max_output_bytes,
-        spill_bytes=settings.spill_bytes,
-        spill=room.spill,
-        redaction=StreamRedaction(room.redactor),
-    )
+    capture = new_capture(room)
     try:
         environment = room.box.before(settings.environment, "Bash: the sandbox")
     except OSError as error:
-        raise _not_started(error, room) from None
+        raise not_started(error, room) from None
     try:
         process = _started(command, room, environment)
         running = RunningCommand(process, capture, waiter=room.waiter, clock=room.clock)
@@ -147,23 +147,45 @@ def _ran(
     return ending, capture
 
 
+def new_capture(room: ToolRoom) -> OutputCapture:
+    settings = room.settings
+    return OutputCapture(
+        max_bytes=settings.max_output_bytes,
+        spill_bytes=settings.spill_bytes,
+        spill=room.spill,
+        redaction=StreamRedaction(room.redactor),
+    )
+
+
 def _started(command: str, room: ToolRoom, environment: Mapping[str, str]) -> SupervisedCommand:
+    try:
+        return start_shell(command, room, room.supervisor, environment)
+    except OSError as error:
+        raise not_started(error, room) from None
+
+
+def start_shell(
+    command: str,
+    room: ToolRoom,
+    supervisor: CommandSupervisor,
+    environment: Mapping[str, str],
+    *,
+    lasts: bool = False,
+) -> SupervisedCommand:
+    """Starts a shell with a command. `lasts` is as in `CommandSupervisor.start`. Raises OSError."""
     from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
-    settings = room.settings
-    try:
-        return room.supervisor.start(
-            [room.program("bash") or "/bin/sh", "-c", command],
-            cwd=settings.cwd,
-            environment=environment_for_commands(environment),
-            grace_s=settings.kill_grace_s,
-            held_directory=room.roots.working_directory,
-        )
-    except OSError as error:
-        raise _not_started(error, room) from None
+    return supervisor.start(
+        [room.program("bash") or "/bin/sh", "-c", command],
+        cwd=room.settings.cwd,
+        environment=environment_for_commands(environment),
+        grace_s=room.settings.kill_grace_s,
+        held_directory=room.roots.working_directory,
+        lasts=lasts,
+    )
 
 
-def _not_started(error: OSError, room: ToolRoom) -> ToolError | WorkingDirectoryGoneError:
+def not_started(error: OSError, room: ToolRoom) -> ToolError | WorkingDirectoryGoneError:
     """The error if a command could not be started."""
     short = shortage_of(error)
     if short is not None:
@@ -210,7 +232,8 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom, *, is_denied: 
             return [f"[timed out after {limit_s:g} s; {stopped}{advice}]"]
 
 
-def _checked(command: str) -> str:
+def checked_command(command: str) -> str:
+    """The command, if a shell can read it. Raises ToolError."""
     try:
         size = len(command.encode())
     except UnicodeEncodeError:

@@ -18,6 +18,7 @@ from ralph.sandbox.detection import no_means
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.tool_calls import ToolError, os_error_text
+from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import CommandSupervisor, Confinement
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
+    from ralph.tools.background_commands import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
     from ralph.values.ports import Clock, PathRules, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.tool_calls import Block
-
-ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
 
 
 class ToolSettings(Struct, frozen=True):
@@ -47,7 +47,7 @@ class ToolSettings(Struct, frozen=True):
     one."""
     max_output_bytes: int = 30_000
     """The maximum number of bytes in one result of Bash, Glob or Grep. A note replaces all further bytes."""
-    enabled: frozenset[str] = ALL_TOOLS
+    enabled: frozenset[str] = frozenset(TOOL_NAMES)
     kill_grace_s: float = 3.0
     """Seconds from SIGTERM to SIGKILL when a command is stopped. A stop of the run takes six seconds at most."""
     search_timeout_s: float = 20.0
@@ -210,6 +210,12 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.new_supervisor(self.box.confine())
 
     @cached_property
+    def background(self) -> BackgroundCommands:
+        from ralph.tools.background_commands import BackgroundCommands  # noqa: PLC0415 - few runs have such commands
+
+        return BackgroundCommands(self.waiter, self.clock)
+
+    @cached_property
     def hook_supervisor(self) -> CommandSupervisor:
         is_own = self.settings.hook_plan is not None
         return self.new_supervisor(self.hook_box.confine()) if is_own else self.supervisor
@@ -230,9 +236,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     def close(self) -> None:
         """Releases the resources of the tools. Must be called after the last tool call has ended."""
-        for name in ("hook_supervisor", "supervisor", "hook_box", "box"):
+        for name in ("background", "hook_supervisor", "supervisor", "hook_box", "box"):
             if name in vars(self):
-                vars(self)[name].close()
+                vars(self).pop(name).close()
         self.spill.remove()
         self.roots.close()
 

@@ -1,6 +1,6 @@
 """Runs tool calls that are permitted. A failed call becomes an error message for the model. A signal stops the running calls.
 
-Every request to the API contains the definitions of the six tools, so they are short: less than 3.2 KB of JSON in total.
+Every request to the API contains the definitions of the tools, so they are short: less than 3.2 KB of JSON in total.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ralph.machine.starting import start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
+from ralph.values.events import Background
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError, shortage_of
@@ -30,6 +31,7 @@ from ralph.values.tool_calls import (
     ToolError,
     ToolOutput,
 )
+from ralph.values.tool_choice import OF_BACKGROUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,18 +54,18 @@ if TYPE_CHECKING:
 
 # In the results of these tools, credentials are redacted. Read and Edit show the content of a file unredacted,
 # because the text that the model wants to edit must match the file.
-_REDACTED = frozenset({"Bash", "Glob", "Grep"})
+_REDACTED = frozenset({COMMANDS, *OF_BACKGROUND, "Glob", "Grep"})
 # How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
 # finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
-_ON_THIS_THREAD = frozenset({COMMANDS})
+_ON_THIS_THREAD = frozenset({COMMANDS, *OF_BACKGROUND})
 
 
 class LocalToolbox:
-    """Runs the six tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
+    """Runs ralph's tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
     with long outputs, and ends the servers.
     """
 
@@ -122,11 +124,15 @@ class LocalToolbox:
 
             self._mcp.connect(lambda server: start_server(server, self._room))
 
-    def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
+    def resume_from(
+        self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
+    ) -> None:
         """Restores the files and images that the model has seen in earlier runs of the session. `seen` maps the path
         of each file to the text that `SeenFiles` has made about it. `contents` are the contents of all messages,
-        which may include images.
+        which may include images. `background_count` is the number of commands that ran in the background.
         """
+        if background_count:
+            self._room.background.count = background_count
         self._room.seen.restore(seen)
         for content in contents:
             self._room.images.restore(content)
@@ -167,6 +173,20 @@ class LocalToolbox:
         self._may_have_written = True
         return [result for call in calls for result in self._run_alone(call)]
 
+    @property
+    def background(self) -> Background:
+        if "background" not in vars(self._room):
+            return Background()
+        commands = self._room.background
+        running = {one.id: one.started.command for one in commands.running}
+        return Background(commands.count, running, commands.news())
+
+    def stop_background(self) -> None:
+        if "background" in vars(self._room):
+            commands = self._room.background
+            with suppress(Interrupted):  # then they were killed at once, and the run ends anyway
+                commands.stop(commands.running, "run")
+
     def aside(self, name: str, work: Callable[[], T]) -> T | ToolOutput:
         """Calls `work` on a thread, so that a signal can end the wait for it, and returns its value. If `work` fails,
         returns an error for the model. Raises Interrupted.
@@ -185,6 +205,7 @@ class LocalToolbox:
         or if commands may have planted something below the working directories. Otherwise an empty string.
         """
         notes = []
+        self.stop_background()
         if self._mcp is not None:
             self._mcp.close()
         notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
@@ -299,9 +320,7 @@ class LocalToolbox:
             output = _guarded(call.name, lambda: mcp_call.run(call, toolset, self._room))
             return self._presentable(call.name, output)
         if call.name not in FILE_TOOLS:
-            return self._presentable(
-                call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
-            )
+            return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self._room)))
         planned = self._plans.pop(call.id, None) or self._planned(call)
         output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
@@ -345,6 +364,15 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
                 f"{short}; nothing is wrong with the call. That passes: try again", is_error=True
             )
         return ToolOutput(f"{name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
+
+
+def _run(call: ToolCall, room: ToolRoom) -> ToolOutput:
+    if call.name in OF_BACKGROUND or (call.name == COMMANDS and call.arguments.get("run_in_background")):
+        from ralph.tools import background  # noqa: PLC0415 - few runs have such commands
+
+        return background.run(call, room)
+    output: ToolOutput = _module(call).run(call.arguments, room)
+    return output
 
 
 def _module(call: ToolCall) -> Any:
@@ -396,16 +424,30 @@ EDIT = ToolDefinition(
 BASH = ToolDefinition(
     "Bash",
     "Run a shell command in the working directory: builds, tests, git. No terminal, no input; whatever it "
-    "starts is stopped when it ends. For files prefer Read, Edit, Glob, Grep.",
+    "starts is stopped when it ends, or with run_in_background (servers) at the end of the run. For files prefer "
+    "Read, Edit, Glob, Grep.",
     {
         "type": "object",
         "properties": {
             "command": {"type": "string"},
             "timeout": {"type": "integer", "minimum": 1, "description": "milliseconds"},
             "description": {"type": "string", "description": "its purpose in 5-10 words"},
+            "run_in_background": {"type": "boolean"},
         },
         "required": ["command"],
     },
+)
+
+BASH_OUTPUT = ToolDefinition(
+    "BashOutput",
+    "Wait up to 30 s for new output, or the end, of a background command.",
+    {"type": "object", "properties": {"bash_id": {"type": "string"}}, "required": ["bash_id"]},
+)
+
+KILL_BASH = ToolDefinition(
+    "KillBash",
+    "Stop a background command.",
+    {"type": "object", "properties": {"shell_id": {"type": "string"}}, "required": ["shell_id"]},
 )
 
 GLOB = ToolDefinition(
@@ -450,4 +492,4 @@ GREP = ToolDefinition(
     is_read_only=True,
 )
 
-DEFINITIONS = {known.name: known for known in (READ, WRITE, EDIT, BASH, GLOB, GREP)}
+DEFINITIONS = {known.name: known for known in (READ, WRITE, EDIT, BASH, BASH_OUTPUT, KILL_BASH, GLOB, GREP)}

@@ -96,6 +96,50 @@ class ToolFinished(Struct, frozen=True):
     took_s: float
 
 
+class BackgroundStarted(Struct, frozen=True):
+    """A command has been started in the background."""
+
+    id: str
+    """The id by which the model names it, such as `bash_1`. Unique in a session."""
+    command: str
+    """The command line in one line, without known credentials."""
+    call_id: str = ""
+    """The id of the tool call that started it."""
+
+
+class BackgroundEnded(Struct, frozen=True):
+    """A command in the background has ended: none of its processes is left."""
+
+    id: str
+    command: str
+    call_id: str = ""
+    exit_code: int | None = None
+    """The exit code, or 128 + n if signal n killed the command. None if it is unknown."""
+    stopped_by: str = ""
+    """The reason why the command was stopped: "model" (a tool call), "run" (the end of the run) or "limit" (on processes or
+    memory). Empty if it ended by itself.
+    """
+    took_s: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """The status in the words of Claude Code."""
+        if self.stopped_by:
+            return "stopped"
+        return "completed" if self.exit_code == 0 else "failed"
+
+
+class Background(Struct, frozen=True):
+    """The commands in the background of a run."""
+
+    count: int = 0
+    """The number of commands that the session has started in the background."""
+    running: Mapping[str, str] = field(default_factory=dict)
+    """The commands that run now, by id."""
+    news: tuple[BackgroundStarted | BackgroundEnded, ...] = ()
+    """The starts and ends since the caller last asked."""
+
+
 class UserMessageCommitted(Struct, frozen=True):
     """A user message that ralph made was added to the conversation. The message contains tool results, or a text that
     ralph writes for the model, such as a request to continue. There is no such event for the user's own prompts.
@@ -485,6 +529,8 @@ class RunEnded(Struct, frozen=True):
     """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
     """The totals of all runs of the session, including this run."""
+    background_stopped: int = 0
+    """The number of commands in the background that were stopped at the end of the run."""
     sandbox: str | None = None
     """The level of the sandbox, as in RunStarted. None if the run ended before ralph knew the level."""
     protections: Mapping[str, bool] = field(default_factory=dict)
@@ -498,6 +544,8 @@ Event = (
     | AnswerAccepted
     | ToolStarted
     | ToolFinished
+    | BackgroundStarted
+    | BackgroundEnded
     | UserMessageCommitted
     | AttemptEnded
     | TurnAsked

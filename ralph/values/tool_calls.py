@@ -23,6 +23,8 @@ FILE_TOOLS = frozenset({"Write", "Edit"})
 then check whether the file was written."""
 COMMANDS = "Bash"
 """The tool that runs commands."""
+BASH_OUTPUT, KILL_BASH = "BashOutput", "KillBash"
+"""The tools for commands in the background. A run has them if it has Bash, and what allows Bash allows them."""
 
 Block = dict[str, Any]
 """One content block of a message, as JSON for the API. Blocks of unknown types are passed on unchanged."""

@@ -11,11 +11,22 @@ import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.values.tool_calls import BASH_OUTPUT, KILL_BASH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
+    from ralph.values.tool_calls import ToolCall
+
+TOOL_NAMES = ("Read", "Write", "Edit", "Bash", BASH_OUTPUT, KILL_BASH, "Glob", "Grep")
+OF_BACKGROUND = (BASH_OUTPUT, KILL_BASH)
+OTHER_NAMES = {
+    **dict.fromkeys(("TaskOutput", "AgentOutputTool"), BASH_OUTPUT),
+    **dict.fromkeys(("TaskStop", "KillShell"), KILL_BASH),
+}
+"""Other names that Claude Code has or had for tools of ralph."""
 READ_ONLY = ("Read", "Glob", "Grep")
 ALL_OF_THEM = "default"
 """The value of `--tools` that selects all tools. SDKs send this value."""
@@ -27,9 +38,8 @@ ELSEWHERE = frozenset(
     """
     Agent Artifact AskUserQuestion CronCreate CronDelete CronList EnterPlanMode EnterWorktree ExitPlanMode
     ExitWorktree LSP ListMcpResourcesTool Monitor NotebookEdit PowerShell PushNotification ReadMcpResourceTool
-    RemoteTrigger ScheduleWakeup SendMessage Skill StructuredOutput TaskCreate TaskGet TaskList TaskOutput TaskStop
-    TaskUpdate TeamCreate TeamDelete TodoWrite ToolSearch WebFetch WebSearch Workflow AgentOutputTool BashOutput
-    KillBash KillShell LS MultiEdit NotebookRead SlashCommand Task TodoRead
+    RemoteTrigger ScheduleWakeup SendMessage Skill StructuredOutput TaskCreate TaskGet TaskList
+    TaskUpdate TeamCreate TeamDelete TodoWrite ToolSearch WebFetch WebSearch Workflow LS MultiEdit NotebookRead SlashCommand Task TodoRead
     """.split()
 )
 _ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
@@ -44,8 +54,40 @@ def is_elsewhere(name: str) -> bool:
 
 
 def tool_of(name: str) -> str:
-    """The name of the tool in an entry of a tool list. For `Bash(git *)`, it is `Bash`."""
-    return name.partition("(")[0]
+    """The name of the tool in an entry of a tool list. For `Bash(git *)`, it is `Bash`, and for `KillShell`, it is
+    `KillBash`.
+    """
+    return known_name(name.partition("(")[0])
+
+
+def known_name(name: str) -> str:
+    """Ralph's name for a tool, which may have another name in Claude Code. Other names are returned unchanged."""
+    return OTHER_NAMES.get(name, name)
+
+
+_ID_ARGUMENTS = {BASH_OUTPUT: "bash_id", KILL_BASH: "shell_id"}
+
+
+def with_known_name(call: ToolCall) -> ToolCall:
+    """The call as ralph's definition of the tool has it. The argument with the id of a command in the background has another
+    name in each tool of Claude Code.
+    """
+    name = known_name(call.name)
+    argument = _ID_ARGUMENTS.get(name)
+    if argument is None:
+        return call
+    renamed = {
+        argument
+        if key in ("bash_id", "shell_id", "task_id") and argument not in call.arguments
+        else key: value
+        for key, value in call.arguments.items()
+    }
+    return replace(call, name=name, arguments=renamed)
+
+
+def names_of(tool: str) -> tuple[str, ...]:
+    """All names of a tool of ralph, its own first."""
+    return (tool, *(other for other, known in OTHER_NAMES.items() if known == tool))
 
 
 def is_pattern(name: str) -> bool:
@@ -58,6 +100,7 @@ def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
     before the error's text. If `takes_patterns` is True, a pattern in parentheses may follow the name.
     """
     tools = ", ".join(TOOL_NAMES)
+    name = known_name(name)
     form = re.fullmatch(r"([A-Za-z_]+)\(.+\)", name, re.ASCII | re.DOTALL)
     if (
         name in TOOL_NAMES
@@ -76,7 +119,7 @@ def suggestion(name: str) -> str:
     """The end of an error message about an unknown tool: a known tool with a similar name, if there is one."""
     from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
 
-    by_lower = {known.lower(): known for known in (*sorted(ELSEWHERE), *TOOL_NAMES)}
+    by_lower = {known.lower(): known for known in (*sorted(ELSEWHERE), *OTHER_NAMES, *TOOL_NAMES)}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f": did you mean {by_lower[near[0]]}?" if near else ""
 
@@ -93,12 +136,20 @@ def enabled_tools(
 
     If `exact` is not None, only the tools in it can be used. If `allowed` is not None, only the read-only tools and
     the tools in `allowed` can be used. The tools in `disallowed` are never used. If an entry has a pattern, such as
-    `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call.
+    `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call. `OF_BACKGROUND` can be used with Bash
+    only, and need not be listed.
     """
-    kept = TOOL_NAMES if exact is None else exact
-    permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)
+    kept = TOOL_NAMES if exact is None else with_background(map(tool_of, exact))
+    permitted = TOOL_NAMES if allowed is None else with_background((*map(tool_of, allowed), *READ_ONLY))
     forbidden = {tool_of(name) for name in disallowed if not is_pattern(name)}
-    return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in forbidden)
+    found = [name for name in TOOL_NAMES if name in kept and name in permitted and name not in forbidden]
+    return tuple(name for name in found if name not in OF_BACKGROUND or "Bash" in found)
+
+
+def with_background(names: Iterable[str]) -> frozenset[str]:
+    """The names, with the tools for commands in the background if Bash is among them."""
+    names = frozenset(names)
+    return names | frozenset(OF_BACKGROUND) if "Bash" in names else names
 
 
 # --- Tools of MCP servers
@@ -142,7 +193,7 @@ def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
         return False
     if lists.allowed is not None and not any(covers(pattern, name) for pattern in lists.allowed):
         return False
-    if lists.exact is None or set(TOOL_NAMES) <= set(lists.exact):
+    if lists.exact is None or with_background(map(tool_of, lists.exact)).issuperset(TOOL_NAMES):
         return True
     named = [pattern for pattern in lists.exact if pattern.startswith(MCP_PREFIX)]
     return any(covers(pattern, name) for pattern in named) if named else is_asked_for

@@ -84,6 +84,20 @@ def test_cycles_are_caught_up_to_four_calls(length: int, is_caught: bool) -> Non
     assert not is_refused(rounds[1:], bash("look 1"))
 
 
+def test_a_wait_for_output_is_no_repetition_unless_it_fails() -> None:
+    waits = [step("BashOutput", "(nothing new)", bash_id="bash_1")] * 20
+    assert refusals(waits) == [None] * 20
+    assert is_refused([bash("look"), *waits[:4], bash("look"), bash("look"), *waits], bash("look"))
+    over = step("BashOutput", "bash_1 has ended", is_error=True, bash_id="bash_1")
+    assert is_refused([over] * 3, over)
+    guards = Guards()
+    for number in range(4):  # results that an earlier process wrote
+        guards.after(
+            ToolCall(f"old{number}", "BashOutput", {"bash_id": "bash_1"}), ToolOutput("(nothing new)")
+        )
+    assert guards.before(waits[0].call) is None
+
+
 def test_in_a_refused_cycle_every_call_of_it_is_refused_and_counted() -> None:
     told = refusals(bash(command) for command in "ABCABCABC" + "ABCCBA")
     assert told == [None] * 9 + ["cycle"] * 6

@@ -26,6 +26,7 @@ from ralph.values.errors import StreamParse
 from ralph.values.models import MODELS, facts_of, named_model
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
+from ralph.values.tool_choice import TOOL_NAMES
 from tests.api.answers.streams import streams
 from tests.conversation.request_types import request_problems
 from tests.conversation.test_messages import ASSISTANT, IDS, USER, conversation, sent
@@ -112,7 +113,7 @@ def models_and_efforts() -> Iterator[tuple[str, str | None]]:
 @every_row(("model", "effort"), models_and_efforts())
 def test_the_first_request_to_every_model_and_at_every_effort_conforms(run, model, effort) -> None:
     (body,) = run(DONE, name=model, effort=effort).bodies
-    assert {tool["name"] for tool in body["tools"]} == {"Read", "Write", "Edit", "Bash", "Glob", "Grep"}
+    assert {tool["name"] for tool in body["tools"]} == set(TOOL_NAMES)
     facts = facts_of(body["model"])
     assert facts is None or body["max_tokens"] <= facts.max_output
     assert ("thinking" in body) == (facts is not None and facts.needs_adaptive)

@@ -216,13 +216,13 @@ def unused(says: str, *, python: str | None = None, typescript: str | None = Non
     )
 
 
-ALL_TOOLS = 6
+ALL_TOOLS = 8
 NO_EFFECT = (
     unused("there are no subagents", python="forward_subagent_text", typescript="forwardSubagentText"),
     unused("ralph never asks unless you set a callback", typescript="allowDangerouslySkipPermissions"),
     unused("nobody is there to take a suggestion", typescript="promptSuggestions"),
     unused("there are no subagents", typescript="agentProgressSummaries"),
-    unused("there are no background tasks", typescript="perTaskStopAffordance"),
+    unused("ralph has no button for it; `KillBash` is the model's", typescript="perTaskStopAffordance"),
     unused("ralph shows no dialogs", typescript="supportedDialogKinds"),
     unused("ralph has no `AskUserQuestion`", typescript="toolConfig"),
     unused("the SDK's own: ralph is no script of node's", typescript="executable"),

@@ -32,6 +32,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "assistant": {"message": MESSAGE, "request_id": None, "calls": ["c"], "malformed": {"c": ["{", "cut"]}},
     "tool_intent": {"id": "c", "name": "Edit", "change": {"path": "/a", "before": None, "after": "f"}},
     "tool_result": {"type": "tool_result", "tool_use_id": "c", "content": [TEXT]},
+    "background": {"count": 2, "running": {"bash_2": "npm run dev"}},
     "compacted": {
         "content": [TEXT],
         "summary": "",
@@ -111,6 +112,7 @@ def test_there_is_a_decoder_for_every_shape_that_is_looked_at() -> None:
         ("tool_intent", "change", {"path": "/a"}, "missing required field `before` - at `$.change`"),
         ("tool_result", "seen", {"/a": 5}, "Expected `str`, got `int` - at `$.seen[...]`"),
         ("event", "event", {"subtype": "attempt"}, "missing required field `turn` - at `$.event`"),
+        ("background", "running", {"bash_1": 5}, "Expected `str`, got `int` - at `$.running[...]`"),
         ("ended", "errors", [5], "Expected `str`, got `int` - at `$.errors[0]`"),
         ("delivery", "state", "splendid", "Invalid enum value 'splendid' - at `$.state`"),
     ],

@@ -9,6 +9,8 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from ralph.agent.transcript import SessionLog
 from ralph.api.stream import answer_from_message
 from ralph.conversation.decoding import decoded
@@ -17,7 +19,7 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
-from ralph.values.events import RequestSent
+from ralph.values.events import Background, BackgroundEnded, RequestSent
 from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp
 from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
@@ -242,6 +244,19 @@ class FakeToolbox:
         self.outputs: dict[str, ToolOutput] = {}
         """Outputs by the id of the call. Other calls return their argument `text`, or "done" without one."""
         self._on_run = on_run
+        self.in_background = Background()
+
+    @property
+    def background(self) -> Background:
+        background, self.in_background = self.in_background, replace(self.in_background, news=())
+        return background
+
+    def stop_background(self) -> None:
+        """Ends the commands in the background."""
+        ended = tuple(
+            BackgroundEnded(one, line, stopped_by="run") for one, line in self.in_background.running.items()
+        )
+        self.in_background = replace(self.in_background, running={}, news=ended)
 
     def plan(self, call: ToolCall) -> FileChange | None:
         return self.changes.get(call.id)

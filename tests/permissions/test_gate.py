@@ -17,6 +17,7 @@ from ralph.values.events import Notice
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
+from ralph.values.tool_choice import TOOL_NAMES
 from tests.fakes import RecordingEvents
 from tests.permissions.worlds import FakeDisk, permissions
 from tests.rows import every_row
@@ -329,7 +330,7 @@ def test_a_hook_that_fails_at_the_beginning_or_the_end_of_a_task_ends_it() -> No
     ],
 )
 def test_the_mode_decides_about_which_tools_somebody_is_asked(mode, asked) -> None:
-    tools = ["Read", "Glob", "Grep", "Write", "Edit", "Bash", "mcp__a__b"]
+    tools = [*TOOL_NAMES, "mcp__a__b"]
     nobody = Steps().asker(Decision("no"))
     assert {tool for tool in tools if why_denied(gate([], nobody, mode), tool=tool) == "no"} == asked
     controls = RunControls(permission_mode=PermissionMode(mode))

@@ -204,7 +204,7 @@ def test_allowed_value_is_taken(world: World, toml: str, name: str, value: objec
         ("tools.allowed = [1]", "tools.allowed"),
         ('tools.allowed = ["read"]', "'read'"),
         ('tools.allowed = ["Read "]', "'Read '"),
-        ('tools.disallowed = ["Launch"]', "Read, Write, Edit, Bash, Glob, Grep"),
+        ('tools.disallowed = ["Launch"]', "Read, Write, Edit, Bash, BashOutput, KillBash, Glob, Grep"),
         ('tools.disallowed = ["bash"]', "did you mean Bash?"),
         ("tools = 3", "[tools]"),
         ("limits.max_time_s = 0", "limits.max_time_s"),

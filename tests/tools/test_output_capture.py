@@ -96,6 +96,25 @@ def test_a_longer_credential_that_is_learned_meanwhile_is_found(known: list[str]
     assert (out + redaction.end()).decode() == "before [redacted] after"
 
 
+@pytest.mark.parametrize("at", range(1, len(SECRET.encode())))
+def test_a_credential_is_found_across_a_cut_of_output_that_does_not_pause(
+    spill: SpillDirectory, at: int
+) -> None:
+    secret = SECRET.encode()
+    first = OutputCapture(
+        max_bytes=1_000, spill_bytes=10**9, spill=spill, redaction=StreamRedaction(Redactor([SECRET]))
+    )
+    first.feed(b"begin " + secret[:at])
+    second = first.cut(is_quiet=False)
+    assert second.has_output
+    second.feed(secret[at:] + b" middle, and much more")
+    third = second.cut(is_quiet=True)
+    assert not third.has_output
+    third.feed(b" end")
+    third.close()
+    assert first.text() + second.text() + third.text() == "begin [redacted] middle, and much more end"
+
+
 def test_a_stream_of_single_bytes_is_looked_at_a_few_times_not_once_a_byte() -> None:
     Counting.looked_at = 0
     redaction = StreamRedaction(Counting(["s" * 1000]))

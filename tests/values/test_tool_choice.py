@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import (
+    OTHER_NAMES,
     TOOL_NAMES,
     ToolLists,
     check_tool_name,
@@ -12,22 +14,27 @@ from ralph.values.tool_choice import (
     enabled_tools,
     is_chosen,
     lacking,
+    with_known_name,
 )
 from tests.rows import every_row
 
 READERS = ("Read", "Glob", "Grep")
+COMMANDS = ("Bash", "BashOutput", "KillBash")
 
 # --tools, --allowed-tools, --disallowed-tools, what is left.
 ROWS = [
     (None, None, (), TOOL_NAMES),
     ((), None, (), ()),
-    (("Bash",), None, (), ("Bash",)),
+    (("Bash",), None, (), COMMANDS),
+    (("Bash",), None, ("BashOutput",), ("Bash", "KillBash")),
+    (None, ("Bash(git *)",), ("TaskStop", "AgentOutputTool"), ("Read", "Bash", "Glob", "Grep")),
+    (("Read", "BashOutput", "KillShell"), None, (), ("Read",)),
     (None, (), (), READERS),
-    (None, ("Bash",), (), ("Read", "Bash", "Glob", "Grep")),
+    (None, ("Bash",), (), ("Read", *COMMANDS, "Glob", "Grep")),
     (None, ("WebFetch",), (), READERS),
     (None, None, ("Bash", "TodoWrite"), ("Read", "Write", "Edit", "Glob", "Grep")),
     (None, ("Bash",), ("Bash", "Read"), ("Glob", "Grep")),
-    (("Bash", "Write"), ("Bash",), (), ("Bash",)),
+    (("Bash", "Write"), ("Bash",), (), COMMANDS),
     (TOOL_NAMES, ("Write",), ("Grep",), ("Read", "Write", "Glob")),
 ]
 
@@ -38,12 +45,12 @@ def test_what_is_left_is_what_every_list_leaves(exact, allowed, disallowed, left
 
 
 ELSEWHERE = [
-    *("WebFetch", "WebSearch", "TodoWrite", "Task", "TaskCreate", "NotebookEdit", "MultiEdit", "BashOutput"),
-    *("KillShell", "Agent", "mcp__calc__add", "mcp__*", "mcp__a-b__*", "WebFetch(domain:example.com)"),
+    *("WebFetch", "WebSearch", "TodoWrite", "Task", "TaskCreate", "NotebookEdit", "MultiEdit"),
+    *("Agent", "mcp__calc__add", "mcp__*", "mcp__a-b__*", "WebFetch(domain:example.com)"),
 ]
 
 
-@every_row("name", [*TOOL_NAMES, *ELSEWHERE])
+@every_row("name", [*TOOL_NAMES, *OTHER_NAMES, *ELSEWHERE])
 def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
     check_tool_name(name)
     assert (name in lacking([name])) is (name in ELSEWHERE)
@@ -53,6 +60,7 @@ def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
     ("name", "says"),
     [
         ("bash", "no tool is called 'bash': did you mean Bash?"),
+        ("killshell", "no tool is called 'killshell': did you mean KillShell?"),
         ("webfetch", "no tool is called 'webfetch': did you mean WebFetch?"),
         ("Writ", "no tool is called 'Writ': did you mean Write?"),
         ("Launch", "no tool is called 'Launch'"),
@@ -67,6 +75,28 @@ def test_any_other_name_is_refused_with_what_may_be_meant(name, says) -> None:
     with pytest.raises(ValueError, match="must hold exact names of tools") as refused:
         check_tool_name(name)
     assert str(refused.value).endswith(says)
+
+
+@every_row(
+    ("called", "arguments", "known"),
+    [
+        ("BashOutput", {"bash_id": "bash_1"}, ("BashOutput", {"bash_id": "bash_1"})),
+        (
+            "TaskOutput",
+            {"task_id": "bash_1", "block": True},
+            ("BashOutput", {"bash_id": "bash_1", "block": True}),
+        ),
+        ("AgentOutputTool", {"shell_id": "bash_1"}, ("BashOutput", {"bash_id": "bash_1"})),
+        ("KillShell", {"shell_id": "bash_1"}, ("KillBash", {"shell_id": "bash_1"})),
+        ("TaskStop", {"task_id": "bash_1"}, ("KillBash", {"shell_id": "bash_1"})),
+        ("TaskStop", {"task_id": "x", "shell_id": "y"}, ("KillBash", {"task_id": "x", "shell_id": "y"})),
+        ("KillBash", {}, ("KillBash", {})),
+        ("Bash", {"task_id": "x"}, ("Bash", {"task_id": "x"})),
+    ],
+)
+def test_a_call_by_another_name_is_one_of_ralphs_own_tool(called, arguments, known) -> None:
+    call = with_known_name(ToolCall("c", called, arguments))
+    assert (call.id, (call.name, call.arguments)) == ("c", known)
 
 
 @every_row(

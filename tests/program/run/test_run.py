@@ -29,11 +29,11 @@ def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, 
     assert sent(server)["messages"][0]["content"][0]["text"] == "say hello"
 
 
-def test_the_first_request_follows_the_wire_contract_in_under_6_kb_tools_included(ralph, serve) -> None:
+def test_the_first_request_follows_the_wire_contract_in_under_4700_bytes_tools_included(ralph, serve) -> None:
     server = serve(HELLO)
     ralph("hi")
-    assert len(server.requests[0].body) < 6000
-    assert len(sent(server)["tools"]) == 6
+    assert len(server.requests[0].body) < 4700
+    assert len(sent(server)["tools"]) == 8
     assert ([request.method for request in server.requests], server.lookups) == (["POST"], ())
     body, headers = sent(server), server.requests[0].headers
     assert headers["anthropic-version"] == "2026-10-21"

@@ -1,0 +1,180 @@
+"""Commands in the background of whole runs: a real server and a real client, at each level of the sandbox."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mock_api import ToolUse, Turn
+from tests.patience import wait_until, within_s
+from tests.processes.owned import processes_of
+from tests.program.namespaces import forbidding_namespaces, needs_namespaces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
+
+
+def calls(*uses: ToolUse) -> Turn:
+    return Turn([*uses])
+
+
+def bash(command: str, **more: Any) -> ToolUse:
+    return ToolUse("Bash", {"command": command, **more})
+
+
+def in_background(command: str) -> ToolUse:
+    return bash(command, run_in_background=True)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def server_at(port: int) -> str:
+    return f"{sys.executable} -u -m http.server -b 127.0.0.1 {port}"
+
+
+def client_of(port: int) -> str:
+    """A command that asks the server until it answers."""
+    return (
+        f"for i in $(seq 200); do {sys.executable} -c 'import urllib.request as u; "
+        f'print(u.urlopen("http://127.0.0.1:{port}/").status)\' 2>/dev/null && break; sleep 0.1; done'
+    )
+
+
+def results(server: Any, index: int = -1) -> list[str]:
+    """The texts of the tool results in the last message of a request."""
+    message = json.loads(server.requests[index].body)["messages"][-1]
+    return [str(block["content"]) for block in message["content"] if block["type"] == "tool_result"]
+
+
+LEVELS = [
+    pytest.param(["--sandbox", "off"], {}, id="off"),
+    pytest.param([], forbidding_namespaces, id="landlock", marks=[pytest.mark.sandboxed, linux_only]),
+    pytest.param([], {}, id="namespaces", marks=[pytest.mark.sandboxed, needs_namespaces]),
+]
+
+
+@pytest.mark.parametrize(("options", "popen"), LEVELS)
+def test_a_server_in_the_background_answers_later_commands_and_is_stopped_with_the_run(
+    ralph, serve, options: Sequence[str], popen: Any
+) -> None:
+    port = free_port()
+    server = serve(
+        calls(in_background(server_at(port))),
+        calls(bash(client_of(port))),
+        calls(ToolUse("BashOutput", {"bash_id": "bash_1"})),
+        Turn("The server answers."),
+    )
+    how = popen() if callable(popen) else popen
+    ran = ralph.finish(ralph.start("-p", "serve", *options, "--output-format", "stream-json", **how))
+    assert ran.code == 0, ran.stderr
+    started, asked, shown = (results(server, index)[0] for index in (1, 2, 3))
+    assert started.startswith("Command running in background with ID: bash_1\n")
+    assert asked == "200"
+    assert '"GET / HTTP/1.1" 200' in shown
+    assert "[bash_1 is running, " in shown
+    about = {one.get("subtype"): one for one in ran.objects if str(one.get("subtype")).startswith("task_")}
+    assert about["task_started"]["task_id"] == about["task_notification"]["task_id"] == "bash_1"
+    assert about["task_notification"]["status"] == "stopped"
+    assert about["task_notification"]["stopped_by"] == "run"
+    assert ran.result["background_stopped"] == 1
+    assert processes_of(ralph.environment) == {}
+
+
+STUBBORN = "trap '' TERM HUP INT; echo ready; while :; do sleep 0.2; done"
+
+
+@linux_only
+def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_is_told(ralph, serve) -> None:
+    server = serve(
+        calls(in_background("(setsid sleep 300 &) ; sleep 300")),
+        calls(ToolUse("BashOutput", {"bash_id": "bash_1"})),
+        calls(in_background("echo again; sleep 300")),
+        Turn("Done."),
+    )
+    process = ralph.start("-p", "work", "--output-format", "stream-json")
+    wait_until(lambda: len(server.requests) == 2)
+    wait_until(lambda: sum("sleep 300" in one for one in processes_of(ralph.environment).values()) >= 2)
+    process.kill()
+    ralph.finish(process)
+    wait_until(lambda: not any("sleep 300" in one for one in processes_of(ralph.environment).values()))
+    ran = ralph("--continue", "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    content = json.loads(server.requests[2].body)["messages"][-1]["content"]
+    assert [block["type"] for block in content] == ["tool_result", "text"]
+    gone = "System notice: These background commands of the earlier run are gone: bash_1 ((setsid sleep 300"
+    assert content[1]["text"].startswith(gone)
+    assert results(server)[0].startswith("Command running in background with ID: bash_2\n"), (
+        "no id comes twice"
+    )
+    assert ran.result["background_stopped"] == 1
+    wait_until(lambda: processes_of(ralph.environment) == {})
+
+
+def test_a_run_that_follows_on_one_with_commands_in_the_background_tells_once_that_they_are_gone(
+    ralph, serve
+) -> None:
+    server = serve(calls(in_background("sleep 300")), Turn("Done."), Turn("Well."), Turn("Good."))
+    for prompt in ("one", "two", "three"):
+        assert ralph("--continue", prompt).code == 0
+    told = [
+        "These background commands" in json.dumps(json.loads(one.body)["messages"][-1])
+        for one in server.requests
+    ]
+    assert told == [False, False, True, False]
+
+
+@linux_only
+@pytest.mark.parametrize("ends", ["signal", "time"])
+def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, ends: str) -> None:
+    server = serve(
+        calls(in_background(STUBBORN), in_background(f"({STUBBORN}) & {STUBBORN}")),
+        calls(ToolUse("BashOutput", {"bash_id": "bash_2"})),
+        calls(ToolUse("BashOutput", {"bash_id": "bash_2"})),
+    )
+    limit = ["--max-time", "6s"] if ends == "time" else []
+    process = ralph.start("-p", "work", "--output-format", "stream-json", *limit)
+    wait_until(lambda: len(server.requests) == 3 or process.poll() is not None)
+    began_s = time.monotonic()
+    if ends == "signal":
+        process.send_signal(signal.SIGTERM)
+    ran = ralph.finish(process)
+    assert ran.code == (143 if ends == "signal" else 124)
+    assert ran.result["background_stopped"] == 2
+    if ends == "signal":
+        assert time.monotonic() - began_s < within_s(6.5)
+    assert processes_of(ralph.environment) == {}
+
+
+def test_the_model_may_use_the_names_that_claude_code_gives_the_tools(ralph, serve) -> None:
+    server = serve(
+        calls(in_background("echo hello; sleep 300")),
+        calls(ToolUse("TaskOutput", {"task_id": "bash_1", "block": True})),
+        calls(ToolUse("KillShell", {"shell_id": "bash_1"})),
+        calls(ToolUse("AgentOutputTool", {"bash_id": "bash_1"})),
+        Turn("Done."),
+    )
+    ran = ralph("-p", "work", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert results(server, 2)[0].startswith("hello\n[bash_1 is running, ")
+    assert results(server, 3)[0].startswith("bash_1 was stopped (echo hello; sleep 300)")
+    assert results(server, 4) == ["bash_1 has ended (it was stopped), and all of its output was read"]
+    assert "background_stopped" not in ran.result
+    names = [
+        block["name"]
+        for one in json.loads(server.requests[-1].body)["messages"]
+        for block in one["content"]
+        if block["type"] == "tool_use"
+    ]
+    assert names == ["Bash", "TaskOutput", "KillShell", "AgentOutputTool"], "what the model wrote is kept"

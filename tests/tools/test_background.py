@@ -1,0 +1,203 @@
+"""Tests commands in the background with real processes, without a model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.tools import background, background_commands
+from ralph.values.events import BackgroundEnded, BackgroundStarted
+from ralph.values.ports import Interrupted
+from ralph.values.tool_calls import ToolCall
+from tests.patience import wait_until
+from tests.processes.children import children, is_gone
+from tests.processes.descriptors import open_descriptors, wait_until_closed
+from tests.tools.test_bash import marker_for, processes_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
+NAME = "background commands"
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_WAITS_S", 0.3)
+
+
+def start(tools: Any, command: str) -> str:
+    said = tools.ok("Bash", command=command, run_in_background=True)
+    assert said.startswith("Command running in background with ID: ")
+    return str(said.split()[6])
+
+
+def read(tools: Any, command_id: str) -> str:
+    return str(tools.ok("BashOutput", bash_id=command_id))
+
+
+def read_to_end(tools: Any, command_id: str) -> str:
+    """All that BashOutput shows until the command has ended."""
+    shown = ""
+    while "has ended: " not in shown:
+        shown += read(tools, command_id) + "\n"
+    return shown
+
+
+def threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name == NAME]
+
+
+def test_output_is_shown_once_and_the_end_with_its_status(tools: Any, tmp_path: Path) -> None:
+    first = start(tools, "echo one; until [ -e go ]; do sleep 0.02; done; echo two >&2; exit 7")
+    assert read(tools, first).startswith("one\n[bash_1 is running, ")
+    assert read(tools, first).startswith("(nothing new within 0.3 s)\n[bash_1 is running, ")
+    (tmp_path / "go").touch()
+    assert read_to_end(tools, first).endswith("two\n[bash_1 has ended: exit code 7]\n")
+    assert "all of its output was read" in tools.error("BashOutput", bash_id=first)
+    assert tools.error("KillBash", shell_id=first) == "bash_1 has ended already (exit code 7)"
+
+
+def test_a_command_that_fails_at_once_says_so_in_its_call(tools: Any, monkeypatch) -> None:
+    monkeypatch.setattr(background, "_ENDS_EARLY_S", 60.0)
+    said = tools.error("Bash", command="echo no; exit 3", run_in_background=True)
+    assert said == "no\n[bash_1 has ended: exit code 3]"
+    assert (
+        tools.ok("Bash", command="true", run_in_background=True)
+        == "(no output)\n[bash_2 has ended: exit code 0]"
+    )
+
+
+@linux_only
+def test_it_lives_as_long_as_one_of_its_processes(tools: Any, tmp_path: Path) -> None:
+    """Such as what `pg_ctl start` starts."""
+    loop = "until [ -e go ]; do sleep 0.02; done; echo last"
+    one = start(tools, f"setsid sh -c '{loop}' & echo began")
+    assert read(tools, one).startswith("began\n[bash_1 is running, ")
+    assert "is running" in read(tools, one), "its shell has ended for long"
+    (tmp_path / "go").touch()
+    assert read_to_end(tools, one).endswith("last\n[bash_1 has ended: exit code 0]\n")
+
+
+@linux_only
+def test_what_it_leaves_behind_is_stopped_by_a_kill_however_it_hides(tools: Any) -> None:
+    marker = marker_for("background")
+    one = start(
+        tools, f"export {marker}=1; trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 300' &); sleep 300"
+    )
+    wait_until(lambda: len(processes_with(marker)) >= 3)
+    assert tools.ok("KillBash", shell_id=one).startswith("bash_1 was stopped (")
+    assert processes_with(marker) == []
+
+
+@linux_only
+def test_after_the_end_of_its_launcher_nothing_of_it_and_nothing_else_is_killed(tools: Any) -> None:
+    marker, other = marker_for("launcher"), marker_for("other")
+    before = children()
+    one = start(tools, f"export {marker}=1; setsid sleep 300 & sleep 300")
+    (supervisor,) = children() - before
+    start(tools, f"export {other}=1; sleep 300")
+    tools.ok("Bash", command="true")
+    wait_until(lambda: len(processes_with(marker)) >= 2)
+    wait_until(lambda: processes_with(other))
+    launcher = int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text())
+    os.kill(launcher, signal.SIGKILL)
+    assert "how it ended is unknown" in read_to_end(tools, one)
+    assert processes_with(marker) == []
+    assert processes_with(other) != []
+    assert tools.ok("Bash", command="echo still") == "still"
+
+
+def test_a_flood_is_bounded_and_the_newest_output_is_kept(
+    make_tools: Callable[..., Any], tmp_path: Path
+) -> None:
+    tools = make_tools(max_output_bytes=2_000, spill_bytes=200_000)
+    one = start(tools, "seq 1000000; touch done; sleep 300")
+    wait_until((tmp_path / "done").exists)
+    shown = read(tools, one)
+    assert len(shown) < 2_300
+    assert shown.startswith("1\n2\n")
+    assert "\n1000000\n[bash_1 is running, " in shown
+    assert "(only its first " in shown
+    path = shown.partition("whole output: ")[2].split()[0]
+    assert 200_000 <= Path(path).stat().st_size < 400_000
+
+
+def test_the_number_of_running_commands_is_bounded(tools: Any, monkeypatch) -> None:
+    monkeypatch.setattr(background, "MOST_RUNNING", 2)
+    first, _ = start(tools, "sleep 300"), start(tools, "sleep 300")
+    said = tools.error("Bash", command="sleep 300", run_in_background=True)
+    assert said == "2 commands run in the background already (bash_1, bash_2): stop one first"
+    tools.ok("KillBash", shell_id=first)
+    assert start(tools, "sleep 300") == "bash_3"
+    assert (
+        tools.error("BashOutput", bash_id="bash_9")
+        == "there is no background command 'bash_9'; running: bash_2, bash_3"
+    )
+
+
+def test_what_happened_is_told_once(tools: Any) -> None:
+    one = start(tools, "sleep 300")
+    assert tools.box.background.news == (BackgroundStarted(one, "sleep 300", "toolu_1"),)
+    assert dict(tools.box.background.running) == {one: "sleep 300"}
+    assert tools.box.background.news == ()
+    tools.box.stop_background()
+    (ended,) = tools.box.background.news
+    assert (ended.id, ended.stopped_by, ended.status, ended.call_id) == (one, "run", "stopped", "toolu_1")
+    assert isinstance(ended, BackgroundEnded)
+    assert tools.box.background.running == {}
+
+
+def test_one_thread_reads_all_of_them_and_nothing_is_left_open(make_tools: Callable[..., Any]) -> None:
+    before, running = open_descriptors(), children()
+    tools = make_tools()
+    for _ in range(3):
+        start(tools, "echo hi; sleep 300")
+    assert threads() == [NAME]
+    tools.box.stop_background()
+    wait_until(lambda: threads() == [])
+    assert start(tools, "sleep 300") == "bash_4"
+    assert threads() == [NAME]
+    tools.box.close()
+    assert threads() == []
+    wait_until_closed(before)
+    assert children() <= running
+
+
+def test_a_signal_ends_the_wait_for_output_at_once(tools: Any, monkeypatch) -> None:
+    monkeypatch.setattr(background, "_WAITS_S", 300.0)
+    one = start(tools, "sleep 300")
+    tools.waiter.inbox.note_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        tools.box.run([ToolCall("toolu_2", "BashOutput", {"bash_id": one})])
+
+
+def test_ended_commands_are_forgotten_when_there_are_many(tools: Any, monkeypatch) -> None:
+    monkeypatch.setattr(background_commands, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(background, "_ENDS_EARLY_S", 60.0)
+    for _ in range(4):
+        tools.ok("Bash", command="true", run_in_background=True)
+    assert "there is no background command 'bash_2'" in tools.error("BashOutput", bash_id="bash_2")
+    assert "all of its output was read" in tools.error("BashOutput", bash_id="bash_3")
+
+
+@linux_only
+def test_a_stopped_process_is_killed_too(tools: Any) -> None:
+    one = start(tools, "echo $$; kill -STOP $$")
+    pid = int(read(tools, one).split()[0])
+    tools.ok("KillBash", shell_id=one)
+    assert is_gone(pid)
+
+
+def test_a_limit_in_time_is_not_for_the_background(tools: Any) -> None:
+    said = tools.ok("Bash", command="sleep 300", run_in_background=True, timeout=1)
+    assert said.endswith("(timeout is not for commands in the background)")
+    time.sleep(0.05)
+    assert "is running" in read(tools, "bash_1")
