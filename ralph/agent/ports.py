@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.events import Background
+    from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
     from ralph.values.ports import EndRefused
     from ralph.values.tool_calls import (
         Block,
@@ -36,7 +36,11 @@ class Toolbox(Protocol):
 
     @property
     def background(self) -> Background:
-        """The commands in the background, and what has happened to them since this was last asked for."""
+        """The commands in the background."""
+        ...
+
+    def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
+        """The starts and ends of commands in the background since the last call."""
         ...
 
     def stop_background(self) -> None:

@@ -5,6 +5,7 @@ This module decides what each answer means for the run. Retries, tools, compacti
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -31,14 +32,16 @@ from ralph.conversation.next_step import (
 )
 from ralph.conversation.notices import (
     CONTINUE,
+    GONE_COMMANDS,
     LIMIT_LIFTED,
-    gone_commands,
+    RUNNING_COMMANDS,
+    about_commands,
     is_bound,
     moved,
     near_limit,
     no_use,
 )
-from ralph.conversation.records import ended_record
+from ralph.conversation.records import background_record, ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite
 from ralph.retry.roster import TargetLog
@@ -190,6 +193,8 @@ class Run:
         """
         started_s = self._clock.now_s()
         self._begin_task()
+        if (background := self._toolbox.background).running:
+            opening = (*opening, background_record(background))
         try:
             ending = self._turns(prompt, opening)
         except AgentError as error:
@@ -212,18 +217,17 @@ class Run:
         `IO_ERROR`.
         """
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
-        left = self._toolbox.background.running
-        self._toolbox.stop_background()
+        left = self._stopped_in_background()
         try:
             ending = self._closing.with_report(ending)
-            for event in self._toolbox.background.news:
+            for event in self._toolbox.background_news():
                 self.emit(event)  # the records still name those that were stopped, for the next run
             self._recover()
         except JournalError as error:
             ending = replace(ending, outcome=Outcome.IO_ERROR, error=str(error))
         hints = tuple(self._hints(ending))
         ended = ending.told(self._tally, self._clock.now_s() - started_s, hints)
-        ended = replace(ended, denied=tuple(self._rules.denied), background_stopped=len(left))
+        ended = replace(ended, denied=tuple(self._rules.denied), background_stopped=left)
         try:
             self.log.record(*self._target_records(), ended_record(ended))
         except JournalError as error:
@@ -232,6 +236,14 @@ class Run:
                 errors = (*ended.errors, str(error))
                 ended = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=errors)
         return ended
+
+    def _stopped_in_background(self) -> int:
+        """Stops the commands in the background, unless this process may get another task. Returns their number."""
+        if self._controls.may_continue() and math.isinf(self._waiter.stop_left_s()):
+            return 0
+        left = len(self._toolbox.background.running)
+        self._toolbox.stop_background()
+        return left
 
     def _recover(self) -> None:
         turn, self._tool_turn = self._tool_turn, None
@@ -251,7 +263,7 @@ class Run:
         if session.moved_from is not None:
             self._asking.tell(moved(session.moved_from, session.cwd))
         if session.gone_commands:
-            self._asking.tell(gone_commands(session.gone_commands))
+            self._asking.tell(about_commands(GONE_COMMANDS, session.gone_commands))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
@@ -566,7 +578,7 @@ class Run:
         if failure_kind(error) is FailureKind.CONTEXT_OVERFLOW:
             return asking.fits_with_less(error) or self._make_room("overflow")
         if asking.shrinks_after(error, self._requests):
-            self._tell_final_notice()
+            self._tell_again()
             return True
         return error.may_be_about_size  # its retries ended early: now it gets all of them
 
@@ -575,7 +587,7 @@ class Run:
         now.
         """
         if self._asking.make_room(trigger, self._requests):
-            self._tell_final_notice()
+            self._tell_again()
             return True
         # If the context contains only the task, adding a notice cannot help either.
         if self._closing.is_final or not self._asking.may_shrink:
@@ -583,10 +595,14 @@ class Run:
         self._enter_final_turn("context")
         return True
 
-    def _tell_final_notice(self) -> None:
-        """Tells the model again that this is the final turn, because the first notice may have been in the old context."""
+    def _tell_again(self) -> None:
+        """Tells the model again what may have been in the old context alone: that this is the final turn, and which commands
+        run in the background.
+        """
         if (notice := self._closing.final_notice()) is not None:
             self._asking.tell(notice)
+        if running := self._toolbox.background.running:
+            self._asking.tell(about_commands(RUNNING_COMMANDS, running))
 
     def _commit(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         self._record_target()

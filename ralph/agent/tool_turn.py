@@ -204,11 +204,11 @@ class ToolTurn:
 
 def note_background(toolbox: Toolbox, log: SessionLog, events: Events) -> None:
     """Tells what has happened to commands in the background, and records which of them run now."""
-    background = toolbox.background
-    if background.news:
-        log.record(background_record(background), sync=False)
-        for event in background.news:
-            events.emit(event)
+    news = toolbox.background_news()
+    if news:
+        log.record(background_record(toolbox.background), sync=False)
+    for event in news:
+        events.emit(event)
 
 
 if TYPE_CHECKING:

@@ -56,6 +56,7 @@ MOVED = (
     "the new one."
 )
 GONE_COMMANDS = "System notice: These background commands of the earlier run are gone: {commands}."
+RUNNING_COMMANDS = "System notice: These commands run in the background: {commands}."
 NEAR_LIMIT = (
     "System notice: {what} is nearly used up. Save your work now: bring files into a state that can be gone on "
     "from, commit if that is part of the task, and come to an end."
@@ -95,10 +96,9 @@ def moved(there: str, here: str) -> str:
     return MOVED.format(here=here, there=there).encode("utf-8", "replace").decode()
 
 
-def gone_commands(commands: Mapping[str, str]) -> str:
-    """The notice for the model about commands in the background that ended with the earlier run."""
-    told = (f"{command_id} ({line[:200]})" for command_id, line in commands.items())
-    return GONE_COMMANDS.format(commands=", ".join(told))
+def about_commands(notice: str, commands: Mapping[str, str]) -> str:
+    """The notice for the model about commands in the background, by id."""
+    return notice.format(commands=", ".join(f"{one} ({line[:200]})" for one, line in commands.items()))
 
 
 def is_bound(messages: Sequence[Message]) -> bool:

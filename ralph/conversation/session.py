@@ -494,7 +494,9 @@ def _state_behind(state: TurnState, answer: Answer | None) -> TurnState:
 
 
 def _note_background(session: Session, record: kinds.BackgroundRecord) -> Session:
-    return replace(session, background=record)
+    """The session with the commands that run now. If their run has got another task, they were not gone."""
+    gone = {one: line for one, line in session.gone_commands.items() if one not in record.running}
+    return replace(session, background=record, gone_commands=gone)
 
 
 def _end(session: Session, record: kinds.EndedRecord) -> Session:

@@ -103,6 +103,7 @@ class CallGate:
         judge_by: Callable[[PermissionRule, ToolCall], RuleVerdict] = lambda _rule, _call: RuleVerdict(""),
         aside: Callable[[str, Callable[[], RuleVerdict]], RuleVerdict | ToolOutput] = lambda _, work: work(),
         about_place: Callable[[ToolCall], str] = lambda _: "",
+        background: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`hooks` are asked in this order. `facts` are the fields about the session that every hook gets. `asker` is
         asked about calls that the mode does not permit; if it is None, such calls are permitted, or refused if
@@ -111,7 +112,8 @@ class CallGate:
 
         `aside` does a work of a name while signals are heard, because a rule may have to look at a disk that does not
         answer. It returns an error if the work fails. `about_place` returns the instructions for the place that a
-        call has touched, which the model gets with the call's output.
+        call has touched, which the model gets with the call's output. `background` returns the commands that run in the
+        background, by id.
         """
         self._controls = controls
         self._events = events
@@ -126,6 +128,7 @@ class CallGate:
         self._judge_by = judge_by
         self._aside = aside
         self._about_place = about_place
+        self._background = background
 
     # --- The port
 
@@ -189,7 +192,10 @@ class CallGate:
         about = {
             "stop_hook_active": was_held,
             "last_assistant_message": text,
-            "background_tasks": [],
+            "background_tasks": [
+                {"id": one, "type": "shell", "status": "running", "description": line, "command": line}
+                for one, line in self._background().items()
+            ],
             "session_crons": [],
         }
         answers = (answer for hooks in self._hooks for answer in self._guarding(hooks, hk.STOP, about))

@@ -140,6 +140,7 @@ class PreparedRun:
             judge_by=lambda rule, call: verdict_by(rule, call, parts.around),
             aside=parts.tools.toolbox.aside,
             about_place=self._about_place,
+            background=lambda: parts.tools.toolbox.background.running,
         )
 
     def _about_place(self, call: ToolCall) -> str:

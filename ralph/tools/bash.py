@@ -208,7 +208,7 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom, *, is_denied: 
                     if ending.stopped == 1
                     else "processes that this command started were"
                 )
-                left.append(f"[{ending.stopped} {were} stopped]")
+                left.append(f"[{ending.stopped} {were} stopped; run_in_background keeps a server]")
             return [*left, f"Exit code {ending.status}"] if ending.status else left
         case Ended.WITHOUT_SUPERVISOR:
             sentence = (

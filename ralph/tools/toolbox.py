@@ -21,6 +21,7 @@ from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.events import Background
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.redaction import Redactor
+from ralph.values.screen_text import counted
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import (
     COMMANDS,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
     from ralph.tools.hook_command import HookEnding
+    from ralph.values.events import BackgroundEnded, BackgroundStarted
     from ralph.values.ports import Clock, Mailbox, Waiter
     from ralph.values.tool_calls import Block
 
@@ -178,8 +180,10 @@ class LocalToolbox:
         if "background" not in vars(self._room):
             return Background()
         commands = self._room.background
-        running = {one.id: one.started.command for one in commands.running}
-        return Background(commands.count, running, commands.news())
+        return Background(commands.count, {one.id: one.started.command for one in commands.running})
+
+    def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
+        return self._room.background.news() if "background" in vars(self._room) else ()
 
     def stop_background(self) -> None:
         if "background" in vars(self._room):
@@ -201,10 +205,12 @@ class LocalToolbox:
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
     def close(self) -> str:
-        """Ends the servers and removes temporary files. Returns a note for people if changes to protected files were undone,
-        or if commands may have planted something below the working directories. Otherwise an empty string.
+        """Stops the commands in the background, ends the servers and removes temporary files. Returns a note for people if
+        such commands ran, if changes to protected files were undone, or if commands may have planted something below the
+        working directories. Otherwise an empty string.
         """
-        notes = []
+        left = len(self.background.running)
+        notes = [f"{counted(left, 'command')} in the background stopped"] if left else []
         self.stop_background()
         if self._mcp is not None:
             self._mcp.close()

@@ -4,7 +4,12 @@ and output. The agent reads these settings.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ralph.values.permission_mode import PermissionMode, mode_notice, permission_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ModeFixedError(ValueError):
@@ -32,6 +37,8 @@ class RunControls:
         """The permission mode for the next tool calls."""
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. In that case, a driver cannot change the mode."""
+        self.may_continue: Callable[[], bool] = lambda: False
+        """Returns whether this process may get another task when the present one has ended."""
         self._permissions_are_asked = permissions_are_asked
         """True if a driver is asked about calls that the mode does not permit, or if such calls are refused."""
 

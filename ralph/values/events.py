@@ -136,8 +136,6 @@ class Background(Struct, frozen=True):
     """The number of commands that the session has started in the background."""
     running: Mapping[str, str] = field(default_factory=dict)
     """The commands that run now, by id."""
-    news: tuple[BackgroundStarted | BackgroundEnded, ...] = ()
-    """The starts and ends since the caller last asked."""
 
 
 class UserMessageCommitted(Struct, frozen=True):

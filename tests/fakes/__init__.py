@@ -19,7 +19,7 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
-from ralph.values.events import Background, BackgroundEnded, RequestSent
+from ralph.values.events import Background, BackgroundEnded, BackgroundStarted, RequestSent
 from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp
 from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
@@ -245,18 +245,21 @@ class FakeToolbox:
         """Outputs by the id of the call. Other calls return their argument `text`, or "done" without one."""
         self._on_run = on_run
         self.in_background = Background()
+        self.news: list[BackgroundStarted | BackgroundEnded] = []
 
     @property
     def background(self) -> Background:
-        background, self.in_background = self.in_background, replace(self.in_background, news=())
-        return background
+        return self.in_background
+
+    def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
+        news, self.news = self.news, []
+        return news
 
     def stop_background(self) -> None:
         """Ends the commands in the background."""
-        ended = tuple(
-            BackgroundEnded(one, line, stopped_by="run") for one, line in self.in_background.running.items()
-        )
-        self.in_background = replace(self.in_background, running={}, news=ended)
+        running = self.in_background.running
+        self.news += [BackgroundEnded(one, line, stopped_by="run") for one, line in running.items()]
+        self.in_background = replace(self.in_background, running={})
 
     def plan(self, call: ToolCall) -> FileChange | None:
         return self.changes.get(call.id)

@@ -20,7 +20,7 @@ from ralph.loop.events import (
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
 from ralph.output.iteration_log import LiveIteration
-from ralph.output.live import LiveRun, LiveWait
+from ralph.output.live import LiveRun, LiveWait, RunningTool
 from ralph.values.events import Event, Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
@@ -223,5 +223,10 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
         "running as process 7: 1 iteration, 17 turns, $1.17, 2 commits, 1h03m",
         "left: 3 of 5 iterations, $0.8269 of $2.00, 57m00s of 2h00m",
     ]
+    server = replace(run, background=(RunningTool("bash_1", "npm run dev " * 9, moment - 90),))
+    assert lines(server)[3:] == [lines(run)[3]]
+    live = LiveIteration(9, 2, "abcdef0123", moment - 60, server)
+    shown = [*words.status_lines(state, Path("/s"), is_running=True, now=NOW, live=live)]
+    assert f"in the background: bash_1 for 1m30s: {('npm run dev ' * 9)[:77]}" in shown[5]
     until = f"{(NOW + timedelta(seconds=30)).astimezone():%H:%M:%S}"
     assert f": turn 5 of 40, waiting after 529 until {until} (30s left), " in lines(wait)[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.output.live import LiveRun, doing, live_after
 from ralph.values import events as ev
@@ -52,6 +53,19 @@ def test_a_wait_is_shown_until_it_is_over() -> None:
     live = after((1, ev.TurnStarted(4)), (10, retry))
     assert doing(live, 15) == ("waiting after 529", "25s left")
     assert doing(live, 45) == ("the model works", "5.0s")
+
+
+def test_commands_in_the_background_are_there_until_they_end() -> None:
+    started = ev.BackgroundStarted("bash_1", "npm run\ndev")
+    live = after(
+        (1, ev.TurnStarted(1)), (5, started), (6, ev.TurnStarted(2)), (7, replace(started, id="bash_2"))
+    )
+    assert [(one.id, one.text, one.since_s) for one in live.background] == [
+        ("bash_1", "npm run dev", 5),
+        ("bash_2", "npm run dev", 7),
+    ]
+    live = live_after(live, ev.BackgroundEnded("bash_1", "npm run dev"), 9.0, str)
+    assert [one.id for one in live.background] == ["bash_2"]
 
 
 def test_what_says_nothing_about_the_moment_changes_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call
+from ralph.output.system_events import event_of, system_fields
 from ralph.values import events as ev
 from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
@@ -428,3 +429,34 @@ def test_a_summary_that_was_taken_is_no_answer_that_broke_off() -> None:
         "whole, as JSON",
     ]
     assert narrate(*streamed("No use."), ev.ResponseDiscarded("msg_1")) == ["No use.", DISCARDED]
+
+
+@every_row(
+    ("event", "line"),
+    [
+        (ev.BackgroundStarted("bash_1", "npm run\ndev"), "[background] bash_1 started: npm run dev"),
+        (
+            ev.BackgroundEnded("bash_1", "x", "", 0, "", 61.0),
+            "[background] bash_1 ended with exit code 0 after 1m01s",
+        ),
+        (ev.BackgroundEnded("bash_1", "x", took_s=2.0), "[background] bash_1 ended after 2.0s"),
+        (
+            ev.BackgroundEnded("bash_1", "x", "", 143, "model", 2.0),
+            "[background] bash_1 was stopped after 2.0s",
+        ),
+        (
+            ev.BackgroundEnded("bash_1", "x", "", 143, "run", 2.0),
+            "[background] bash_1 was stopped at the end of the run after 2.0s",
+        ),
+        (
+            ev.BackgroundEnded("bash_1", "x", "", 137, "limit", 2.0),
+            "[background] bash_1 was stopped at a limit after 2.0s",
+        ),
+    ],
+)
+def test_commands_in_the_background_have_a_line_each_time(event: ev.Event, line: str) -> None:
+    assert narrate(event) == [line]
+    fields = system_fields(event)
+    assert fields is not None
+    assert narrate(event_of(fields) or ev.Notice("")) == [line], "the page has it from the journal"
+    assert narrate(event, is_quiet=True) == []

@@ -304,6 +304,23 @@ def test_hooks_after_a_call_are_asked_in_reverse_and_a_failed_one_is_a_vital_not
     assert events.events == [Notice("the PostToolUse hook of Bash failed: it broke", is_vital=True)]
 
 
+def test_a_stop_hook_is_told_what_runs_in_the_background() -> None:
+    given: list[Any] = []
+
+    class Listening(ScriptedHooks):
+        def answers(self, event: str, fields: Mapping[str, Any], covers: Any) -> Sequence[HookAnswer]:
+            given.append(fields["background_tasks"])
+            return super().answers(event, fields, covers)
+
+    hooks = Listening([], "files", {})
+    made = CallGate(
+        RunControls(), RecordingEvents(), hooks=[hooks], background=lambda: {"bash_1": "npm run dev"}
+    )
+    assert made.before_end("done", was_held=False) is None
+    about = {"id": "bash_1", "type": "shell", "status": "running"}
+    assert given == [[{**about, "description": "npm run dev", "command": "npm run dev"}]]
+
+
 def test_a_hook_that_fails_at_the_beginning_or_the_end_of_a_task_ends_it() -> None:
     steps = Steps()
     broken = gate([steps.hooks("driver", fails=True)])

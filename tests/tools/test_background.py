@@ -145,11 +145,11 @@ def test_the_number_of_running_commands_is_bounded(tools: Any, monkeypatch) -> N
 
 def test_what_happened_is_told_once(tools: Any) -> None:
     one = start(tools, "sleep 300")
-    assert tools.box.background.news == (BackgroundStarted(one, "sleep 300", "toolu_1"),)
+    assert tools.box.background_news() == (BackgroundStarted(one, "sleep 300", "toolu_1"),)
     assert dict(tools.box.background.running) == {one: "sleep 300"}
-    assert tools.box.background.news == ()
+    assert tools.box.background_news() == ()
     tools.box.stop_background()
-    (ended,) = tools.box.background.news
+    (ended,) = tools.box.background_news()
     assert (ended.id, ended.stopped_by, ended.status, ended.call_id) == (one, "run", "stopped", "toolu_1")
     assert isinstance(ended, BackgroundEnded)
     assert tools.box.background.running == {}

@@ -151,6 +151,7 @@ class Steering:
         self._queue = MessageQueue()
         self._missing = MissingGuard()
         self._has_input_ended = False
+        controls.may_continue = lambda: self.has_message or not self._has_input_ended
         self._is_working = False
         self._has_stopped = False
         """True if a request to stop the current message was already handled. A message must not be stopped twice."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import loop_folder
-from tests.program.model_answers import bash
+from tests.program.model_answers import bash, calls
 from tests.services.small_terminal import PtyReader
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ BLOCKS = "touch started; until test -e go_on; do sleep 0.05; done"
 
 @pytest.fixture
 def running(ralph, iterations) -> Iterator[subprocess.Popen[bytes]]:
-    """A loop in whose first iteration a command runs until the file `go_on` exists."""
-    iterations([bash("true", usage=USAGE), bash(BLOCKS, usage=USAGE)])
+    """A loop in whose first iteration a command runs until the file `go_on` exists, and another in the background."""
+    server = ("Bash", {"command": "sleep 300", "run_in_background": True})
+    iterations([calls(server, usage=USAGE), bash(BLOCKS, usage=USAGE)])
     options = ("--max-iterations", "1", "--max-budget-usd", "2", "--max-turns", "9")
     process = ralph.start("loop", "go", *options)
     wait_until((ralph.cwd / "started").exists)
@@ -57,6 +58,9 @@ def test_the_status_includes_what_the_running_iteration_does_until_it_is_killed(
     assert lines[2].startswith("left: 0 of 1 iteration, $1.99 of $2.00")
     assert f": turn 2 of 9, Bash: {BLOCKS} (" in lines[3]
     assert "2 turns, 2,000 tokens in, 200 out, $0.00" in lines[4]
+    assert [(one["id"], one["text"]) for one in now["live"]["run"]["background"]] == [("bash_1", "sleep 300")]
+    assert lines[5].startswith("in the background: bash_1 for ")
+    assert lines[5].endswith(": sleep 300")
 
     os.kill(now["live"]["pid"], signal.SIGKILL)
     wait_until(lambda: told()["live"] is None)

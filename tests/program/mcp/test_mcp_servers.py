@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.sandbox.kernel.landlock import support
+from ralph.values.tool_choice import TOOL_NAMES
 from tests.patience import wait_until
 from tests.program.conftest import KEY, Ralph, processes_of
 from tests.program.model_answers import DONE, bash, calls, results
@@ -132,8 +133,8 @@ def test_the_tools_of_a_stdio_server_are_listed_and_called(ralph, serve, stdio) 
     init = next(one for one in ran.objects if one.get("subtype") == "init")
     assert init["mcp_servers"] == [{"name": "all", "status": "connected"}]
     assert init["tools"] == tools_of(server)
-    own, of_server = tools_of(server)[:6], tools_of(server)[6:]
-    assert own == ["Read", "Write", "Edit", "Bash", "Glob", "Grep"]
+    own, of_server = tools_of(server)[:8], tools_of(server)[8:]
+    assert own == [*TOOL_NAMES]
     assert of_server == sorted(of_server)
     assert len(of_server) >= 13
     assert result(server, 1) == ("Echo: hello", False)
@@ -238,7 +239,7 @@ def test_a_repositorys_file_is_named_in_a_notice_and_used_only_when_the_user_nam
     assert ran.code == 0
     assert ".mcp.json is not used" in ran.stderr
     assert "it names all (" in ran.stderr
-    assert len(tools_of(server)) == 6
+    assert tools_of(server) == [*TOOL_NAMES]
     ran = run(ralph, "--mcp-config", ".mcp.json")
     assert ran.code == 0
     assert ".mcp.json is not used" not in ran.stderr
@@ -253,7 +254,7 @@ def test_a_server_of_the_users_settings_is_started_and_strict_leaves_it_out(ralp
     assert run(ralph).code == 0
     assert result(server, 1) == ("Echo: from settings", False)
     assert run(ralph, "--strict-mcp-config").code == 0
-    assert len(tools_of(server, 2)) == 6
+    assert tools_of(server, 2) == [*TOOL_NAMES]
 
 
 WRITES = 'echo x > "$HOME/outside"; echo x > inside; echo written >&2'
@@ -635,7 +636,10 @@ def test_plan_mode_starts_no_server(ralph, serve) -> None:
 def test_a_command_cannot_end_a_server_and_its_own_processes_end_without_it(ralph, serve, stdio) -> None:
     server = serve(calls(ECHO), bash("sleep 600 & disown; echo begun"), calls(ECHO), DONE)
     assert run(ralph, "--mcp-config", stdio).code == 0
-    assert result(server, 2)[0] == "begun\n[1 process that this command started was stopped]"
+    assert (
+        result(server, 2)[0]
+        == "begun\n[1 process that this command started was stopped; run_in_background keeps a server]"
+    )
     assert result(server, 3) == ("Echo: hello", False)
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import ToolUse, Turn
+from ralph.mock_api import Turn
 from tests.patience import wait_until, within_s
 from tests.processes.owned import processes_of
+from tests.program.model_answers import DONE, bash, calls, results, told
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
 
 if TYPE_CHECKING:
@@ -22,16 +23,12 @@ if TYPE_CHECKING:
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
 
-def calls(*uses: ToolUse) -> Turn:
-    return Turn([*uses])
+def in_background(command: str) -> tuple[str, dict[str, Any]]:
+    return "Bash", {"command": command, "run_in_background": True}
 
 
-def bash(command: str, **more: Any) -> ToolUse:
-    return ToolUse("Bash", {"command": command, **more})
-
-
-def in_background(command: str) -> ToolUse:
-    return bash(command, run_in_background=True)
+def output_of(command_id: str) -> tuple[str, dict[str, Any]]:
+    return "BashOutput", {"bash_id": command_id}
 
 
 def free_port() -> int:
@@ -52,12 +49,6 @@ def client_of(port: int) -> str:
     )
 
 
-def results(server: Any, index: int = -1) -> list[str]:
-    """The texts of the tool results in the last message of a request."""
-    message = json.loads(server.requests[index].body)["messages"][-1]
-    return [str(block["content"]) for block in message["content"] if block["type"] == "tool_result"]
-
-
 LEVELS = [
     pytest.param(["--sandbox", "off"], {}, id="off"),
     pytest.param([], forbidding_namespaces, id="landlock", marks=[pytest.mark.sandboxed, linux_only]),
@@ -72,14 +63,14 @@ def test_a_server_in_the_background_answers_later_commands_and_is_stopped_with_t
     port = free_port()
     server = serve(
         calls(in_background(server_at(port))),
-        calls(bash(client_of(port))),
-        calls(ToolUse("BashOutput", {"bash_id": "bash_1"})),
+        bash(client_of(port)),
+        calls(output_of("bash_1")),
         Turn("The server answers."),
     )
     how = popen() if callable(popen) else popen
     ran = ralph.finish(ralph.start("-p", "serve", *options, "--output-format", "stream-json", **how))
     assert ran.code == 0, ran.stderr
-    started, asked, shown = (results(server, index)[0] for index in (1, 2, 3))
+    started, asked, shown = (results(server, index)[0][0] for index in (1, 2, 3))
     assert started.startswith("Command running in background with ID: bash_1\n")
     assert asked == "200"
     assert '"GET / HTTP/1.1" 200' in shown
@@ -96,28 +87,32 @@ STUBBORN = "trap '' TERM HUP INT; echo ready; while :; do sleep 0.2; done"
 
 
 @linux_only
-def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_is_told(ralph, serve) -> None:
+@pytest.mark.parametrize(("options", "popen"), LEVELS)
+def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_is_told(
+    ralph, serve, options: Sequence[str], popen: Any
+) -> None:
     server = serve(
         calls(in_background("(setsid sleep 300 &) ; sleep 300")),
-        calls(ToolUse("BashOutput", {"bash_id": "bash_1"})),
+        calls(output_of("bash_1")),
         calls(in_background("echo again; sleep 300")),
-        Turn("Done."),
+        DONE,
     )
-    process = ralph.start("-p", "work", "--output-format", "stream-json")
+    how = popen() if callable(popen) else popen
+    process = ralph.start("-p", "work", "--output-format", "stream-json", *options, **how)
     wait_until(lambda: len(server.requests) == 2)
     wait_until(lambda: sum("sleep 300" in one for one in processes_of(ralph.environment).values()) >= 2)
     process.kill()
     ralph.finish(process)
     wait_until(lambda: not any("sleep 300" in one for one in processes_of(ralph.environment).values()))
-    ran = ralph("--continue", "--output-format", "stream-json")
+    more = ralph.start("--continue", "--output-format", "stream-json", *options, **how)
+    ran = ralph.finish(more)
     assert ran.code == 0, ran.stderr
-    content = json.loads(server.requests[2].body)["messages"][-1]["content"]
+    content = told(server, 2)
     assert [block["type"] for block in content] == ["tool_result", "text"]
     gone = "System notice: These background commands of the earlier run are gone: bash_1 ((setsid sleep 300"
     assert content[1]["text"].startswith(gone)
-    assert results(server)[0].startswith("Command running in background with ID: bash_2\n"), (
-        "no id comes twice"
-    )
+    said = results(server)[0][0]
+    assert said.startswith("Command running in background with ID: bash_2\n"), "no id comes twice"
     assert ran.result["background_stopped"] == 1
     wait_until(lambda: processes_of(ralph.environment) == {})
 
@@ -128,11 +123,11 @@ def test_a_run_that_follows_on_one_with_commands_in_the_background_tells_once_th
     server = serve(calls(in_background("sleep 300")), Turn("Done."), Turn("Well."), Turn("Good."))
     for prompt in ("one", "two", "three"):
         assert ralph("--continue", prompt).code == 0
-    told = [
+    found = [
         "These background commands" in json.dumps(json.loads(one.body)["messages"][-1])
         for one in server.requests
     ]
-    assert told == [False, False, True, False]
+    assert found == [False, False, True, False]
 
 
 @linux_only
@@ -140,8 +135,8 @@ def test_a_run_that_follows_on_one_with_commands_in_the_background_tells_once_th
 def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, ends: str) -> None:
     server = serve(
         calls(in_background(STUBBORN), in_background(f"({STUBBORN}) & {STUBBORN}")),
-        calls(ToolUse("BashOutput", {"bash_id": "bash_2"})),
-        calls(ToolUse("BashOutput", {"bash_id": "bash_2"})),
+        calls(output_of("bash_2")),
+        calls(output_of("bash_2")),
     )
     limit = ["--max-time", "6s"] if ends == "time" else []
     process = ralph.start("-p", "work", "--output-format", "stream-json", *limit)
@@ -160,16 +155,16 @@ def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, en
 def test_the_model_may_use_the_names_that_claude_code_gives_the_tools(ralph, serve) -> None:
     server = serve(
         calls(in_background("echo hello; sleep 300")),
-        calls(ToolUse("TaskOutput", {"task_id": "bash_1", "block": True})),
-        calls(ToolUse("KillShell", {"shell_id": "bash_1"})),
-        calls(ToolUse("AgentOutputTool", {"bash_id": "bash_1"})),
+        calls(("TaskOutput", {"task_id": "bash_1", "block": True})),
+        calls(("KillShell", {"shell_id": "bash_1"})),
+        calls(("AgentOutputTool", {"bash_id": "bash_1"})),
         Turn("Done."),
     )
     ran = ralph("-p", "work", "--output-format", "stream-json")
     assert ran.code == 0
-    assert results(server, 2)[0].startswith("hello\n[bash_1 is running, ")
-    assert results(server, 3)[0].startswith("bash_1 was stopped (echo hello; sleep 300)")
-    assert results(server, 4) == ["bash_1 has ended (it was stopped), and all of its output was read"]
+    assert results(server, 2)[0][0].startswith("hello\n[bash_1 is running, ")
+    assert results(server, 3)[0][0].startswith("bash_1 was stopped (echo hello; sleep 300)")
+    assert results(server, 4)[0][0] == "bash_1 has ended (it was stopped), and all of its output was read"
     assert "background_stopped" not in ran.result
     names = [
         block["name"]
@@ -178,3 +173,69 @@ def test_the_model_may_use_the_names_that_claude_code_gives_the_tools(ralph, ser
         if block["type"] == "tool_use"
     ]
     assert names == ["Bash", "TaskOutput", "KillShell", "AgentOutputTool"], "what the model wrote is kept"
+
+
+def test_a_driver_finds_them_again_with_its_next_message_until_its_input_ends(ralph, serve, drive) -> None:
+    server = serve(
+        calls(in_background("echo hello; sleep 300")),
+        DONE,
+        calls(output_of("bash_1")),
+        DONE,
+    )
+    driver = drive()
+    driver.say("start it")
+    assert "background_stopped" not in driver.result()
+    driver.say("look at it")
+    assert "background_stopped" not in driver.result(2)
+    assert results(server, 3)[0][0].startswith("hello\n[bash_1 is running, ")
+    ran = driver.finish()
+    assert ran.code == 0
+    assert "1 command in the background stopped" in ran.stderr
+    assert processes_of(ralph.environment) == {}
+
+
+def test_hooks_judge_the_tools_by_any_of_their_names_and_a_stop_hook_is_told_what_runs(ralph, serve) -> None:
+    server = serve(calls(in_background("sleep 300")), calls(("TaskStop", {"task_id": "bash_1"})), DONE)
+    hooks = {
+        "PreToolUse": [
+            {"matcher": "KillShell", "hooks": [{"type": "command", "command": "echo no >&2; exit 2"}]}
+        ],
+        "Stop": [{"hooks": [{"type": "command", "command": "cat > told"}]}],
+    }
+    ran = ralph("-p", "work", "--settings", json.dumps({"hooks": hooks}), "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    assert results(server, 2) == [("PreToolUse:KillBash hook error: no", True)]
+    running = json.loads((ralph.cwd / "told").read_text())["background_tasks"]
+    assert [(one["id"], one["command"]) for one in running] == [("bash_1", "sleep 300")]
+
+
+@pytest.mark.sandboxed
+@linux_only
+def test_what_a_command_in_the_background_writes_to_a_protected_file_is_undone(ralph, serve) -> None:
+    """At the next command, and at the end of the run."""
+    wants = "until test -e {0}; do sleep 0.05; done; echo x > ralph.toml; touch {0}-done"
+    server = serve(
+        calls(in_background(f"{wants.format('a')}; {wants.format('b')}; sleep 300")),
+        bash("touch a; until test -e a-done; do sleep 0.05; done"),
+        bash("cat ralph.toml; touch b; until test -e b-done; do sleep 0.05; done"),
+        DONE,
+    )
+    ran = ralph.finish(ralph.start("-p", "work", **forbidding_namespaces()))
+    assert ran.code == 0, ran.stderr
+    assert "[undone: changes to ralph.toml" in results(server, 2)[0][0]
+    assert "x" not in results(server, 3)[0][0].splitlines()
+    assert not (ralph.cwd / "ralph.toml").exists()
+
+
+def test_the_page_and_the_text_of_a_session_tell_of_them(ralph, serve) -> None:
+    serve(calls(in_background("sleep 301")), DONE)
+    assert ralph("-p", "work").code == 0
+    lines = [
+        "[background] bash_1 started: sleep 301",
+        "[background] bash_1 was stopped at the end of the run",
+    ]
+    shown = ralph("sessions", "show").stdout
+    assert all(one in shown for one in lines)
+    assert ralph("report", "-o", "page.html").code == 0
+    page = (ralph.cwd / "page.html").read_text()
+    assert all(one in page for one in lines)

@@ -297,5 +297,8 @@ def test_searches_tell_of_what_is_ignored_and_a_command_of_what_it_left_running_
             f"No matches found: no file was searched; 1 ignored file matches, such as out/a.js: {advice}",
             False,
         ),
-        ("started\n[1 process that this command started was stopped]", False),
+        (
+            "started\n[1 process that this command started was stopped; run_in_background keeps a server]",
+            False,
+        ),
     ]
