@@ -29,7 +29,7 @@ from ralph.values.outcome import CannotError, UsageError
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
-from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of
+from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -506,7 +506,7 @@ def tools_notice(
     if {name for name in limits if is_permitted(mode, name)} - set(usable) or not why:
         why.append("as the session had them before; --tools default gives all of them")
     allowed = patterns.get("allowed", ())
-    shown = [entry for name in usable for entry in _entries_of(name, allowed)]
+    shown = [entry for name in without_background(usable) for entry in _entries_of(name, allowed)]
     never = [entry for entry in patterns.get("disallowed", ()) if tool_of(entry) in usable]
     listed = ", ".join(shown) or "none"
     if never:

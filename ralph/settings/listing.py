@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ralph.settings.tables import KEYS
 from ralph.values.credentials import Secret
 from ralph.values.endpoint import messages_url
+from ralph.values.tool_choice import without_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
     """
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
-    rows.append(("tools", shown_value(settings.enabled_tools)))
+    rows.append(("tools", shown_value(without_background(settings.enabled_tools))))
     rows.append(("targets", f"{count} target{'' if count == 1 else 's'}"))
     yield from _aligned([(name, value, settings.origins[name]) for name, value in rows])
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.values.tool_calls import BASH_OUTPUT, KILL_BASH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ralph.values.tool_calls import ToolCall
 
@@ -150,6 +150,12 @@ def with_background(names: Iterable[str]) -> frozenset[str]:
     """The names, with the tools for commands in the background if Bash is among them."""
     names = frozenset(names)
     return names | frozenset(OF_BACKGROUND) if "Bash" in names else names
+
+
+def without_background(names: Collection[str]) -> tuple[str, ...]:
+    """The names as people get them: without `OF_BACKGROUND`, unless one of these is missing although Bash is there."""
+    are_implied = "Bash" in names and all(name in names for name in OF_BACKGROUND)
+    return tuple(name for name in names if not (are_implied and name in OF_BACKGROUND))
 
 
 # --- Tools of MCP servers

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ralph.mock_api import MockApi
 
 DONE = Turn("All done.")
+WITH_BASH = ("Bash", "BashOutput", "KillBash")
+"""The tools that a run has if it has Bash."""
 SCHEMA = json.dumps({"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]})
 
 

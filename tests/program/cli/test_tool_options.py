@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sandboxed
 
-ALL = "Read Write Edit Bash Glob Grep"
+ALL = "Read Write Edit Bash BashOutput KillBash Glob Grep"
 
 FORMS = {
     "nothing said": ("", ALL),
@@ -33,11 +33,11 @@ FORMS = {
     "allowed, none": ("--allowed-tools ''", "Read Glob Grep"),
     "disallowed": ("--disallowedTools Bash Write", "Read Edit Glob Grep"),
     "disallowed, none": ("--disallowed-tools ''", ALL),
-    "exactly": ("--tools Bash,Read", "Read Bash"),
+    "exactly": ("--tools Bash,Read", "Read Bash BashOutput KillBash"),
     "exactly, none": ("--tools ''", ""),
     "exactly, all": ("--tools default --allowedTools Write", "Read Write Glob Grep"),
     "exactly, tools of another program": ("--tools WebFetch Read", "Read"),
-    "both": ("--tools Bash Write --disallowedTools Write", "Bash"),
+    "both": ("--tools Bash Write --disallowedTools Write", "Bash BashOutput KillBash"),
 }
 
 
@@ -110,7 +110,7 @@ def test_a_prompt_beside_a_list_stays_one(ralph, serve, typed, prompt) -> None:
     (ralph.cwd / "PROMPT.md").write_text("from the file")
     ran = ralph(*shlex.split(typed), stdin=b"from the pipe" if "pipe" in prompt else None)
     assert ran.code == 0
-    assert (sent_prompt(server), tools_of(server)) == (prompt, "Read Bash")
+    assert (sent_prompt(server), tools_of(server)) == (prompt, "Read Bash BashOutput KillBash")
 
 
 def test_directories_are_a_list_too_and_may_have_commas_and_spaces(ralph, serve, tmp_path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.program.model_answers import DONE, bash, calls, results
+from tests.program.model_answers import DONE, WITH_BASH, bash, calls, results
 
 RULES = {"permissions": {"deny": ["Bash(rm:*)", "Read(./.env)"]}}
 
@@ -115,7 +115,7 @@ def test_patterns_of_options_narrow_tools(ralph, serve) -> None:
         True,
         True,
     ]
-    assert ran.objects[0]["tools"] == ["Read", "Bash", "Glob", "Grep"]
+    assert ran.objects[0]["tools"] == ["Read", *WITH_BASH, "Glob", "Grep"]
     assert "the rule Bash(git push:*) (--disallowed-tools) forbids it" in results(server, 4)[0][0]
     assert not (ralph.cwd / "out").exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 from ralph.mock_api import MockApi, Scenario
 from tests.program.conftest import KEY, loop_record
-from tests.program.model_answers import DONE, bash, look, results
+from tests.program.model_answers import DONE, WITH_BASH, bash, look, results
 
 CANARY = "canary-0123456789-header"
 
@@ -55,7 +55,7 @@ def test_a_repository_takes_tools_and_turns_away_and_chooses_the_model(ralph, se
     (ralph.cwd / "ralph.toml").write_text(local)
     ran = ralph("go", "--tools", "default", "--disallowed-tools", "Grep", "--output-format", "json")
     assert ran.result["subtype"] == "error_max_turns"
-    assert tools_of(server) == ["Read", "Bash", "Glob"]
+    assert tools_of(server) == ["Read", *WITH_BASH, "Glob"]
     assert server.requests[0].json()["model"] == "claude-haiku-5-5"
 
 
@@ -183,7 +183,7 @@ def test_nothing_that_happens_in_a_loop_changes_its_settings(ralph, furnished) -
     ran = ralph("loop", "go", "--config", "own.toml", *words)
     assert ran.code == 3
     assert not (ralph.cwd / "own.toml").exists()
-    rights = (["Read", "Edit", "Bash", "Glob"], "low")
+    rights = (["Read", "Edit", *WITH_BASH, "Glob"], "low")
     assert [shown_rights(furnished, nth) for nth in range(6)] == [rights] * 6
     assert all("x-api-token" in request.headers for request in furnished.requests), "it is a setting too"
     assert (ralph.cwd / "second").exists()
@@ -204,7 +204,7 @@ def test_a_loop_that_goes_on_keeps_what_an_iteration_could_have_written_and_read
     ralph.user_file.write_text(ralph.user_file.read_text().replace('"low"', '"high"'))
     ran = ralph("loop", "--continue", "--max-iterations", "2")
     assert ran.code == 3
-    tools = ["Read", "Edit", "Bash", "Glob"]
+    tools = ["Read", "Edit", *WITH_BASH, "Glob"]
     assert shown_rights(furnished, 2) == (tools, "low")
     assert shown_rights(furnished, 3) == (tools, "high")
     for name in ("ralph.toml", "own.toml"):
@@ -216,4 +216,4 @@ def test_a_settings_file_that_became_a_pipe_holds_no_loop_up(ralph, furnished) -
     again = "rm ralph.toml own.toml; mkfifo ralph.toml own.toml; false"
     assert ralph("loop", "go", "--config", "own.toml", "--until", again, "--max-iterations", "1").code == 3
     assert ralph("loop", "--continue", "--max-iterations", "2").code == 3
-    assert shown_rights(furnished, -1) == (["Read", "Edit", "Bash", "Glob"], "low")
+    assert shown_rights(furnished, -1) == (["Read", "Edit", *WITH_BASH, "Glob"], "low")
