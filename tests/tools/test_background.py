@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools import background, background_commands
+from ralph.tools.background_commands import BackgroundCommand
 from ralph.values.events import BackgroundEnded, BackgroundStarted
 from ralph.values.ports import Interrupted
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolCall
 from tests.patience import wait_until
 from tests.processes.children import children, is_gone
@@ -84,6 +88,42 @@ def test_it_lives_as_long_as_one_of_its_processes(tools: Any, tmp_path: Path) ->
     assert "is running" in read(tools, one), "its shell has ended for long"
     (tmp_path / "go").touch()
     assert read_to_end(tools, one).endswith("last\n[bash_1 has ended: exit code 0]\n")
+
+
+def test_it_is_asked_to_end_before_it_is_killed(tools: Any) -> None:
+    one = start(tools, "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
+    assert read(tools, one).startswith("ready\n")
+    assert tools.ok("KillBash", shell_id=one).endswith("; BashOutput shows the rest of its output")
+    assert read(tools, one).endswith("bye\n[bash_1 has ended: it was stopped]")
+
+
+def test_a_command_that_prints_without_end_is_read_with_pauses() -> None:
+    class Process:
+        output_descriptor, sink = os.pipe()
+        report_descriptor, report = os.pipe()
+
+    class Poller(list[int]):
+        def register(self, descriptor: int, _events: int) -> None:
+            self.append(descriptor)
+
+    process: Any = Process()
+    try:
+        os.write(process.sink, b"x" * 65_536)
+        capture = OutputCapture(
+            max_bytes=100, spill_bytes=0, spill=SpillDirectory(), redaction=StreamRedaction(Redactor([]))
+        )
+        command = BackgroundCommand(BackgroundStarted("bash_1", "yes"), process, process, capture, tuple)
+        command.look(frozenset({process.output_descriptor}), 10.0)
+        early, later = Poller(), Poller()
+        assert command.watch(early, 10.0) == pytest.approx(10.01)  # type: ignore[arg-type]  # a list of what is registered
+        command.watch(later, 10.02)  # type: ignore[arg-type]  # as above
+        assert (early, later) == (
+            [process.report_descriptor],
+            [process.report_descriptor, process.output_descriptor],
+        )
+    finally:
+        for one in (process.output_descriptor, process.sink, process.report_descriptor, process.report):
+            os.close(one)
 
 
 @linux_only

@@ -212,19 +212,39 @@ def test_hooks_judge_the_tools_by_any_of_their_names_and_a_stop_hook_is_told_wha
 @pytest.mark.sandboxed
 @linux_only
 def test_what_a_command_in_the_background_writes_to_a_protected_file_is_undone(ralph, serve) -> None:
-    """At the next command, and at the end of the run."""
-    wants = "until test -e {0}; do sleep 0.05; done; echo x > ralph.toml; touch {0}-done"
+    """It writes while no other command runs: the next command finds it, or the end of the run."""
+    writes = "until test -e {0}; do sleep 0.05; done; sleep 1; echo x > ralph.toml; echo wrote {0}"
     server = serve(
-        calls(in_background(f"{wants.format('a')}; {wants.format('b')}; sleep 300")),
-        bash("touch a; until test -e a-done; do sleep 0.05; done"),
-        bash("cat ralph.toml; touch b; until test -e b-done; do sleep 0.05; done"),
+        calls(in_background(f"{writes.format('a')}; {writes.format('b')}; sleep 300")),
+        bash("touch a"),
+        calls(output_of("bash_1")),
+        bash("touch b"),
+        calls(output_of("bash_1")),
         DONE,
     )
     ran = ralph.finish(ralph.start("-p", "work", **forbidding_namespaces()))
     assert ran.code == 0, ran.stderr
-    assert "[undone: changes to ralph.toml" in results(server, 2)[0][0]
-    assert "x" not in results(server, 3)[0][0].splitlines()
+    assert [results(server, at)[0][0].partition("\n")[0] for at in (3, 5)] == ["wrote a", "wrote b"]
+    assert any("[undone: changes to ralph.toml" in results(server, at)[0][0] for at in (2, 4))
+    assert "changes to ralph.toml" in ran.stderr
     assert not (ralph.cwd / "ralph.toml").exists()
+
+
+@linux_only
+@pytest.mark.parametrize(("options", "popen"), LEVELS)
+def test_it_lives_on_when_its_shell_has_ended(ralph, serve, options: Sequence[str], popen: Any) -> None:
+    server = serve(
+        calls(in_background("setsid sleep 300 & echo began")),
+        bash("sleep 1"),
+        calls(output_of("bash_1")),
+        DONE,
+    )
+    how = popen() if callable(popen) else popen
+    ran = ralph.finish(ralph.start("-p", "work", "--output-format", "stream-json", *options, **how))
+    assert ran.code == 0, ran.stderr
+    assert results(server, 3)[0][0].startswith("began\n[bash_1 is running, ")
+    assert ran.result["background_stopped"] == 1
+    assert processes_of(ralph.environment) == {}
 
 
 def test_the_page_and_the_text_of_a_session_tell_of_them(ralph, serve) -> None:
