@@ -31,7 +31,16 @@ from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
 from ralph.conversation.reading import NonsenseError, OpenAnswer, Reading, open_answer
 from ralph.conversation.records import SessionError
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefinition, ToolResult
+from ralph.values.tool_calls import (
+    BASH_OUTPUT,
+    COMMANDS,
+    FINAL_REPORT,
+    KILL_BASH,
+    FileChange,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
@@ -148,8 +157,13 @@ class Session(Struct, frozen=True):
 
     @property
     def offered_tools(self) -> frozenset[str]:
-        """The names of the tools in requests to the preferred target."""
-        return frozenset(tool["name"] for tool in self._offered())
+        """The names of the tools in requests to the preferred target. With Bash as older versions of ralph offered it come
+        the tools that those did not have.
+        """
+        names = frozenset(tool["name"] for tool in self._offered())
+        bash = self.offered_tool(COMMANDS)
+        is_older = bash is not None and "run_in_background" not in bash.input_schema.get("properties", {})
+        return names | {BASH_OUTPUT, KILL_BASH} if is_older else names
 
     def offered_tool(self, name: str) -> ToolDefinition | None:
         found = (tool for tool in self._offered() if tool["name"] == name)
