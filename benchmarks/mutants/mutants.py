@@ -71,6 +71,7 @@ COMMANDS = (
     "test_bash.py",
     "test_process_storm.py",
 )
+BACKGROUND = ("test_background.py",)
 GIT = ("git/test_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
 PROGRAMS = ("test_trusted_programs.py", "test_detection.py")
 SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py", "test_trusted_files.py")
@@ -1181,6 +1182,34 @@ MUTANTS = (
         "            say(launcher.stopped(tree))\n",
         "",
         ("test_namespaces.py",),
+    ),
+    Mutant(
+        "background-ends-with-its-shell",
+        "a command in the background lives as long as one of its processes",
+        "        if self._status is not None and not self._lasts:\n",
+        "        if self._status is not None:\n",
+        BACKGROUND,
+    ),
+    Mutant(
+        "background-kill-hits-others",
+        "the end of one command in the background ends no other command",
+        "        others = self._others | (_running_supervisors - {self._supervisor_pid})\n",
+        "        others = self._others\n",
+        BACKGROUND,
+    ),
+    Mutant(
+        "background-shows-half-a-credential",
+        "a credential in the output of a command in the background is not shown in two halves",
+        "        if is_quiet:\n            self._keep(self._redaction.end())\n",
+        "        self._keep(self._redaction.end())\n",
+        ("test_output_capture.py",),
+    ),
+    Mutant(
+        "background-is-forgotten",
+        "the model of the next run is told once which commands in the background are gone",
+        "        gone_commands={},\n        meter",
+        "        meter",
+        BACKGROUND,
     ),
     Mutant(
         "line-prompt-is-lost-in-a-list",

@@ -247,6 +247,21 @@ def test_it_lives_on_when_its_shell_has_ended(ralph, serve, options: Sequence[st
     assert processes_of(ralph.environment) == {}
 
 
+def test_a_later_command_can_end_it_by_its_pid(ralph, serve) -> None:
+    server = serve(
+        calls(in_background("echo $$ > pid; exec sleep 300")),
+        bash("until test -s pid; do sleep 0.05; done; kill $(cat pid)"),
+        calls(output_of("bash_1")),
+        DONE,
+    )
+    ran = ralph("-p", "work", "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    assert results(server, 3) == [("(no output)\n[bash_1 has ended: exit code 143]", False)]
+    (ended,) = [one for one in ran.objects if one.get("subtype") == "task_notification"]
+    assert (ended["status"], ended["exit_code"], ended["stopped_by"]) == ("failed", 143, "")
+    assert "background_stopped" not in ran.result
+
+
 def test_the_page_and_the_text_of_a_session_tell_of_them(ralph, serve) -> None:
     serve(calls(in_background("sleep 301")), DONE)
     assert ralph("-p", "work").code == 0
