@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import iglob
-from itertools import chain, islice, product
+from itertools import chain, dropwhile, islice, product
 from shlex import shlex
 from typing import TYPE_CHECKING
 
@@ -55,10 +55,11 @@ _SHELL = re.compile(r"(?:ba|da|k|z)?sh|source|\.")
 _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua".split()
 # Their options that have no value and leave the script to be named.
 _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
+_OF_SHELLS = re.compile(r"-[a-bd-np-z]+")
 _BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<|python[\d.]*(?: +-[A-Za-z]+)*\s*(?:[|;&)]|\Z)")
 _OF_INSTALLATION = "%(prefix)/"
 _PYTHON_BY_NAME = re.compile(r"(?:python|pypy)[0-9.]*[\"']?\s(?:\s*-\S+\s)*\s*-(?:[A-Za-z]*[mc]\b|(?!\S))")
-_ENTERS = frozenset({"cd", "pushd"})
+ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
 _FINDS_BY_ITSELF = frozenset(
     """
@@ -122,6 +123,18 @@ def why_changeable(
     return why or next(
         (f"{one.path} is found through {one.root}, where commands may write" for one in changeable), ""
     )
+
+
+def script_of(words: Sequence[str]) -> str:
+    """The path of what a command starts: its program, or the script of a shell or an interpreter. Empty for a name on PATH, a text
+    and a module.
+    """
+    name = os.path.basename(words[0])
+    for starter, option in ((_SHELL, _OF_SHELLS), (_INTERPRETER, _PLAIN_OPTION)):
+        if starter.fullmatch(name):
+            script = next(dropwhile(option.fullmatch, words[1:]), "")
+            return "" if script.startswith("-") else script
+    return words[0] if "/" in words[0] else ""
 
 
 def guarding_files(
@@ -251,7 +264,7 @@ def _why_taken(line: _CommandLine, names: Mapping[str, bool] | None) -> str:
     begun = {os.path.basename(word) for word in line.words}
     if is_open and (found := begun & _FINDS_BY_ITSELF):
         return f"{min(found)} finds what it runs in {directory}, where commands may write"
-    is_interpreted = bool(begun & _ENTERS) or any(map(_INTERPRETER.fullmatch, begun))
+    is_interpreted = bool(begun & ENTERS) or any(map(_INTERPRETER.fullmatch, begun))
     held = (names_in(directory) if names is None else names) if is_open else {}
     modules = {name.partition(".")[0] for name in held} if is_interpreted else set[str]()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.repository import is_within_any
 from ralph.permissions.shell import parse_line
 from ralph.permissions.wildcard import ANY
-from ralph.places.own_commands import digest_of, why_changeable
+from ralph.places.own_commands import ENTERS, absolute_path, digest_of, script_of, why_changeable
 from ralph.run.permission_rules import has_parser
 from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
 from ralph.sandbox.bubblewrap import TEMPORARY
@@ -76,7 +76,8 @@ def why_not_outside(
     plain = [name for name in names if name is not None and "/" not in name]
     known = {**environment, "CLAUDE_PROJECT_DIR": str(cwd)}
     why = why_changeable([command], str(cwd), known, search, programs=plain, takes_data=True)
-    moves = not {"cd", "pushd"}.isdisjoint(plain)
+    moves = not ENTERS.isdisjoint(plain)
+    why = why or next(_missing_scripts(line, str(cwd), environment.get("HOME", ""), search), "")
     for one in _parsed(command, cwd, environment, environment).redirections if not why else ():
         begin, target = one.target.parts[:1], cwd / one.target.known
         is_elsewhere = moves and not (one.target.known.startswith("/") or os.path.lexists(target))
@@ -89,6 +90,22 @@ def why_not_outside(
         ):
             why = f"it writes {target} through {root}, where commands may write"
     return f"does not run with what {MORE} gives it: {why}; keep it elsewhere" if why else None
+
+
+def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearch) -> Iterator[str]:
+    """Yields why a script that is missing must not be started: what runs beside the hook could make it between ralph's look and
+    the start.
+    """
+    words = [[word.text or "" for word in one.words] for one in line.commands if one.words]
+    places = [
+        cwd,
+        *(absolute_path(" ".join(one[1:2]) or home, cwd, home) for one in words if one[0] in ENTERS),
+    ]
+    for script in filter(None, map(script_of, words)):
+        paths = [absolute_path(script, place, home) for place in places]
+        roots = [] if any(map(os.path.lexists, paths)) else [*filter(None, map(search.root_around, paths))]
+        if roots:
+            yield f"{script} is not there, and commands may write {roots[0]}"
 
 
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:

@@ -125,12 +125,17 @@ OUTSIDE = [
     "cat > calls.log",
     "cat >> $PROJ/calls.log",
     "cd tools && cat >> calls.log",
+    "sh -e later.sh || true",
+    "if [ -x $CLAUDE_PROJECT_DIR/later ]; then $CLAUDE_PROJECT_DIR/later; fi",
+    "cd $CLAUDE_PROJECT_DIR/tools && python3 later.py || true",
 ]
 # What a hook outside may do with the work, beside a file `package.json` there.
 DATA = [
     "touch ~/ran; node ~/hook.js $CLAUDE_PROJECT_DIR || true",
     "date >> ${TARGET:-/dev/null}; date >> $LOG && touch ~/ran",
     "cd ~ && cat >> new.log && touch ran",
+    "cd ~ && sh mine.sh",
+    "test -e $CLAUDE_PROJECT_DIR/later || sh -c 'touch ~/ran'",
     'echo "2>1" > /dev/null 2>&1; date >> ~/ran',
 ]
 
@@ -185,6 +190,7 @@ def test_a_hook_outside_may_get_the_work_as_data(ralph, serve, command) -> None:
     ralph.user_file.write_text("[hooks]\noutside = true\n")
     (ralph.cwd / "package.json").touch()
     (home(ralph) / "hook.js").touch()
+    (home(ralph) / "mine.sh").write_text("touch ran")
     ralph.environment["LOG"] = str(home(ralph) / "log")
     ran = start(ralph, hooks("Stop", command))
     assert ran.code == 0, ran.stderr
@@ -215,12 +221,12 @@ def test_a_hook_with_more_rights_does_not_run_what_a_command_has_made_since(ralp
     ralph.user_file.write_text(f"[hooks]\n{key}\n")
     planted = calls(("Write", {"file_path": "check.sh", "content": "echo x > ~/ran\n"}))
     server = serve(planted, bash("true"), DONE)
-    settings = hooks("PreToolUse", "sh check.sh || true", "Bash")
-    settings["hooks"] |= hooks("Stop", "sh check.sh || true")["hooks"]
+    settings = hooks("PreToolUse", "cat check.sh > ~/ran || true", "Bash")
+    settings["hooks"] |= hooks("Stop", "cat check.sh > ~/ran || true")["hooks"]
     ran = start(ralph, settings)
     assert ran.code == 0
     assert "check.sh is found through" in results(server, 2)[0][0]
-    assert "[notice] the Stop hook failed: sh check.sh: it does not run with what [hooks]" in ran.stderr
+    assert "[notice] the Stop hook failed: cat check.sh: it does not run with what [hooks]" in ran.stderr
     made = home(ralph) / "ran"
     assert not (made.exists() and made.read_bytes()), "it is at most made for hooks, and empty"
 
