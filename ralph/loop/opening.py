@@ -305,6 +305,8 @@ def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord
                 f"--agent {agent.line.row.name} needs {agent.home.folder}: {error.filename}: {error.strerror}"
             )
             raise CannotError(problem, Outcome.IO_ERROR) from None
+    for notice in agent.box.notices:
+        context.tell(notice.line)
     return AgentIterations(
         agent,
         directory=context.directory,

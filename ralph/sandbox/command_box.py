@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from ralph.places.places import GuardedPlaces
-    from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.box_plan import BoxNotice, BoxPlan
     from ralph.sandbox.disk_work import DiskWork
     from ralph.sandbox.kernel.landlock import Rule
     from ralph.sandbox.kernel.seccomp import Internet
@@ -146,6 +146,10 @@ class CommandBox:
     @property
     def is_confined(self) -> bool:
         return self._plan.is_confined
+
+    @property
+    def notices(self) -> tuple[BoxNotice, ...]:
+        return self._plan.notices
 
     # --- Parts
 

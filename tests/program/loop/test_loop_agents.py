@@ -673,6 +673,21 @@ def test_a_stricter_mode_of_claudes_settings_is_kept_or_refused(ralph, agent, le
 @needs_namespaces
 @pytest.mark.sandboxed
 @LEVELS
+def test_what_the_sandbox_of_an_agent_cannot_keep_is_told(ralph, agent, level) -> None:
+    (ralph.cwd / "secret.txt").write_text("x")
+    (ralph.cwd / ".claude").mkdir()
+    rules = '{"permissions": {"deny": ["Read(./secret.txt)"]}}'
+    (ralph.cwd / ".claude" / "settings.json").write_text(rules)
+    agent("claude", step(*claude()))
+    ran = confined(ralph, level, "the task", "--agent", "claude", "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    told = "permission rules deny to read 1 place that commands can read: without namespaces"
+    assert (told in ran.stderr) is (level == "landlock")
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+@LEVELS
 def test_no_link_of_an_earlier_run_in_dotfiles_takes_a_key_along(ralph, agent, level) -> None:
     home = Path(ralph.environment["HOME"])
     dotfiles, own = home / "dotfiles", home / ".claude"
