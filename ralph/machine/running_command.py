@@ -13,7 +13,7 @@ import os
 import select
 from contextlib import suppress
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ _CHUNK_BYTES = 65_536
 # An escaped process may keep the output open for ever, so reading ends soon after the command has ended.
 _OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
+_MOST_ERROR_BYTES = 16_384
 # Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
 _LAUNCHER_MARGIN_S = 3.0
 _KILL_S = 2.0
@@ -70,6 +71,40 @@ class MemoryCapture:
 
     def close(self) -> None:
         """Does nothing, because there is nothing to release."""
+
+
+class EndOfErrors:
+    """A pipe for the standard error of a command, of which the end is kept. The command may print without end."""
+
+    def __init__(self) -> None:
+        """Raises OSError and ShortageError."""
+        self._end = b""
+        self._reading, self.fileno = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._thread = start_thread(self._take, name="errors of a command")
+        except BaseException:
+            os.close(self._reading)
+            os.close(self.fileno)
+            raise
+
+    def _take(self) -> None:
+        with os.fdopen(self._reading, "rb", buffering=0) as pipe:
+            while chunk := pipe.read(_MOST_ERROR_BYTES):
+                self._end = (self._end + chunk)[-_MOST_ERROR_BYTES:]
+
+    def read(self) -> bytes:
+        """The end of what was printed. Called once, when the command has ended."""
+        os.close(self.fileno)
+        self.fileno = -1
+        self._thread.join(_OUTPUT_AFTER_END_S)
+        return self._end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.fileno >= 0:
+            os.close(self.fileno)
 
 
 class CommandProcess(Protocol):

@@ -8,21 +8,21 @@ refused the key. A loop runs each once at its start, so that it knows the keys b
 from __future__ import annotations
 
 import os
-import signal
-from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import own_program, trusted_directories, without_unsafe_loads
-from ralph.machine.starting import start_process, start_thread
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.running_command import Ended, EndOfErrors, MemoryCapture, RunningCommand
 from ralph.places.own_commands import why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
 from ralph.values.credentials import MIN_SECRET_CHARS, Credential, Secret
 from ralph.values.endpoint import header_value
 from ralph.values.events import Notice
-from ralph.values.ports import TIMED_OUT
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 WITHIN_S = 30.0
 """The longest time that a program may take."""
 _MOST_SHOWN = 200
+_MOST_BYTES = 65_536
+_GRACE_S = 0.5
 
 
 class ProgramKeys:
@@ -142,32 +144,29 @@ class ProgramKeys:
             raise SettingsError(f"{subject}: its output {error}") from error
 
     def _ended(self, words: list[str], cwd: str, waiting_for: str) -> tuple[int | None, str, str]:
-        """The exit code of a program, or None if its time was over, and its output and errors."""
-        import subprocess  # noqa: PLC0415 - 8 ms that few runs pay
-
-        mailbox = self._waiter.mailbox()
+        """The exit code of a program, or None if its time was over, its output and the end of its errors. The output is empty if
+        there was too much of it. All that the program has started is stopped.
+        """
+        said = MemoryCapture(_MOST_BYTES)
+        supervisor = CommandSupervisor(self._given, makes_group=False)  # that of commands is not made yet
         try:
-            process = start_process(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._given,
-                cwd=cwd,
-                start_new_session=True,
-            )
+            with EndOfErrors() as errors:
+                process = supervisor.start(
+                    words,
+                    cwd=Path(cwd),
+                    environment=environment_for_commands(self._given),
+                    grace_s=_GRACE_S,
+                    errors_to=errors.fileno,
+                    is_confined=False,
+                )
+                running = RunningCommand(process, said, waiter=self._waiter, clock=self._clock)
+                ending = running.run(WITHIN_S, waiting_for)
+                complaint = errors.read().decode("utf-8", "replace")
         except OSError as error:
             raise SettingsError(f"{words[0]} cannot be started: {error.strerror}") from error
-        try:
-            start_thread(lambda: mailbox.put(process.communicate()), name="key helper")
-            until_s = self._clock.now_s() + WITHIN_S
-            told = self._waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it left running
-            process.wait()
-            mailbox.close()
-        if told is TIMED_OUT:
-            return None, "", ""
-        said, errors = (one.decode("utf-8", "replace") for one in told)
-        return process.returncode, said, errors
+            supervisor.close()
+        if ending.how is Ended.TOO_MUCH_OUTPUT:
+            return 0, "", complaint
+        status = None if ending.how is Ended.TIMED_OUT else ending.status
+        return status, said.data.decode("utf-8", "replace"), complaint

@@ -5,12 +5,11 @@ process that it started is ended too.
 from __future__ import annotations
 
 import math
-import os
 import signal
 import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,8 +20,7 @@ from ralph.loop.values import IterationResult, SessionSeen, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import STILL_RUNS, Ended, MemoryCapture, RunningCommand
-from ralph.machine.starting import start_thread
+from ralph.machine.running_command import STILL_RUNS, Ended, EndOfErrors, MemoryCapture, RunningCommand
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -41,10 +39,9 @@ if TYPE_CHECKING:
 
 _GRACE_S = 3.0  # a stop takes six seconds at most
 _GO_ON = "The last run of this session was cut off before its end. See what is done already, and go on with the task."
-_MOST_ERROR_BYTES = 16_384
 _MOST_REASON_CHARS = 300
+_MOST_VERSION_BYTES = 16_384
 _VERSION_S = 10.0
-_ERRORS_AFTER_END_S = 1.0  # a process that has escaped may keep the pipe open
 
 
 class AgentIterations:
@@ -79,8 +76,8 @@ class AgentIterations:
     def _tell_version(self, limit_s: float) -> None:
         """Tells the first line that the agent prints about its version. Raises Interrupted."""
         self._has_told_version = True
-        log, program = MemoryCapture(_MOST_ERROR_BYTES), self._agent.line.words[0]
-        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, _EndOfErrors() as errors:
+        log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
+        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, EndOfErrors() as errors:
             streams = nothing.fileno(), errors.fileno
             self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
         version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
@@ -154,7 +151,7 @@ class AgentIterations:
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
         ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
-        with tempfile.TemporaryFile() as given, _EndOfErrors() as errors:
+        with tempfile.TemporaryFile() as given, EndOfErrors() as errors:
             given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
@@ -237,40 +234,6 @@ class AgentIterations:
             return _result(done, f"{why}: {last}" if why and last else why)
         outcome, why = outcome_of_run(run, status, last)
         return _result(outcome, f"{self._row.name}: {why}" if why else "")
-
-
-class _EndOfErrors:
-    """A pipe for the standard error of an agent, of which the end is kept. It may print without end."""
-
-    def __init__(self) -> None:
-        """Raises OSError and ShortageError."""
-        self._end = b""
-        self._reading, self.fileno = os.pipe2(os.O_CLOEXEC)
-        try:
-            self._thread = start_thread(self._take, name="errors of an agent")
-        except BaseException:
-            os.close(self._reading)
-            os.close(self.fileno)
-            raise
-
-    def _take(self) -> None:
-        with os.fdopen(self._reading, "rb", buffering=0) as pipe:
-            while chunk := pipe.read(_MOST_ERROR_BYTES):
-                self._end = (self._end + chunk)[-_MOST_ERROR_BYTES:]
-
-    def read(self) -> bytes:
-        """The end of what was printed. Called once, when the agent's processes have ended."""
-        os.close(self.fileno)
-        self.fileno = -1
-        self._thread.join(_ERRORS_AFTER_END_S)
-        return self._end
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.fileno >= 0:
-            os.close(self.fileno)
 
 
 def _name_of(session_id: str) -> str:

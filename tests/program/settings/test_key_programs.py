@@ -165,6 +165,11 @@ CANNOT = {
         'echo tok-of-vault; echo "no cache for tok-of-vault" >&2; exit 3',
         "exit 3: no cache for [redacted]",
     ),
+    "prints without end": ("yes", "api_key_command must print one key and nothing else"),
+    "complains without end": (
+        "yes | head -c 5000000 >&2; echo sealed >&2; exit 3",
+        "api_key_command ended with exit 3: sealed",
+    ),
     "says nothing": ("true", "api_key_command must print one key and nothing else"),
     "is missing": ("no-such-program-of-mine", "api_key_command ended with exit 127"),
     "is relative": ("./vault", "/./vault does not count: "),
@@ -182,6 +187,15 @@ def test_a_program_that_cannot_give_a_key_ends_the_run_before_a_request_exits_78
     ran = ralph("go")
     assert (ran.code, server.heads) == (78, [])
     assert says in ran.last_line
+
+
+def test_what_the_program_leaves_running_is_stopped_and_not_waited_for(ralph, serve, vault) -> None:
+    server = serve(DONE)
+    path = vault(f'setsid sh -c "exec sleep 60" & echo $! > "$HOME/left"; {COUNTING}')
+    ralph.user_file.write_text(target(server, path))
+    assert ralph("go").code == 0
+    left = Path(ralph.environment["HOME"], "left").read_text().strip()
+    assert not Path("/proc", left).exists()
 
 
 def test_a_program_that_commands_may_write_is_not_run(ralph, serve, vault) -> None:
