@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.cli.checks.machine import look_at_sandbox
 from ralph.machine import restriction
 from ralph.places.gpus import gpu_devices
 from ralph.sandbox import box_plan
@@ -186,6 +187,16 @@ def test_strict_gives_gpus_only_to_those_who_ask(monkeypatch, nodes, wanted, cou
     assert len(told) == bool(count), "the stand-in nodes lack it"
     if wanted.mode != "strict":
         assert not planned(monkeypatch, NOTHING, wanted).gpus
+
+
+def test_doctor_names_the_gpus_of_commands(monkeypatch, nodes) -> None:
+    monkeypatch.setattr(box_plan, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
+    for wanted, said in (
+        ("auto", [f"commands may use {nodes}/dev/nvidia0, {nodes}/dev/nvidiactl"]),
+        ("off", []),
+    ):
+        found = look_at_sandbox(SandboxSettings(gpu=wanted), {"PATH": os.environ["PATH"]}, nodes)
+        assert [one.text for one in found if one.subject == "gpu"] == said
 
 
 def test_gpus_cannot_be_refused_without_a_sandbox(monkeypatch) -> None:
