@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the paths are strings, and bubblewrap takes strings.
-# ruff: noqa: PTH102, PTH106, PTH115, PTH208
+# ruff: noqa: PTH102, PTH106, PTH112, PTH115, PTH208
 """Makes bubblewrap's words that show each directory as a read-only overlay of itself, so that commands find no Unix socket of a
 program outside.
 
@@ -12,6 +12,7 @@ A directory with mounts below it is made anew, with its entries, because the ker
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -41,6 +42,8 @@ _WITHOUT_SOCKETS = frozenset(
 _CONTROL_GROUPS = "/sys/fs/cgroup"
 # bubblewrap makes these itself, or mounts the session's directory there.
 _LEFT_OUT = (PROCESSES, DEVICES, TEMPORARY)
+# As `OwnDirectory`.
+_TRIES = 3
 # A box with so many mounts takes a tenth of a second.
 _MOST_PLACES = 300
 
@@ -65,9 +68,17 @@ class EmptyDirectory:
 
     def __init__(self) -> None:
         """Makes the directory. Raises OSError."""
-        self.path = f"{os.path.realpath(TEMPORARY)}/{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
-        os.mkdir(self.path, 0o700)
-        self._lock = locked(self.path)
+        above = os.path.realpath(TEMPORARY)
+        for _ in range(_TRIES):
+            self.path = f"{above}/{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
+            os.mkdir(self.path, 0o700)
+            # What removes the directories of killed runs may come first.
+            with suppress(OSError):
+                self._lock = locked(self.path)
+                if os.path.isdir(self.path):
+                    return
+                os.close(self._lock)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def remove(self) -> None:
         """Removes the directory, which may be gone already."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.planted_link import mount_points
+from ralph.machine.spill_directory import locked
 from ralph.machine.trusted_programs import Candidate
 from ralph.sandbox import detection, overlays
 from ralph.sandbox.box_plan import BoxPlan
@@ -258,3 +259,23 @@ def test_rules_are_made_where_a_command_sees_the_places() -> None:
     assert paths == ["/", "/usr", "/tmp", "/tmp", "/home/me/.npmrc"]
     paths = [rule.path for rule in inside_rules(plan, rules)]
     assert paths == ["/", "/usr", "/tmp", "/tmp/other", "/var/tmp/own", "/home/me/.npmrc"]
+
+
+def test_a_second_layer_that_was_removed_at_once_is_made_again(monkeypatch) -> None:
+    """A run that starts takes a new directory that is not locked yet for one of a killed run."""
+    locks: list[str] = []
+
+    def removed_first(path: str) -> int:
+        if len(locks) < 2:
+            Path(path).rmdir()
+        locks.append(path)
+        return locked(path)
+
+    monkeypatch.setattr(overlays, "locked", removed_first)
+    empty = EmptyDirectory()
+    assert [Path(path).exists() for path in locks] == [False, False, True]
+    empty.remove()
+    locks.clear()
+    monkeypatch.setattr(overlays, "_TRIES", 2)
+    with pytest.raises(FileNotFoundError):
+        EmptyDirectory()
