@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis nights seeds machines agents
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis nights seeds machines workloads agents
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -54,6 +54,12 @@ seeds:
 # The tests on six machines that differ from this one: about an hour. MACHINES="nothing old-bubblewrap", "nothing -- tests/git"
 machines:
 	$(PYTHON) -m tests.other_machines $(MACHINES)
+
+# What people run, at three levels of the sandbox: about ten minutes, and some gigabytes that it installs below /var/tmp.
+# WORKLOADS="tmux 'gpg key'"
+workloads:
+	$(PYTHON) quickstart.py test tests/sandbox/workloads
+	.venv-dev/bin/python -m tests.sandbox.workloads $(WORKLOADS)
 
 # Twenty nights with servers whose answers come damaged now and then: about two minutes.
 nights:

@@ -489,8 +489,8 @@ class CommandBox:
         door, self._door = self._door, None
         return () if door is None else door.close()
 
-    def denial_note(self, output: str, working_directory: str) -> str | None:
-        """A line that says what the sandbox denied to a command. None if the output shows no denial. Looks at the paths that
+    def denial_note(self, output: str, working_directory: str, command: str) -> str | None:
+        """A line that says what the sandbox denied to a command of Bash, or to another program, whose `command` is empty. None if the output shows no denial. Looks at the paths that
         the output names, so that it may never return.
         """
         from ralph.sandbox.denial_hints import Refusals  # noqa: PLC0415 - only where something was denied
@@ -505,8 +505,10 @@ class CommandBox:
             parts,
             working_directory,
             others,
+            command=command,
             refusals=Refusals(
                 unix_sockets=self._plan.unix_sockets == "none" or self._not_covered is not None,
+                tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),

@@ -23,6 +23,8 @@ class Refusals(Struct, frozen=True):
 
     unix_sockets: bool = False
     """Whether commands can make no Unix sockets."""
+    tmp: bool = False
+    """Whether commands cannot write in /tmp."""
     gpus: bool = False
     """Whether the machine has GPUs of which commands get none."""
     agents: frozenset[str] = frozenset()
@@ -40,6 +42,8 @@ class Hint(Struct, frozen=True):
     """A text that the output must contain too."""
     is_sure: bool = True
     """False if the output is the same with another cause."""
+    is_silent: bool = False
+    """Whether the program says nothing. The pattern is looked for in the command then."""
     agent: str = ""
     """The variable with the address of the agent that the program asks."""
 
@@ -103,16 +107,23 @@ SOCKETS = (
     Hint(r"error (?:connecting to|creating) \S+ \(Permission denied\)", _IN_BACKGROUND),
     Hint(r"No Sockets found in ", _IN_BACKGROUND, is_sure=False),
     Hint(r"Timed out waiting for daemon to start", "use mypy", is_sure=False),
-    Hint(r"socket\.error reported errno\.EACCES", "use [inet_http_server] of supervisord", "socket.py line"),
+    Hint(r"socket\.error reported errno\.EACCES", "use [inet_http_server] of supervisord", is_sure=False),
     Hint(r"connection to /\S+ failed: \[Errno 13\]", "bind the server to 127.0.0.1:PORT"),
     Hint(r"Permission denied \(addr='ipc://", "use tcp://127.0.0.1:PORT"),
     Hint(r"(?:listen EACCES: permission denied|connect EACCES) (?!\S*:\d+\b)\S", "listen on 127.0.0.1"),
     Hint(r"bit out of range 0 - FD_SETSIZE on fd_set", "use another program than socat"),
     Hint(r"or HotSpot VM not loaded", "kill -3 PID lets a Java process print its threads"),
+    Hint(r"because some of the raylet failed", "use multiprocessing instead of ray", is_sure=False),
     Hint(r"AF_UNIX|unix_events\.py", "use TCP on 127.0.0.1", _REFUSED),
     Hint(r"(?i)\bunix\b.{0,300}\bpermission denied", "use TCP on 127.0.0.1"),
 )
 """Programs that make Unix sockets."""
+
+TMP = (
+    Hint(r"\b(?:xvfb-run|Xvfb)\b", "no X server starts without", is_sure=False, is_silent=True),
+    Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm, or an older pnpm"),
+)
+"""Programs that need files in /tmp, whatever TMPDIR says, and name none."""
 
 GPUS = (
     # PyTorch, TensorFlow and JAX warn, compute on the CPU, and succeed.
@@ -138,8 +149,10 @@ def about_gpus(output: str) -> str:
     return next((words for words in GPUS if words in output), "")
 
 
-def hint_of(output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool]) -> str | None:
-    """A text that says what the sandbox did, and what to use instead. None if the output shows neither. `is_kept_outside` says whether a path is
+def hint_of(
+    output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool], command: str = ""
+) -> str | None:
+    """A text that says what the sandbox did, and what to use instead. None if neither the output nor the command shows it. `is_kept_outside` says whether a path is
     that of a socket outside to which the sandbox lets no command connect.
     """
     text = output[-_MOST_CHARACTERS:]
@@ -152,6 +165,10 @@ def hint_of(output: str, refusals: Refusals, is_kept_outside: Callable[[str], bo
         if _found(row, text):
             may_be = "" if row.is_sure else ", which may be the cause"
             return f"the sandbox refuses Unix sockets{may_be}: {row.instead}; the user can allow them (--unix-sockets allow)"
+    for row in TMP if refusals.tmp else ():
+        if _found(row, command if row.is_silent else text):
+            may_be = "" if row.is_sure else ", which may be the cause"
+            return f"the sandbox denies writing /tmp{may_be}: {row.instead}; the user can open it (sandbox.write)"
     if refusals.gpus and about_gpus(text):
         return (
             "the sandbox gives commands no GPU: compute on the CPU; the user can give it (--gpu auto or all)"

@@ -63,6 +63,7 @@ def denial_note(
     working_directory: str,
     others: Sequence[str] = (),
     *,
+    command: str = "",
     refusals: Refusals = NOTHING_REFUSED,
     protected: Sequence[str] = (),
     masked: Sequence[str] = (),
@@ -74,7 +75,7 @@ def denial_note(
     writable directories that mounts protect from changes, `masked` those that mounts hide. `outside` converts a path
     inside the sandbox to the path outside, and may raise OSError. `refusals` is what else the sandbox refuses.
     """
-    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside))
+    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside), command)
     told: dict[str, None] = {}
     for line in _telling_lines(output):
         if _is_foreign_process(line):

@@ -50,7 +50,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
     refusals = room.box.refusals()
-    denial, undone = _denials(text, room, has_failed=has_failed)
+    denial, undone = _denials(text, command, room, has_failed=has_failed)
     denials = [*filter(None, (denial, undone)), *(f"[{one}]" for one in refusals)]
     notes = _notes(ending, limit_s, room, is_denied=bool(denial or refusals))
     if not ending.is_all_gone:
@@ -72,7 +72,7 @@ def purpose_of(arguments: Arguments, room: ToolRoom) -> str:
     return room.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
 
 
-def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str]:
+def _denials(output: str, command: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str]:
     """Notes for the model. The first is about an action that the sandbox denied. The other is about changes to protected
     files that ralph has undone. Each may be empty. Raises Interrupted.
     """
@@ -82,7 +82,7 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str
     try:
         undone = room.box.after("Bash: protected files")
         telling = output if has_failed else about_gpus(output)
-        told = denial_note(telling, room.box, room, "Bash") if telling else ""
+        told = denial_note(telling, room.box, room, "Bash", command) if telling else ""
         denial = f"[{told}]" if told else ""
     except Interrupted as stop:
         stop.undone = room.redactor.redact(undone or room.box.after_stop())
@@ -90,7 +90,7 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str
     return denial, undone
 
 
-def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str) -> str:
+def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str, command: str = "") -> str:
     """A note about an action that the sandbox denied to a command, or an empty string. A thread makes the note,
     because the command's output can name any path, also one on a file system that never answers. The note is left out
     if it takes long or fails: a note never costs the output. Raises Interrupted.
@@ -101,7 +101,7 @@ def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str) -> str:
 
     def look() -> None:
         try:
-            mailbox.put(box.denial_note(output, os.path.realpath(room.settings.cwd)))
+            mailbox.put(box.denial_note(output, os.path.realpath(room.settings.cwd), command))
         except Exception:  # noqa: BLE001 - the command has ended, and its result is worth more than a note
             mailbox.put(None)
 

@@ -17,6 +17,10 @@ import sys
 import venv
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EVERYTHING = "@modelcontextprotocol/server-everything"
 PYTHON_SDK = "claude-agent-sdk"
@@ -37,7 +41,12 @@ VERSIONS = {
 }
 INSTALL_S = 300
 DISTRIBUTION = {
-    **{name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer")},
+    **{
+        name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer", "tmux")
+    },
+    "gpg": "gnupg",
+    "script": "bsdutils",
+    "ssh-agent": "openssh-client",
     **dict.fromkeys(("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue"), "slurm-wlm"),
 }
 """Programs of the distribution, each with its package. CI installs them, and no test does."""
@@ -91,7 +100,11 @@ def _found(name: str) -> str | None:
 
 def install_distribution() -> None:
     """Installs the missing programs of `DISTRIBUTION`. Raises NotInstalledError."""
-    missing = sorted({package for name, package in DISTRIBUTION.items() if _found(name) is None})
+    install_packages(sorted({package for name, package in DISTRIBUTION.items() if _found(name) is None}))
+
+
+def install_packages(missing: Sequence[str]) -> None:
+    """Installs these packages by apt. No service that they bring is started. Raises NotInstalledError."""
     if not missing:
         return
     sudo = [] if os.getuid() == 0 else ["sudo", "-n"]
@@ -99,7 +112,7 @@ def install_distribution() -> None:
         raise NotInstalledError(f"install {', '.join(missing)}: only root can do it here, with apt-get")
     # The lists of another source may be out of reach, and those that are here may do.
     with suppress(NotInstalledError):
-        _call([*sudo, "apt-get", "-q", "-o", "Acquire::Retries=3", "update"])
+        call_or_fail([*sudo, "apt-get", "-q", "-o", "Acquire::Retries=3", "update"])
     options = [
         "-q",
         "-y",
@@ -109,7 +122,18 @@ def install_distribution() -> None:
         "-o",
         "DPkg::Lock::Timeout=120",
     ]
-    _call([*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *options, "install", *missing])
+    call_or_fail(
+        [
+            *sudo,
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "RUNLEVEL=1",
+            "apt-get",
+            *options,
+            "install",
+            *missing,
+        ]
+    )
 
 
 @functools.cache
@@ -138,18 +162,18 @@ def _install(name: str, home: Path) -> None:
         _install_orchestrator(home)
     elif name == PYTHON_SDK:
         # Developers have what builds it.
-        _call(
+        call_or_fail(
             [*_pip_install(sys.executable), "--target", str(home), *_SDK_FROM_SOURCE, "--no-build-isolation"]
         )
     elif name in (CHECK_JSONSCHEMA, KUBERNETES_VALIDATE):
-        _call([*_pip_install(sys.executable), "--target", str(home), f"{name}=={VERSIONS[name]}"])
+        call_or_fail([*_pip_install(sys.executable), "--target", str(home), f"{name}=={VERSIONS[name]}"])
     else:
         npm = shutil.which("npm")
         if npm is None:
             raise NotInstalledError("there is no npm on PATH")
         # Of the SDK, a whole claude is among the optional ones.
         options = ["--loglevel=error", "--no-audit", "--no-fund", "--omit=optional"]
-        _call([npm, "install", *options, "--prefix", str(home), f"{name}@{VERSIONS[name]}"])
+        call_or_fail([npm, "install", *options, "--prefix", str(home), f"{name}@{VERSIONS[name]}"])
 
 
 # The wheel holds a whole claude (364 MB), the source distribution none.
@@ -164,7 +188,7 @@ def _install_orchestrator(home: Path) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         raise NotInstalledError(f"no virtual environment can be made: {error}") from None
     wanted = f"{ORCHESTRATOR}=={VERSIONS[ORCHESTRATOR]}"
-    _call([*_pip_install(str(home / "bin" / "python"), is_bare=True), *_SDK_FROM_SOURCE, wanted])
+    call_or_fail([*_pip_install(str(home / "bin" / "python"), is_bare=True), *_SDK_FROM_SOURCE, wanted])
     bundled = list(home.glob("lib/python*/site-packages/claude_agent_sdk/_bundled"))
     for claude in bundled:  # the SDK prefers it to what is on PATH
         shutil.rmtree(claude)
@@ -182,7 +206,7 @@ def _pip_install(python: str, *, is_bare: bool = False) -> list[str]:
     return [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
 
 
-def _call(command: list[str]) -> None:
+def call_or_fail(command: list[str]) -> None:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except subprocess.TimeoutExpired:

@@ -115,6 +115,11 @@ SOCKET_TEXTS = (
         "Unable to open socket file /tmp/.java_pid24: target process 24 doesn't respond within 10500ms or HotSpot VM not loaded",
         "kill -3",
     ),
+    # ray 2.60.0
+    (
+        "Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup",
+        "may be the cause: use multiprocessing",
+    ),
     # Docker 28
     (
         "permission denied while trying to connect: dial unix /x/docker.sock: socket: permission denied",
@@ -188,9 +193,23 @@ def test_a_gpu_that_is_not_given_is_told_only_where_the_machine_has_one(text) ->
         assert hint_of(text, other, nowhere) is None
 
 
+def test_where_tmp_is_closed_a_program_that_needs_it_and_does_not_say_so_is_told() -> None:
+    closed = Refusals(tmp=True)
+    # xvfb-run of Xvfb 21.1.7 says nothing and hangs, because Xvfb cannot lock its display.
+    said = hint_of("(no output)", closed, nowhere, "npm ci && xvfb-run -a npm test") or ""
+    assert said.startswith(
+        "the sandbox denies writing /tmp, which may be the cause: no X server starts without;"
+    )
+    # pnpm 12.21.0
+    said = hint_of("Error: ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", closed, nowhere, "pnpm install") or ""
+    assert said.startswith("the sandbox denies writing /tmp: use npm")
+    assert hint_of("xvfb-run", closed, nowhere, "cat notes") is None
+    assert hint_of("(no output)", Refusals(), nowhere, "xvfb-run -a npm test") is None
+
+
 @every_row("text", ORDINARY)
 def test_an_ordinary_failure_gets_no_hint(text) -> None:
-    everything = Refusals(unix_sockets=True, gpus=True)
+    everything = Refusals(unix_sockets=True, tmp=True, gpus=True)
     assert hint_of(text, everything, nowhere) is None
 
 
@@ -257,7 +276,7 @@ def test_a_hint_and_a_denied_path_are_one_line(tmp_path) -> None:
 
 
 def test_the_cost_of_an_output_grows_with_its_length_alone() -> None:
-    everything = Refusals(True, True, NO_AGENTS.agents)
+    everything = Refusals(unix_sockets=True, tmp=True, gpus=True, agents=NO_AGENTS.agents)
     for text in (
         "unix " * 100_000,
         "Docker daemon " * 50_000,
