@@ -54,6 +54,7 @@ _READING = re.compile(
 _MAKING = re.compile(r"\bdirector(?:y|ies)\b|mkdir", re.IGNORECASE)
 _NO_TERMINAL = re.compile(rf"{_NO_MORE}|(?:open|fork)pty|pseudo-?terminal|\bpty\b", re.IGNORECASE)
 _TERMINALS = "/dev/pts"
+_SENDING = re.compile(r"kill: |\bsignal\b")
 _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
 
@@ -172,7 +173,7 @@ def _denied(path: str, plan: BoxPlan, *, is_reading: bool, makes_directories: bo
 def _is_foreign_process(line: str) -> bool:
     """Whether the line reports that a signal to a running process of this user was denied."""
     found = _SIGNAL.search(line)
-    if found is None or "kill: " not in line[: found.start()]:
+    if found is None or _SENDING.search(line, 0, found.start()) is None:
         return False
     try:
         return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()  # noqa: PTH116 - the path is a string
