@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.sandbox import disk_work
+from ralph.sandbox import command_box, disk_work
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.kernel.landlock import Support
+from ralph.sandbox.levels import Means
 from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
@@ -358,3 +361,17 @@ def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
     wait_until_closed(descriptors)
     assert busy_threads() <= threads, "one of another test may have ended meanwhile"
     assert not children() - before
+
+
+@linux_only
+def test_a_command_that_finds_no_gpu_and_succeeds_is_told_so_where_the_machine_has_one(
+    make_tools, monkeypatch
+) -> None:
+    for devices in ((), ("/dev/nvidia0",)):
+        monkeypatch.setattr(command_box, "gpu_devices", lambda _wanted, found=devices: found)
+        tools = make_tools(box_plan=BoxPlan(Means(Support(0))))
+        output = tools.call("Bash", {"command": "echo 'Falling back to cpu.'; echo 'x: Permission denied'"})
+        assert not output.is_error
+        assert output.is_denied == bool(devices)
+        told = "\n[the sandbox gives commands no GPU: " in output.content
+        assert told == bool(devices)
