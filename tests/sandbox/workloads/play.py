@@ -101,6 +101,9 @@ def play(workload: Workload, level: str) -> dict[str, Any]:
     try:
         work.mkdir(parents=True)
         (home / ".gitconfig").write_text(_IDENTITY)
+        for name in workload.home:
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(name)
         environment = {
             **{name: text for name, text in os.environ.items() if not name.startswith(_LEFT_OUT)},
             "PATH": search_path(),

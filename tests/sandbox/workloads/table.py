@@ -39,6 +39,8 @@ class Workload(Struct, frozen=True):
     """Whether it is played in each run of CI: it takes a second or two, and CI has what it needs."""
     timeout_s: float = 60
     has_repository: bool = True
+    home: tuple[str, ...] = ()
+    """Files of the user's home that are there before, each with its name as content."""
     sandbox: dict[str, Any] = field(default_factory=dict)
     """Fields of `SandboxSettings`."""
 
@@ -753,6 +755,20 @@ pnpm install --reporter=append-only && node -e 'console.log(require("is-odd")(3)
         ),
         "origin",
         has_repository=False,
+    ),
+    Workload(
+        "models and browsers in the user's caches",
+        "python",
+        (
+            """cat ${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}/models--x/refs/main &&
+cat ${PLAYWRIGHT_BROWSERS_PATH:-${XDG_CACHE_HOME:-$HOME/.cache}/ms-playwright}/chromium-1/INSTALLATION_COMPLETE""",
+        ),
+        ".cache/huggingface/hub/models--x/refs/main.cache/ms-playwright/chromium-1/INSTALLATION_COMPLETE",
+        is_for_ci=True,
+        home=(
+            ".cache/huggingface/hub/models--x/refs/main",
+            ".cache/ms-playwright/chromium-1/INSTALLATION_COMPLETE",
+        ),
     ),
     Workload(
         "fixed name in /tmp",
