@@ -121,7 +121,7 @@ SOCKETS = (
 
 TMP = (
     Hint(r"\b(?:xvfb-run|Xvfb)\b", "no X server starts without", is_sure=False, is_silent=True),
-    Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm, or an older pnpm"),
+    Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),
 )
 """Programs that need files in /tmp, whatever TMPDIR says, and name none."""
 

@@ -54,6 +54,7 @@ _READING = re.compile(
 _MAKING = re.compile(r"\bdirector(?:y|ies)\b|mkdir", re.IGNORECASE)
 _NO_TERMINAL = re.compile(rf"{_NO_MORE}|(?:open|fork)pty|pseudo-?terminal|\bpty\b", re.IGNORECASE)
 _TERMINALS = "/dev/pts"
+_QUEUE = re.compile(r"\bmq_open\b|message queue", re.IGNORECASE)
 _SENDING = re.compile(r"kill: |\bsignal\b")
 _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
@@ -83,6 +84,8 @@ def denial_note(
             told["signals to processes that the command did not start"] = None
         if _NO_TERMINAL.search(line) and not (plan.has_namespaces or plan.may_write(_TERMINALS)):
             told[f"making a terminal (in {_TERMINALS})"] = None
+        if _QUEUE.search(line) and not plan.has_namespaces:
+            told["POSIX message queues (use pipes or files)"] = None
         is_reading = _READING.search(line) is not None
         for text in _paths(line):
             try:
