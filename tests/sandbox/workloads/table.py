@@ -56,6 +56,10 @@ def _python(code: str, python: str = "python") -> str:
     return f"cat > it.py <<'END'\n{code.strip()}\nEND\n{python} it.py"
 
 
+def _background(command: str) -> tuple[str, dict[str, Any]]:
+    return "Bash", {"command": command, "run_in_background": True}
+
+
 def _tool(name: str) -> str:
     """The Python of a tool's environment."""
     return f"$TOOLS/{name}/bin/python"
@@ -259,7 +263,6 @@ print('made')
 """),
         ),
         "made",
-        namespaces=Fails(_DENIED, ""),
         landlock=Fails(_DENIED, "denies POSIX message queues"),
         is_for_ci=True,
     ),
@@ -569,6 +572,39 @@ tail -5 log; exit 1""",
         ),
         "42",
         timeout_s=90,
+    ),
+    # --- In the background
+    Workload(
+        "server in the background",
+        "python",
+        (
+            _background(
+                _python("""
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+server = HTTPServer(('127.0.0.1', 0), SimpleHTTPRequestHandler)
+open('port', 'w').write(str(server.server_port))
+server.serve_forever()
+""")
+            ),
+            "until [ -s port ]; do sleep 0.1; done",
+            "curl -sSf http://127.0.0.1:$(cat port)/port",
+            ("KillBash", {"shell_id": "bash_1"}),
+        ),
+        "bash_1 was stopped",
+        is_for_ci=True,
+    ),
+    Workload(
+        "Postgres in the background",
+        "postgres",
+        (
+            "initdb -D data -U dev --no-sync --auth=trust >/dev/null",
+            _background("""pg_ctl -D data -w -l log -o "-k '' -h 127.0.0.1 -p 25432" start"""),
+            "for _ in $(seq 50); do psql -h 127.0.0.1 -p 25432 -U dev -Atc 'select 40+2' postgres 2>/dev/null && exit; sleep 0.2; done; exit 1",
+            "pg_ctl -D data -m fast stop",
+        ),
+        "server stopped",
+        namespaces=Fails("No such process", ""),
+        landlock=Fails("Operation not permitted", "denies signals to processes"),
     ),
     # --- Keys and agents
     Workload(
