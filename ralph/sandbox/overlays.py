@@ -22,12 +22,13 @@ from msgspec import Struct
 
 from ralph.machine.own_programs import TEMPORARY_PREFIX
 from ralph.machine.planted_link import mount_points
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import locked
+from ralph.places.places import directories_above
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES, TEMPORARY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 OVERLAYS_SINCE = (0, 11)
 """The first version of bubblewrap that makes overlays."""
@@ -91,10 +92,10 @@ def cover(top: str, empty: str) -> Cover:
     """Shows the directory `top` and all that is in it, now, in a box. Raises OSError and TooManyMountsError. `empty` is an empty
     directory outside of `top`, or in /tmp.
     """
-    kinds = mount_points()
+    mounts = _Mounts()
     words: list[str] = []
     devices = {os.lstat(empty).st_dev}
-    for number, (how, path) in enumerate(_places(top, kinds)):
+    for number, (how, path) in enumerate(_places(top, mounts.kind_at(top), mounts)):
         if number >= _MOST_PLACES:
             raise TooManyMountsError(f"more than {_MOST_PLACES} mounts would be needed")
         if how == "--symlink":
@@ -107,37 +108,54 @@ def cover(top: str, empty: str) -> Cover:
     return Cover(tuple(words), frozenset(devices))
 
 
-def _places(top: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields bubblewrap's options and the paths for which they are."""
-    if top in _LEFT_OUT:
+class _Mounts:
+    """The points of all mounts, each with the type of its file system."""
+
+    def __init__(self) -> None:
+        self.kinds = mount_points()
+        if _CONTROL_GROUPS in self.kinds:
+            self.kinds[_CONTROL_GROUPS] = "cgroup"
+        self.above = {one for point in self.kinds for one in directories_above(point)}
+        """The directories in which something is mounted."""
+
+    def kind_at(self, path: str) -> str:
+        """The type of the file system in which a path lies."""
+        around = (one for one in (path, *directories_above(path)) if one in self.kinds)
+        return self.kinds.get(next(around, "/"), "")
+
+
+def _places(path: str, kind: str, mounts: _Mounts) -> Iterator[tuple[str, str]]:
+    """Yields bubblewrap's options and the paths for which they are. `kind` is the type of the file system around the path."""
+    if path in _LEFT_OUT:
         return
-    around = max((point for point in kinds if is_within(top, point)), key=len, default="/")
-    below = [point for point in kinds if point != top and is_within(point, top)]
-    if not _may_hold_sockets(around, kinds):
-        yield "--ro-bind", top
-        yield from _with_sockets_below(below, kinds)
-    elif not below:
-        yield "--ro-overlay", top
+    kind = mounts.kinds.get(path, kind)
+    if kind in _WITHOUT_SOCKETS:
+        yield "--ro-bind", path
+        if path in mounts.above:
+            yield from _with_sockets_below(path, mounts)
+    elif path not in mounts.above:
+        yield "--ro-overlay", path
     else:
-        if top != "/":
-            yield "--dir", top
-        yield from _entries(top, kinds)
+        if path != "/":
+            yield "--dir", path
+        yield from _entries(path, kind, mounts)
 
 
-def _with_sockets_below(below: list[str], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _with_sockets_below(directory: str, mounts: _Mounts) -> Iterator[tuple[str, str]]:
     """As `_places`, for mounts in a directory that cannot hold a socket itself."""
     done: list[str] = []
-    for point in sorted(below):
-        if _may_hold_sockets(point, kinds) and not any(is_within(point, one) for one in done):
-            done.append(point)
-            if any(one != point and is_within(one, point) for one in below):
-                yield "--tmpfs", point
-                yield from _entries(point, kinds)
-            else:
-                yield "--ro-overlay", point
+    for point, kind in sorted(mounts.kinds.items()):
+        if kind in _WITHOUT_SOCKETS or not is_within(point, directory) or is_within_any(point, done):
+            continue
+        done.append(point)
+        if point in mounts.above:
+            yield "--tmpfs", point
+            yield from _entries(point, kind, mounts)
+        else:
+            yield "--ro-overlay", point
 
 
-def _entries(directory: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _entries(directory: str, kind: str, mounts: _Mounts) -> Iterator[tuple[str, str]]:
     """As `_places`, for what is in a directory. Sockets, devices and named pipes are left out, and so is what this user may not
     look at.
     """
@@ -154,10 +172,6 @@ def _entries(directory: str, kinds: Mapping[str, str]) -> Iterator[tuple[str, st
         if stat.S_ISLNK(mode):
             yield "--symlink", path
         elif stat.S_ISDIR(mode):
-            yield from _places(path, kinds)
+            yield from _places(path, kind, mounts)
         elif stat.S_ISREG(mode):
             yield "--ro-bind", path
-
-
-def _may_hold_sockets(point: str, kinds: Mapping[str, str]) -> bool:
-    return point != _CONTROL_GROUPS and kinds.get(point) not in _WITHOUT_SOCKETS
