@@ -173,5 +173,5 @@ def _entries(directory: str, kind: str, mounts: _Mounts) -> Iterator[tuple[str, 
             yield "--symlink", path
         elif stat.S_ISDIR(mode):
             yield from _places(path, kind, mounts)
-        elif stat.S_ISREG(mode):
-            yield "--ro-bind", path
+        elif stat.S_ISREG(mode):  # it may be gone when bubblewrap looks, as files in /run
+            yield "--ro-bind-try", path

@@ -31,7 +31,15 @@ needs_overlays = pytest.mark.skipif(
 
 def places(words: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Each option with its last path."""
-    counts = {"--dir": 1, "--tmpfs": 1, "--ro-overlay": 1, "--overlay-src": 1, "--ro-bind": 2, "--symlink": 2}
+    counts = {
+        "--dir": 1,
+        "--tmpfs": 1,
+        "--ro-overlay": 1,
+        "--overlay-src": 1,
+        "--ro-bind": 2,
+        "--ro-bind-try": 2,
+        "--symlink": 2,
+    }
     found: list[tuple[str, ...]] = []
     rest = [*words]
     while rest:
@@ -82,7 +90,7 @@ def test_a_directory_with_mounts_is_made_anew_without_sockets_and_pipes(tree, tm
         ("--dir", str(tmp_path)),
         *(("--ro-overlay", one) for one in ("empty", "plain")),
         ("--dir", "split"),
-        ("--ro-bind", "split/file"),
+        ("--ro-bind-try", "split/file"),
         ("--ro-overlay", "split/kept"),
         ("--symlink", "split/link"),
         ("--ro-overlay", "split/mount"),
