@@ -108,7 +108,10 @@ server.listen('node-socket', () => net.connect('node-socket').on('data', data =>
 """,
         (),
     ),
-    "tmux": ("tmux -S s new-session -d 'sleep 60' && tmux -S s list-sessions && tmux -S s kill-server", ()),
+    "tmux": (
+        "export SHELL=/bin/sh; tmux -S s new-session -d 'sleep 60' && tmux -S s list-sessions && tmux -S s kill-server",
+        (),
+    ),
     "gpg": (
         (
             "mkdir -m 700 g && export GNUPGHOME=$PWD/g && "
