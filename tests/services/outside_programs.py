@@ -206,11 +206,11 @@ def _pip_install(python: str, *, is_bare: bool = False) -> list[str]:
     return [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
 
 
-def call_or_fail(command: list[str]) -> None:
+def call_or_fail(command: list[str], within_s: float = INSTALL_S) -> None:
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False)
     except subprocess.TimeoutExpired:
-        raise NotInstalledError(f"{command[0]} was not ready within {INSTALL_S} s") from None
+        raise NotInstalledError(f"{command[0]} was not ready within {within_s:g} s") from None
     if ran.returncode:
         said = (ran.stderr.strip() or ran.stdout.strip() or "no words").splitlines()[-1]
         raise NotInstalledError(f"{command[0]} exit {ran.returncode}: {said}")

@@ -24,6 +24,8 @@ FOLDER = Path(os.environ.get(FOLDER_VARIABLE) or f"/var/tmp/ralph-workloads-{os.
 that plays workloads as another user gets it by the variable.
 """
 
+_INSTALL_S = 1800
+"""PyTorch has some gigabytes."""
 PYPI = {
     "ansible": "ansible-core==2.19.14",
     "gunicorn": "gunicorn==27.0.1",
@@ -42,7 +44,7 @@ PYPI = {
 NPM = {"pnpm": "pnpm@12.21.0", "puppeteer": "puppeteer-core@25.16.0"}
 APT = {
     **DISTRIBUTION,
-    **{name: name for name in ("expect", "gdb", "screen", "socat", "strace")},
+    **{name: name for name in ("curl", "expect", "gdb", "screen", "socat", "strace")},
     "chromedriver": "chromium-driver",
     "dbus-run-session": "dbus",
     "docker": "docker.io",
@@ -121,7 +123,7 @@ def _install(name: str, packages: str) -> None:
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotInstalledError(f"no virtual environment can be made: {error}") from None
         pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        call_or_fail([*pip, *packages.split()])
+        call_or_fail([*pip, *packages.split()], _INSTALL_S)
     else:
         npm = shutil.which("npm")
         if npm is None:

@@ -321,7 +321,7 @@ supervisorctl -c s.conf shutdown""",
     ),
     Workload(
         "gunicorn on a socket",
-        "gunicorn",
+        "gunicorn curl",
         (
             """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
 gunicorn --bind unix:$PWD/g.sock it:app >log 2>&1 &
@@ -333,7 +333,7 @@ for _ in $(seq 20); do curl -s --unix-socket g.sock http://x/ && exit; sleep 0.3
     ),
     Workload(
         "gunicorn on TCP",
-        "gunicorn",
+        "gunicorn curl",
         (
             """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
 gunicorn --bind 127.0.0.1:28080 it:app >log 2>&1 &
@@ -587,7 +587,7 @@ server.serve_forever()
 """)
             ),
             "until [ -s port ]; do sleep 0.1; done",
-            "curl -sSf http://127.0.0.1:$(cat port)/port",
+            """python -c "import urllib.request as r; print(r.urlopen('http://127.0.0.1:$(cat port)/port').status)" """,
             ("KillBash", {"shell_id": "bash_1"}),
         ),
         "bash_1 was stopped",
