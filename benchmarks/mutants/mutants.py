@@ -1271,8 +1271,8 @@ MUTANTS = (
     Mutant(
         "a-directory-is-mounted-with-its-sockets",
         "each directory that commands may not write is an overlay, whose sockets have no listener",
-        'yield "--ro-overlay", top',
-        'yield "--ro-bind", top',
+        'yield "--ro-overlay", path',
+        'yield "--ro-bind", path',
         ("test_self_test.py",),
     ),
     Mutant(

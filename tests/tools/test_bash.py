@@ -184,7 +184,10 @@ def test_what_ends_by_itself_after_the_command_is_not_counted(tools: Any) -> Non
     """On a busy machine it may not end within a tenth of a second, so it is asked again."""
     wait_until(lambda: tools.ok("Bash", command="exec > >(cat); sleep 0.01 & echo ok") == "ok")
     failed = tools.error("Bash", command="sleep 600 & exit 3")
-    assert failed == "(no output)\n[1 process that this command started was stopped; run_in_background keeps a server]\nExit code 3"
+    assert (
+        failed
+        == "(no output)\n[1 process that this command started was stopped; run_in_background keeps a server]\nExit code 3"
+    )
 
 
 def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools: Any) -> None:
