@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Maker = Callable[[Random, ModelAnswer], Attempt]
 
-_REJECTED, _AUTH, _LIMIT_REACHED = 69, 77, 3
+_REJECTED, _AUTH, _LIMIT_REACHED, _UNAVAILABLE = 69, 77, 3, 75
 
 _STATUS_EXITS = {
     400: _REJECTED,
@@ -57,7 +57,7 @@ def _status(draw: Random, _answer: ModelAnswer) -> Attempt:
 def _status_the_server_does_not_want_again(draw: Random, _answer: ModelAnswer) -> Attempt:
     status = draw.choice((429, 500, 529))
     step = Fault(status=status, headers={"x-should-retry": "false"})
-    return _final("x-should-retry: false", str(status), step, _REJECTED)
+    return _final("x-should-retry: false", str(status), step, _UNAVAILABLE)
 
 
 def _redirect(draw: Random, _answer: ModelAnswer) -> Attempt:
