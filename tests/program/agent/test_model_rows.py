@@ -23,7 +23,10 @@ def test_d1_an_unknown_tool_is_answered_with_the_list_of_tools_exits_0(ralph, se
     ran = ralph("go", "--output-format", "stream-json", "--disallowed-tools", "Grep")
     assert ran.code == 0
     assert results(server) == [
-        ("There is no tool 'Search'. The tools are: Bash, BashOutput, Edit, Glob, KillBash, Read, Write.", True)
+        (
+            "There is no tool 'Search'. The tools are: Bash, BashOutput, Edit, Glob, KillBash, Read, Write.",
+            True,
+        )
     ]
     [event] = [entry for entry in ran.objects if entry.get("subtype") == "malformed_call"]
     assert (event["tool"], event["turn"]) == ("Search", 1)
