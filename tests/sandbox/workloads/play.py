@@ -25,6 +25,7 @@ from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.tool_room import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
 from ralph.values.tool_calls import ToolCall
+from tests.patience import within_s
 from tests.sandbox.workloads.programs import FOLDER, search_path
 from tests.sandbox.workloads.table import WORKLOADS
 
@@ -127,7 +128,7 @@ def play(workload: Workload, level: str) -> dict[str, Any]:
             for nth, step in enumerate(workload.commands):
                 tool, arguments = ("Bash", {"command": step}) if isinstance(step, str) else step
                 if tool == "Bash":
-                    arguments = {"timeout": workload.timeout_s * 1000, **arguments}
+                    arguments = {"timeout": within_s(workload.timeout_s) * 1000, **arguments}
                 [(output, took_s)] = toolbox.run([ToolCall(f"toolu_{nth}", tool, arguments)])
                 if output.is_error:
                     break

@@ -414,7 +414,7 @@ print('got', ray.get(ray.remote(lambda x: x + 1).remote(41)))
 import shutil
 from playwright.sync_api import sync_playwright
 with sync_playwright() as p:
-    browser = p.chromium.launch(executable_path=shutil.which('chromium'), args=['--no-sandbox'])
+    browser = p.chromium.launch(executable_path=shutil.which('chromium'), args=['--no-sandbox'], timeout=0)
     page = browser.new_page()
     page.set_content('<title>hello</title>')
     print(page.title())
@@ -810,7 +810,7 @@ cat ${PLAYWRIGHT_BROWSERS_PATH:-${XDG_CACHE_HOME:-$HOME/.cache}/ms-playwright}/c
         "fixed name in /tmp",
         "python",
         (
-            "echo hello > /tmp/ralph-workload && cat /tmp/ralph-workload; code=$?; rm -f /tmp/ralph-workload; exit $code",
+            "echo hello > /tmp/ralph-workload-$$ && cat /tmp/ralph-workload-$$; code=$?; rm -f /tmp/ralph-workload-$$; exit $code",
         ),
         "hello",
         landlock=Fails(_DENIED, _NOT_MADE),
