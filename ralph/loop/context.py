@@ -31,7 +31,7 @@ from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_work, with_denied_reads
 from ralph.sandbox.command_box import CommandBox
-from ralph.sandbox.disk_work import DiskWork
+from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import (
     ClaudeFileError,
@@ -211,13 +211,15 @@ def open_context(
         events = EventStream(events, LoopNotices(notifier, state.plan.directory, events))
     turn_lock = _open_turn_lock(environment, waiter)
     guards = _guarding_files(state.plan, environment, search)
-    box = _box(state.plan, settings, environment, DiskWork(waiter, clock), guards=guards)
+    box = _box(state.plan, settings, environment, DiskWork(waiter, clock, OwnDisks()), guards=guards)
     agent = None
     if state.plan.agent is not None:
         line = agent_of(state.plan.agent, state.plan, settings, search)
         roots = tuple(map(os.path.realpath, (directory, *_reach(state.plan))))
         home = AgentHome(str(store.agent_folder), line.row, environment, roots)
-        own = _box(state.plan, settings, environment, DiskWork(waiter, clock), guards=guards, home=home)
+        own = _box(
+            state.plan, settings, environment, DiskWork(waiter, clock, OwnDisks()), guards=guards, home=home
+        )
         variables = environment_of(home, command_environment, is_confined=own.is_confined)
         own_supervisor = _make_supervisor(settings, command_environment, own, search)
         agent = OpenAgent(line, own_supervisor, own, variables, home)

@@ -74,14 +74,23 @@ class Confinement(Struct, frozen=True):
     """The packed instructions of a seccomp filter, or `restriction.NO_FILTER`."""
     most_file_bytes: int = 0
     """The maximum size of each file that the command writes. 0 means no limit."""
-    bwrap: tuple[str, ...] = ()
-    """The command line of bubblewrap, up to the command that it runs. Empty without namespaces."""
+    spaces: tuple[int, ...] = ()
+    """The descriptors of the namespaces that the command enters first (`namespaces.Spaces`). Empty without namespaces."""
+    inner_space: int = -1
+    """The descriptor of the user namespace that it enters last, or -1."""
+    is_shared: bool = False
+    """Whether it makes no namespaces of its own."""
     directory: str = ""
     """The path of the working directory inside the namespaces."""
     places: tuple[str, ...] = ()
-    """Mounts of bubblewrap, in the form PATH=RIGHTS. The ruleset gets a rule for each of them inside the namespaces."""
+    """Mounts of the command's own, in the form PATH=RIGHTS. The ruleset gets a rule for each of them."""
     proxy: int = -1
     """The descriptor for `restriction.listen_for_proxy`, or -1 without a proxy."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All of them, in the order in which a request has them."""
+        return [one for one in (self.ruleset, self.proxy, *self.spaces, self.inner_space) if one >= 0]
 
 
 class _Command(Struct, frozen=True):
@@ -308,12 +317,8 @@ class _Serving:
         """Asks the supervisor to start one command. `descriptors` are the output, the directory and the channel. If
         this method raises OSError, no command was started.
         """
-        sent_last = []
         confinement = command.confinement
-        if confinement is not None and confinement.ruleset != NO_RULESET:
-            sent_last.append(confinement.ruleset)
-        if confinement is not None and confinement.proxy >= 0:
-            sent_last.append(confinement.proxy)
+        sent_last = [] if confinement is None else confinement.descriptors
         fields: list[bytes] = [
             *(str(number).encode() for number in (command.grace_s, _umask(), core_limit_at_start())),
             ",".join(
@@ -503,17 +508,23 @@ def _packed(confinement: Confinement | None) -> bytes:
     """The sandbox in the binary form that `supervisor.py` reads. Empty if the command has no sandbox."""
     if confinement is None:
         return b""
-    has_ruleset, has_proxy = int(confinement.ruleset != NO_RULESET), int(confinement.proxy >= 0)
-    mounts = len(confinement.bwrap) + 1 if confinement.bwrap else 0
-    numbers = (confinement.most_file_bytes, has_ruleset, has_proxy, mounts, len(confinement.places))
+    numbers = (
+        confinement.most_file_bytes,
+        int(confinement.ruleset != NO_RULESET),
+        int(confinement.proxy >= 0),
+        len(confinement.spaces),
+        int(confinement.inner_space >= 0),
+        int(confinement.is_shared),
+        len(confinement.places),
+    )
     return " ".join((*map(str, numbers), confinement.program.hex())).encode()
 
 
 def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
-    """The part of a request that describes the namespaces: bubblewrap's command line, the directory and the mounts."""
-    if confinement is None or not confinement.bwrap:
+    """The part of a request that describes the namespaces: the directory and the mounts."""
+    if confinement is None or not confinement.spaces:
         return ()
-    return (*confinement.bwrap, confinement.directory, *confinement.places)
+    return (confinement.directory, *confinement.places)
 
 
 def _is_whole(said: bytes) -> bool:

@@ -41,11 +41,10 @@ The rules:
    asked to end after the command had ended, if there were any. If the supervisor dies, the launcher ends the command as in rule
    5 and sends no status.
 9. A command without a sandbox is started by posix_spawn(3), which shares the launcher's memory until the program
-   runs. A command in a sandbox is started by fork(2), because its process must restrict itself before it runs the
-   program. The launcher itself is never restricted, because it must be able to signal every process of the command.
-   If a restriction fails, the program does not run, and the command's output says why. With namespaces, the forked
-   process stays outside of the namespaces and keeps them alive (`namespaces.py`). Its child is the command, and it
-   ends with the command's status.
+   runs. A process that must restrict itself before it runs the program is forked before there is a command, because a fork takes
+   long. The launcher itself is never restricted, because it must be able to signal every process of the command.
+   If a restriction fails, the program does not run, and the command's output says why. With namespaces, the forked process
+   starts the command and adopts its orphans, and the launcher asks and ends them as all others (`namespaces.py`).
 10. A command may have limits on its process tree (`tree_usage.py`). The launcher measures the tree once a second, for
    the first time after one second. If a limit is exceeded, the tree is ended as in rule 5, with the short wait. A
    process stays in the tree even if it starts a new session or its parent ends, because the launcher adopts the
@@ -64,8 +63,9 @@ if TYPE_CHECKING:
     import signal
     from _socket import socket
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
+    from ralph.machine.namespaces import FirstProcess
     from ralph.machine.tree_usage import Limits
 else:
     import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
@@ -376,8 +376,10 @@ class Launcher:
         self._asked_to_end: set[int] = set()
         self._limits = limits
         self._lasts = lasts
-        self._is_enclosed = False
-        """Whether the command runs in namespaces, so that another process ends what it leaves running."""
+        self.first: FirstProcess | None = None
+        """The first process of the command's namespaces, which is not one of the command. None without namespaces."""
+        self.used: FirstProcess | None = None
+        """The process that `enclose` has returned."""
         self._count_at_s = _FOR_EVER_S
         self.holds_streams = True
         """Whether this process still has the command's standard streams as its own."""
@@ -390,32 +392,35 @@ class Launcher:
         self,
         command: list[bytes] | list[str],
         environment: Mapping[bytes, bytes] | None = None,
-        restrict: Callable[[], None] | None = None,
-        enclose: Callable[[Callable[[], None], int], int] | None = None,
+        enclose: Callable[[], FirstProcess] | None = None,
     ) -> int:
         """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after signal
         n). If some processes cannot be killed, gives up and sets `is_all_gone` to False. If the command was not
         started, returns TRY_AGAIN or 128 + SIGTERM.
 
         `environment` holds the environment variables of the command; None means the variables of this process.
-        `restrict` is called in the command's own process before its program runs. It raises OSError if the program
-        must not run.
 
-        `enclose(become_command, launcher_pid)` is called in a child of the launcher. It starts one more process in new
-        namespaces. That process calls `become_command`, which executes the command. `enclose` returns the exit status
-        of that process.
+        `enclose` makes a process start the command, or become it, and returns that process. It gets all that belongs to
+        the command in another way. Raises OSError.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
-        self._is_enclosed = enclose is not None
         self._tie_to_parent()
         self._hear_channel()
         if not (self.is_orphaned() or self._is_asked_to_stop or signal.sigpending() & self._stop_signals):
             self.say(STARTING)
             try:
-                self._command_pid = _start(command, environment, self._core_limit, restrict, enclose)
+                if enclose is None:
+                    self._command_pid = start(command, environment, self._core_limit)
+                else:
+                    self.used = enclose()
+                    self._command_pid = self.used.pid
+                    if not self.used.becomes_command:
+                        self.first = self.used
+                        self.first.channel.setblocking(False)
+                        self._is_told_everything &= _tells_by_signal(self.first.channel)
             except OSError as error:
-                return not_started(error) if error.errno in _SHORTAGES else _not_run(command, error)
+                return not_begun(command, error)
             finally:
                 let_go_of_streams()
                 self.holds_streams = False
@@ -473,7 +478,7 @@ class Launcher:
             if plan is not previous:
                 steps, due_s, self._count_at_s = iter(plan), now_s, _FOR_EVER_S
             if self._asked_to_end:
-                self._ask_to_end([pid for pid in children_of(os.getpid()) if pid not in self._asked_to_end])
+                self._ask_to_end([pid for pid in self._roots() if pid not in self._asked_to_end])
             if now_s >= due_s:
                 step = next(steps, None)
                 if step is None:
@@ -493,7 +498,7 @@ class Launcher:
         the measurement. Not called for a tree that is being ended.
         """
         assert self._limits is not None  # noqa: S101 - nothing is due without limits
-        tree = tree_below(children_of(os.getpid()), self._limits.most_counted)
+        tree = tree_below(self._roots(), self._limits.most_counted)
         self.exceeded = self._limits.exceeded(tree)
         counted_s = time.monotonic()
         pause_s = min(_PART_FOR_COUNTING * (counted_s - now_s), _COUNT_AT_LEAST_EVERY_S)
@@ -522,16 +527,28 @@ class Launcher:
         if take(self._awaited, limit_s) in self._stop_signals:
             self._is_asked_to_stop = True
 
+    def _roots(self) -> list[int]:
+        """The processes of the command whose parents are not processes of the command."""
+        return children_of(os.getpid() if self.first is None else self.first.pid)
+
     def _reap(self) -> bool:
         """Reaps ended children, including adopted ones. Stores the exit status if the command is among them. Returns
-        False if no child is left.
+        False if no process of the command is left.
         """
+        if self.first is not None:
+            self.first.hear()
+            if self.first.status is not None:
+                self._status = self.first.status << 8
+            if self.first.is_empty:
+                return False
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return True
-                if pid == self._command_pid:
+                if pid == self._command_pid and self.used is not None:
+                    self.used.was_reaped()
+                if pid == self._command_pid and self._status is None:
                     self._status = status
         except ChildProcessError:
             return not _has_process_tree() and self._is_group_alive()
@@ -552,10 +569,12 @@ class Launcher:
         """
         if not _has_process_tree():
             self._signal_group(number)
+        elif number == signal.SIGKILL and self.first is not None and not self.first.is_shared:
+            send_signal([self.first.pid], number)
         elif number == signal.SIGKILL:
             kill_below(os.getpid())
         elif number:
-            return self._ask_to_end(children_of(os.getpid()))
+            return self._ask_to_end(self._roots())
         return True
 
     def _ask_to_end(self, roots: list[int]) -> bool:
@@ -563,7 +582,7 @@ class Launcher:
         if there are too many processes.
         """
         tree = tree_below(roots, _MOST_ASKED)
-        if self._status is not None and not self._is_enclosed and not self._asked_to_end:
+        if self._status is not None and not self._asked_to_end:
             self.say(stopped(tree))
         send_signal([pid for pid in tree if pid not in self._asked_to_end], signal.SIGTERM)
         self._asked_to_end.update(tree)
@@ -631,42 +650,25 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
     return None
 
 
-def _start(
+def start(
     command: list[bytes] | list[str],
     environment: Mapping[bytes, bytes] | None,
     core_limit: int,
-    restrict: Callable[[], None] | None,
-    enclose: Callable[[Callable[[], None], int], int] | None,
 ) -> int:
     """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the machine has
     no free process, or if the program does not exist.
     """
     if core_limit:
         _allow_core_dumps(core_limit)
-    if restrict is None:
-        try:
-            # A fork would copy this process's memory, which takes a millisecond (rule 9).
-            return _patiently(lambda: _spawned(command, environment))
-        except NotImplementedError:  # a Python that was built for an old glibc
-            pass
-    own_pid = os.getpid()
-    pid = forked()
-    if pid == 0 and enclose is not None:
-        _keep(lambda: enclose(lambda: _become(command, environment, restrict), own_pid))
-    elif pid == 0:
-        _become(command, environment, restrict)
-    return pid
-
-
-def _keep(enclosed: Callable[[], int]) -> None:
-    """Calls `enclosed`, which runs a command in namespaces and returns its exit status. Then ends this process with
-    that status.
-    """
     try:
-        os.setsid()
-        os._exit(enclosed())
-    finally:
-        os._exit(NOT_CONFINED)
+        # A fork would copy this process's memory, which takes a millisecond (rule 9).
+        return _patiently(lambda: _spawned(command, environment))
+    except NotImplementedError:  # a Python that was built for an old glibc
+        pass
+    pid = forked()
+    if pid == 0:
+        become(command, environment)
+    return pid
 
 
 def let_go_of_streams() -> None:
@@ -681,16 +683,32 @@ def let_go_of_streams() -> None:
 
 def _spawned(command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None) -> int:
     given: Any = os.environ if environment is None else environment
+    # The caller has decided which shell it is. No signal stays blocked, because the program that started ralph
+    # may have blocked some.
+    return _tried(
+        command,
+        environment,
+        lambda place: os.posix_spawn(place, command, given, setsid=True, setsigmask=()),
+    )
+
+
+def _tried(
+    command: list[bytes] | list[str],
+    environment: Mapping[bytes, bytes] | None,
+    run: Callable[[bytes], int],
+) -> int:
+    """Calls `run` with each path at which the program may lie, until that does not fail. `os.execvpe` would load `warnings`, which
+    takes a millisecond.
+    """
     name = os.fsencode(command[0])
     places = [name]
     if b"/" not in name:
-        places = [os.path.join(os.fsencode(directory), name) for directory in os.get_exec_path(given)]
+        search = (os.environb if environment is None else environment).get(b"PATH", os.fsencode(os.defpath))
+        places = [os.path.join(directory, name) for directory in search.split(os.fsencode(os.pathsep))]
     failures = []
     for place in places:
         try:
-            # The caller has decided which shell it is. No signal stays blocked, because the program that started ralph
-            # may have blocked some.
-            return os.posix_spawn(place, command, given, setsid=True, setsigmask=())
+            return run(place)
         except OSError as error:
             if error.errno in _SHORTAGES:
                 raise
@@ -716,6 +734,11 @@ def _patiently(start: Callable[[], int]) -> int:
     return start()
 
 
+def not_begun(command: list[bytes] | list[str], error: OSError) -> int:
+    """Writes to the command's output why it could not be started. Returns the exit status for this case."""
+    return not_started(error) if error.errno in _SHORTAGES else _not_run(command, error)
+
+
 def _not_run(command: list[bytes] | list[str], error: OSError) -> int:
     """Writes to the command's output why its program could not be run. Returns the exit status that a shell returns
     in this case.
@@ -733,39 +756,23 @@ def not_started(error: OSError, output: int = 2) -> int:
     return TRY_AGAIN
 
 
-def _become(
-    command: list[bytes] | list[str],
-    environment: Mapping[bytes, bytes] | None,
-    restrict: Callable[[], None] | None,
-) -> None:
+def become(
+    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, core_limit: int = 0
+) -> NoReturn:
+    """Makes this process the command, in a session of its own."""
     status = 127
     try:
+        if core_limit:
+            _allow_core_dumps(core_limit)
         os.setsid()
         # Those sent meanwhile take effect here.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if restrict is not None and not _is_restricted(restrict):
-            os._exit(NOT_CONFINED)
-        if environment is None:
-            os.execvp(command[0], command)  # noqa: S606 - the caller has decided which shell it is
-        else:
-            os.execvpe(command[0], command, environment)  # noqa: S606 - the caller has decided which shell it is
+        given: Any = os.environ if environment is None else environment
+        _tried(command, environment, lambda place: os.execve(place, command, given))  # noqa: S606 - the caller has decided which shell it is
     except OSError as error:
         status = _not_run(command, error)
     finally:
         os._exit(status)
-
-
-def _is_restricted(restrict: Callable[[], None]) -> bool:
-    """Calls `restrict`, which restricts this process, and returns True. If that fails, writes the reason to the
-    output and returns False.
-    """
-    try:
-        restrict()
-    except OSError as error:
-        reason = f"its sandbox could not be set up ({error.filename}: {error.strerror})"
-        os.write(2, f"{NOT_STARTED}{reason}\n".encode())
-        return False
-    return True
 
 
 def _allow_core_dumps(core_limit: int) -> None:

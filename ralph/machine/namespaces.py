@@ -1,31 +1,31 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
-# ruff: noqa: PTH116, PTH120
-"""Runs one command in the namespaces that bubblewrap (`bwrap`) makes. Of ralph's modules, it imports only
+# ruff: noqa: PTH112, PTH120
+"""Runs one command in the namespaces of a kept box (`sandbox/kept_box.py`). Of ralph's modules, it imports only
 `launcher.py` and `restriction.py`. Linux only.
 
-bubblewrap runs a shell that only waits. The calling process, the keeper, then starts a child that enters the same
-namespaces and becomes the command. So no interpreter has to start inside the namespaces, which would take three times
-as long as bubblewrap itself.
+A process of the launcher enters the box, makes the namespaces that are the command's own, and starts the first process
+in them. That process restricts itself as the command must be restricted, starts the command, and becomes the parent of
+its orphans. So no interpreter has to start inside, and the first process can do nothing that the command cannot do.
 
 The rules:
 
-1. The keeper stays outside of the namespaces, and no process of the command can see it. In the keeper and in
-   bubblewrap's processes, the same signals are blocked as in the launcher. So a request to stop reaches only the
-   command.
-2. When the command ends, its other processes may finish by themselves for a moment. Then they are asked to end, and
-   at last they are killed: the keeper kills bubblewrap, and the kernel then kills every process in the process
-   namespace, even if processes keep starting new ones. The launcher adopts the namespace's first process, and so
-   waits until all processes are gone.
-3. If the launcher dies, the kernel kills the keeper, then bubblewrap, then all processes in the namespaces.
-4. bubblewrap's processes inside the namespaces have no capabilities, and they have the command's seccomp filter. With
-   Landlock, the command cannot affect them. Without Landlock, they can do nothing that the command cannot do.
-5. If a step fails, the command is not run, and its output says why.
+1. A command has its own process, mount and IPC namespaces, with a new `/proc` and a new `/dev/shm`. They end with the
+   command's last process, and nothing outside of them enters them. Only while commands run in the background, commands
+   share all namespaces of a box that lives as long as they do. Then the first process is not the one with number 1.
+2. The launcher makes the first process for the next command when the last one has ended. It waits there for the
+   command. A command with another box gets another first process. Without namespaces, such a process waits too, and becomes
+   the command itself when it has restricted itself.
+3. The first process tells the launcher when the command has ended, and when it has no child left. The launcher does not
+   wait for the end of the namespaces. Everything else is done by the launcher as for any other command. In namespaces
+   of the command's own, SIGKILL for the first process ends all others, even if processes keep starting new ones.
+4. If the launcher dies, the kernel kills the first process. One that waits for a command ends by itself.
+5. The first process has no descriptor but the command's and its channel to the launcher, which the command does not
+   inherit. No other process can trace it. Signals that ask a process to end are blocked in it.
+6. If a step fails, the command is not run, and its output says why.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import sys
 import time
@@ -33,9 +33,16 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from _socket import socket
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
 
     from ralph.machine import launcher, restriction
+
+    Start = Callable[[socket, str], int]
+    """Waits on the channel for what the launcher sends, and starts the command. Returns its pid. If the command cannot
+    start, writes the reason to its output and returns the exit status as a negative number. The second argument is such
+    a reason, or empty."""
 else:
     import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
 
@@ -46,188 +53,224 @@ else:
 
     sys.path.pop()
 
-OWN_PROCESSES = 4
-"""The number of processes that belong to the sandbox and not to the command: the keeper, bubblewrap outside,
-bubblewrap inside and the shell."""
-# linux/nsfs.h
-_NS_GET_USERNS = 0xB701
-# One line says that all mounts are there. The shell ends when the keeper does, because its input ends then.
-_HOLDER = (b"/bin/sh", b"-c", b"echo; read x")
-_FILTER_AT = 3
-# As for a command without namespaces: the rest may finish by itself (`exec > >(tee log)`), and is then asked to end.
-_FOR_LEFTOVERS = ((0, 0.1), (signal.SIGTERM, 0.2))
-_LOOK_AGAIN_AFTER_S = 0.002
-_LOOK_AT_LASTING_AFTER_S = 0.1
+# linux/sched.h
+_NEW_MOUNTS, _NEW_IPC, _NEW_PROCESSES = 0x0002_0000, 0x0800_0000, 0x2000_0000
+# linux/mount.h
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_PROGRAMS = 1, 2, 4, 8
+_MOST_DESCRIPTORS = 256
+# What the first process says: the command's exit status follows; no child is left.
+_ENDED, _EMPTY = b"=", b"."
+# As `launcher.py` does it for every command.
+_FOR_LEFTOVERS_S = 0.3
 
 
-def run(
-    bwrap: list[bytes],
-    directory: bytes,
-    program: bytes,
-    inside: Callable[[], None],
-    launcher_pid: int,
-    *,
-    say: Callable[[bytes], object],
-    lasts: bool = False,
-) -> int:
-    """Calls `inside` in a child of this process, in new namespaces and in `directory`. `inside` must execute a
-    program or end the process. Returns the exit status of that child, or 128 + n if signal n killed it.
+class Spaces:
+    """The descriptors of the namespaces of a box."""
 
-    `bwrap` is the command line of bubblewrap, up to the command that it runs. `program` is the seccomp filter of
-    bubblewrap's own processes, or `restriction.NO_FILTER`. `launcher_pid` is the parent of this process. When the
-    parent ends, everything else ends too. `say` gets the message about processes that the command left running. With
-    `lasts`, these may end by themselves.
-    """
-    launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher_pid:
-        return 128 + signal.SIGKILL
+    def __init__(self, entered: Sequence[int], inner: int, *, is_shared: bool) -> None:
+        """`entered` are those to enter, in this order. `inner` is the user namespace that a command enters last, or -1
+        if it is among them. If `is_shared` is False, the command gets process, mount and IPC namespaces of its own.
+        """
+        self.entered = entered
+        self.inner = inner
+        self.is_shared = is_shared
+        self.names = tuple(os.fstat(one).st_ino for one in (*entered, *([inner] if inner >= 0 else [])))
+        """These are other numbers for other namespaces, as long as somebody holds them."""
+
+
+class FirstProcess:
+    """The first process of a command's namespaces, as the launcher sees it."""
+
+    def __init__(self, spaces: Spaces, start: Start, prepare: Callable[[], None] | None = None) -> None:
+        """Starts the process. `prepare` is called before it enters anything. Raises OSError if the machine has no free
+        process. An error in the namespaces becomes a reason for `start`.
+        """
+        import _socket  # noqa: PLC0415 - only with namespaces
+
+        restriction.prepare()
+        self.names = spaces.names
+        self.is_shared = spaces.is_shared
+        self.becomes_command = not spaces.entered
+        self._is_reaped = False
+        self.status: int | None = None
+        """The exit status of the command, or 128 + n if signal n killed it. None until it has ended."""
+        self.is_empty = False
+        """Whether no process of the command is left."""
+        self.channel, theirs = _socket.socketpair()
+        pid = launcher.forked()
+        if pid == 0:
+            _enter_and_serve(theirs, spaces, start, prepare)
+        theirs.close()
+        said = self.channel.recv(16)
+        # The process that has entered the namespaces is the first one itself if that failed.
+        self.pid = int(said or pid)
+        if self.pid != pid:
+            os.waitpid(pid, 0)
+        elif not said:
+            self._is_reaped = os.waitpid(pid, 0)[0] == pid
+
+    def hear(self) -> None:
+        """Takes what the process has said. Does not wait if the channel does not block."""
+        try:
+            said = self.channel.recv(4)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said[:1] == _ENDED:
+            self.status = said[1]
+            said = said[2:]
+        self.is_empty |= said == _EMPTY
+
+    def was_reaped(self) -> None:
+        """Must be called when somebody has waited for the end of the process: its pid may be another's then."""
+        self._is_reaped = True
+
+    def end(self) -> None:
+        """Ends the process, which has no command any more, and waits for its end: the namespaces that commands share could not
+        end before.
+        """
+        self.channel.close()
+        if not self._is_reaped:
+            launcher.send_signal([self.pid], signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def _enter_and_serve(
+    channel: socket, spaces: Spaces, start: Start, prepare: Callable[[], None] | None
+) -> NoReturn:
+    why = ""
     try:
-        pid, hold, is_ready = _held_namespaces(bwrap, program)
-    except OSError as error:
-        is_short = error.errno in (errno.EAGAIN, errno.ENOMEM)
-        return launcher.not_started(error) if is_short else _not_confined(str(error))
-    try:
-        if not is_ready:
-            return _not_confined("bubblewrap failed")
-        (first,) = launcher.children_of(pid)
-        (holder,) = launcher.children_of(first)
-        command = _forked_inside(holder, directory, inside)
-        status = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
-        while lasts and _left(first, holder):
-            time.sleep(_LOOK_AT_LASTING_AFTER_S)
-        _end_leftovers(first, holder, say)
-    except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
-        return _not_confined(str(error))
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(hold)
-    return status if status >= 0 else 128 - status
-
-
-def _held_namespaces(bwrap: list[bytes], program: bytes) -> tuple[int, int, bool]:
-    """Starts bubblewrap and waits until its namespaces are complete. Returns the pid of bubblewrap, a descriptor, and
-    whether the start succeeded. Closing the descriptor ends bubblewrap's shell. Raises OSError.
-    """
-    ready, told = os.pipe()
-    waits, hold = os.pipe()
-    given = [(os.POSIX_SPAWN_DUP2, waits, 0), (os.POSIX_SPAWN_DUP2, told, 1)]
-    words, opened = [*bwrap, b"--cap-drop", b"ALL"], [told, waits]
-    if program:
-        source, sink = os.pipe()
-        os.write(sink, program)
-        os.close(sink)
-        opened.append(source)
-        given.append((os.POSIX_SPAWN_DUP2, source, _FILTER_AT))
-        words += [b"--seccomp", b"%d" % _FILTER_AT]
-    try:
-        pid = os.posix_spawn(words[0], [*words, b"--", *_HOLDER], {}, file_actions=given)
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    is_ready = os.read(ready, 1) != b""
-    os.close(ready)
-    return pid, hold, is_ready
-
-
-def _forked_inside(holder: int, directory: bytes, inside: Callable[[], None]) -> int:
-    """Forks a child that enters the namespaces of the process `holder` and calls `inside`. Returns the child's pid.
-    Raises OSError.
-    """
-    enter = restriction.prepare().setns
-    spaces = [_opened_namespace(holder, name) for name in ("pid", "mnt", "ipc")]
-    user, net = (_opened_namespace(holder, name) for name in ("user", "net"))
-    if not _is_own(net, "net"):  # only root of this machine could enter its own again
-        spaces.append(net)
-    if not _is_own(user, "user"):
-        # The other namespaces may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
-        owner = fcntl.ioctl(spaces[0], _NS_GET_USERNS)
-        enter(owner)
-    enter(spaces[0])
-    pid = launcher.forked()
-    if pid == 0:
-        _enter_and_call(spaces[1:], user, directory, inside)
-    for descriptor in {*spaces, user, net}:
-        os.close(descriptor)
-    return pid
-
-
-def _enter_and_call(spaces: list[int], user: int, directory: bytes, inside: Callable[[], None]) -> None:
-    try:
-        enter = restriction.prepare().setns
-        for space in spaces:
-            enter(space)
-        if not _is_own(user, "user"):
-            enter(user)
-        # By its path, because a descriptor would lead around the mounts.
-        os.chdir(directory)
-        inside()
-    except OSError as error:
-        os._exit(_not_confined(f"{error.filename or 'namespaces'}: {error.strerror}"))
+        # Only SIGKILL may end this process, also where it is not the first one of a namespace.
+        signal.pthread_sigmask(signal.SIG_BLOCK, launcher.STOP_SIGNALS)
+        if prepare is not None:
+            prepare()
+        try:
+            _enter(channel, spaces)
+        except OSError as error:
+            why = f"namespaces: {error.strerror}"
+            channel.send(b"%d" % os.getpid(), launcher.NO_SIGPIPE)
+        _serve(channel, why, start)
     finally:
         os._exit(launcher.NOT_CONFINED)
 
 
-def _opened_namespace(pid: int, name: str) -> int:
-    return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+def _enter(channel: socket, spaces: Spaces) -> None:
+    """Returns in the process that is the first one inside, and tells the launcher its pid. Raises OSError."""
+    if not spaces.entered:
+        channel.send(b"%d" % os.getpid(), launcher.NO_SIGPIPE)
+        return
+    calls = restriction.prepare()
+    for space in spaces.entered:
+        calls.setns(space)
+    if not spaces.is_shared:
+        calls.unshare(_NEW_PROCESSES | _NEW_MOUNTS | _NEW_IPC)
+    pid = launcher.forked()
+    if pid:
+        channel.send(b"%d" % pid, launcher.NO_SIGPIPE)
+        os._exit(0)
+    if not spaces.is_shared:
+        flags = _NO_SUID | _NO_DEVICES
+        # Root owns the switches of the kernel there.
+        calls.mount(b"proc", b"/proc", flags | _NO_PROGRAMS | _READ_ONLY)
+        calls.mount(b"tmpfs", b"/dev/shm", flags, b"mode=1777")
+        if os.path.isdir("/dev/mqueue"):
+            calls.mount(b"mqueue", b"/dev/mqueue", flags | _NO_PROGRAMS)
+    launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
+    if spaces.inner >= 0:
+        calls.setns(spaces.inner)
 
 
-def _is_own(opened: int, name: str) -> bool:
-    return os.path.samestat(os.fstat(opened), os.stat(f"/proc/self/ns/{name}"))
+def _serve(channel: socket, why: str, start: Start) -> NoReturn:
+    """Starts the command and reports its end. Stays until no child is left."""
+    launcher.prctl(launcher.PR_SET_DUMPABLE, 0)  # entering a user namespace may have changed it
+    pid = start(channel, why)
+    said = _ENDED + bytes([-pid]) if pid <= 0 else b""
+    options = os.WNOHANG if pid <= 0 else 0
+    try:
+        while True:
+            ended, status = os.waitpid(-1, options)
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+                said = _ENDED + bytes([code if code >= 0 else 128 - code])
+                options = os.WNOHANG  # one message, if nothing is left
+            elif not ended:
+                _say(channel, said)
+                said, options = b"", 0
+    except ChildProcessError:
+        _say(channel, said + _EMPTY)
+    os._exit(0)
 
 
-def _end_leftovers(first: int, holder: int, say: Callable[[bytes], object]) -> None:
-    """Gives the command's remaining processes time to end. These processes are now children of the namespace's first
-    process.
+def close_all_but(channel: socket, first: int = 0) -> None:
+    """Closes all descriptors of this process from `first` on, but the channel."""
+    os.closerange(first, channel.fileno())
+    os.closerange(channel.fileno() + 1, _MOST_DESCRIPTORS)
+
+
+def tie_to_launcher(channel: socket) -> None:
+    """Makes the kernel kill this process, the first one, with the launcher. Ends it if the launcher is gone. Called when
+    the process that has entered the namespaces has ended.
     """
-    for number, limit_s in _FOR_LEFTOVERS:
-        until_s = time.monotonic() + limit_s
-        left = _left(first, holder)
-        if left and number:
-            tree = launcher.tree_below(left)
-            say(launcher.stopped(tree))
-            launcher.send_signal(tree, number)
-        while left and time.monotonic() < until_s:
-            time.sleep(_LOOK_AGAIN_AFTER_S)
-            left = _left(first, holder)
-        if not left:
-            return
+    import _socket  # noqa: PLC0415 - only with namespaces
+
+    launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        if channel.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT) == b"":
+            os._exit(launcher.NOT_CONFINED)
+    except BlockingIOError:
+        pass
 
 
-def _left(first: int, holder: int) -> list[int]:
-    return [pid for pid in launcher.children_of(first) if pid != holder]
+def _say(channel: socket, words: bytes) -> None:
+    try:
+        if words:
+            channel.send(words, launcher.NO_SIGPIPE)
+    except OSError:  # the launcher is gone, and so is this process
+        pass
 
 
-def _not_confined(why: str) -> int:
+def not_confined(why: str) -> int:
+    """Writes to the command's output why its sandbox could not be set up. Returns the exit status for this case."""
     os.write(2, f"{launcher.NOT_STARTED}its sandbox could not be set up ({why})\n".encode())
     return launcher.NOT_CONFINED
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command in namespaces and in a sandbox: `namespaces.py DIRECTORY COUNT BWRAP... RULESET FILTER ... --
-    COMMAND`.
+    """Runs a command in the namespaces of a box and in a sandbox: `namespaces.py DIRECTORY ENTERED INNER IS_SHARED
+    RULESET FILTER ... -- COMMAND`.
 
-    `COUNT` is the number of words in bubblewrap's command line. The words after it are those of `restriction.py`. The
+    `ENTERED` and the next two are as in `Spaces`, with commas. The words after them are those of `restriction.py`. The
     probe and tests use this script, because they have no supervisor.
     """
-    directory, count, *rest = arguments
-    bwrap, restricted = rest[: int(count)], rest[int(count) :]
-    signal.pthread_sigmask(signal.SIG_BLOCK, launcher.STOP_SIGNALS)
+    directory, entered, inner, is_shared, *restricted = arguments
 
-    def inside() -> None:
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, launcher.STOP_SIGNALS)
-        os._exit(restriction.main(restricted))
+    def start(channel: socket, why: str) -> int:
+        if channel.recv(1) == b"" or why:
+            return -not_confined(why)
+        tie_to_launcher(channel)
+        pid = os.fork()
+        if pid == 0:
+            os.chdir(directory)
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, launcher.STOP_SIGNALS)
+            os._exit(restriction.main(restricted))
+        return pid
 
-    restriction.prepare()
     launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
-    program = bytes.fromhex(restricted[1])
-    status = run([*map(os.fsencode, bwrap)], os.fsencode(directory), program, inside, os.getppid(), say=len)
-    try:
-        while True:  # the namespace's first process ends last
-            os.wait()
-    except ChildProcessError:
-        return status
+    spaces = Spaces([*map(int, entered.split(","))], int(inner), is_shared=is_shared == "1")
+    first = FirstProcess(spaces, start)
+    first.channel.send(b"g")
+    while first.status is None and not first.is_empty:
+        first.hear()
+    first.channel.setblocking(False)
+    until_s = time.monotonic() + _FOR_LEFTOVERS_S
+    while not first.is_empty and time.monotonic() < until_s:
+        time.sleep(0.002)
+        first.hear()
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitpid(first.pid, 0)  # the first process of a namespace ends last
+    return launcher.NOT_CONFINED if first.status is None else first.status
 
 
 if __name__ == "__main__":

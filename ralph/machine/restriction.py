@@ -103,6 +103,8 @@ class Calls:
         self._prctl: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "prctl"))
         self._capset: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "capset"))
         self._setns: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "setns"))
+        self._unshare: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "unshare"))
+        self._mount: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "mount"))
 
     def syscall(self, number: int, *arguments: int | bytes) -> int:
         """Makes a system call. Bytes are passed as the address of their first byte. Raises OSError."""
@@ -120,6 +122,16 @@ class Calls:
         forked later are in it. Raises OSError.
         """
         self._checked(self._setns(*self._passed((descriptor, 0))))
+
+    def unshare(self, kinds: int) -> None:
+        """Makes new namespaces of these kinds for this process (linux/sched.h), or for its children if they are process
+        namespaces. Raises OSError.
+        """
+        self._checked(self._unshare(*self._passed((kinds,))))
+
+    def mount(self, kind: bytes, place: bytes, flags: int, options: bytes | int = 0) -> None:
+        """Mounts a new file system of a kind that needs no device. Raises OSError."""
+        self._checked(self._mount(*self._passed((kind, place, kind, flags, options))))
 
     def install_filter(self, program: bytes) -> None:
         """Installs a seccomp filter. Raises OSError."""
@@ -173,10 +185,15 @@ def restrict(ruleset: int, program: bytes) -> None:
     except OSError as error:
         raise OSError(error.errno, error.strerror, "rlimit core") from None
     try:
-        socket_maker = _start_socket_maker() if _MAKE_SEQUENCED in program else None
+        socket_maker = _start_socket_maker() if asks(program) else None
     except OSError as error:
         raise OSError(error.errno, error.strerror, "sockets for GPUs") from None
     restrict_thread(ruleset, program, socket_maker)
+
+
+def asks(program: bytes) -> bool:
+    """Whether a filter asks another process, which lives as long as a process with this filter."""
+    return _MAKE_SEQUENCED in program
 
 
 def restrict_thread(ruleset: int, program: bytes, socket_maker: Socket | None = None) -> None:
@@ -331,13 +348,18 @@ def _clear_ambient_set(calls: Calls) -> None:
             raise
 
 
-def allow_beneath(ruleset: int, path: str | bytes, rights: int) -> None:
+def allow_beneath(ruleset: int, path: str | bytes, rights: int, within: int = -1) -> None:
     """Adds a rule to a ruleset. It grants those of `rights` that apply to the file or directory at `path`, on it and on everything
     beneath it. A path gets no rule if it does not exist, if this process may not look it up, or if it is a symbolic link: without a
-    rule, commands may not use it either. Raises OSError.
+    rule, commands may not use it either. `within` is the descriptor of the root directory of a box, if the path is one of the
+    box's. Raises OSError.
     """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if within < 0:
+            place = os.open(path, flags)
+        else:
+            place = os.open(f"./{os.fsdecode(path)}", flags, dir_fd=within)
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise

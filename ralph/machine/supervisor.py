@@ -18,12 +18,12 @@ The rules:
    and so does a launcher that waits for a request. A launcher with a command gets SIGCONT, even if it is stopped, and
    ends its command. If the socket is closed, the supervisor and the launcher end too.
 3. The supervisor adopts no processes. If a launcher is killed, ralph adopts its processes.
-4. A request contains everything for one command, and nothing is kept for the next command. Some parts of a request
-   are descriptors: output, directory, channel, the command's other streams and a held one, the ruleset of its sandbox and
-   the socket to its proxy. The last three are left out if the command does not have them. The other parts are bytes: the grace
-   period, umask, limits, the path that must still lead to the directory, arguments, environment, the filter of the
-   sandbox and the command line of bubblewrap.
-   Descriptors are close-on-exec from the start, and the launcher closes them.
+4. A request contains everything for one command. Some parts of a request are descriptors: output, directory, channel,
+   the command's other streams and a held one, the ruleset of its sandbox, the socket to its proxy and the namespaces of
+   its box. The last four are left out if the command does not have them. The other parts are bytes: the grace period, umask,
+   limits, the path that must still lead to the directory, arguments, environment and the filter of the sandbox.
+   Descriptors are close-on-exec from the start, and the launcher closes them. Nothing is kept for the next command but
+   a first process in the same box, which the launcher makes when a command has ended (`namespaces.py`).
 5. The supervisor has one thread, and no credentials in its environment. Of ralph's modules, it imports only its
    neighbours `launcher.py`, `namespaces.py`, `restriction.py` and `tree_usage.py`. It imports them at its start,
    because a command that works on ralph itself may change their files.
@@ -46,7 +46,7 @@ import os
 import resource
 import sys
 import time
-from _socket import AF_UNIX, CMSG_SPACE, MSG_PEEK, SOCK_STREAM, SOL_SOCKET, socket
+from _socket import AF_UNIX, CMSG_SPACE, MSG_PEEK, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ HELD = 3
 launcher keeps it open until no process of the command is left. So a lock is held until then."""
 # The head of a request: the size of what follows, and the descriptors.
 HEAD_BYTES = 4
-_MOST_DESCRIPTORS = 7
+_MOST_DESCRIPTORS = 13
 _DESCRIPTOR_BYTES = 4
 # Linux; macOS has no such flag, and nothing of it can be seen here before it is set: there is one thread.
 _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
@@ -85,53 +85,93 @@ IN_GROUP = b"g"
 WITHOUT_GROUP = b"-"
 
 
-class _Request:
-    def __init__(self, payload: bytes, descriptors: list[int]) -> None:
-        self.output, self.directory, channel, *others = descriptors
+class _Order:
+    """The content of the bytes of a request."""
+
+    def __init__(self, payload: bytes) -> None:
         grace_s, umask, core_limit, limits, of_tree, place, box, streams, words, *rest = payload.split(b"\0")
-        self._place = place
-        self._box = box.split(b" ") if box else []
+        self.place = place
+        self.box = box.split(b" ") if box else []
         """The settings of the command's sandbox, or an empty list without a sandbox.
 
         The settings are, in this order: the maximum size of a file in bytes (0 means no limit), whether a ruleset was
-        sent, whether a socket to a proxy was sent, the number of words in bubblewrap's command line, the number of
-        mounts after these words, and the filter in hexadecimal digits."""
-        self._proxy = others.pop() if self._box[2:3] == [b"1"] else -1
-        self._ruleset = others.pop() if self._box[1:2] == [b"1"] else restriction.NO_RULESET
-        self.channel = socket(AF_UNIX, SOCK_STREAM, 0, channel)
-        self.channel.setblocking(False)
-        self.streams = list(zip(others, map(int, streams.split()), strict=True))
-        """The descriptors for the command's standard streams, each with the number of its stream."""
-        self._held = -1
-        """A descriptor that the command inherits, and that is closed when the command has ended. -1 without one."""
-        self._passed: list[int] = []
-        """Others, besides the standard streams. No later command may inherit them."""
+        sent, whether a socket to a proxy was sent, the numbers of namespaces that a command enters first and last, whether it
+        shares them, the number of mounts, and the filter in hexadecimal digits. With namespaces, the path of the working
+        directory and the mounts come before the command."""
+        self.streams = [*map(int, streams.split())]
+        """The numbers of the streams that were sent."""
         self.grace_s = float(grace_s)
         self.umask = int(umask)
         self.core_limit = int(core_limit)
         self.limits = limits
-        most_tasks, most_memory_bytes, lasts = map(int, of_tree.split())
+        self.most_tasks, self.most_memory_bytes, lasts = map(int, of_tree.split())
         self.lasts = bool(lasts)
         """Whether all processes of the command may end by themselves."""
-        mounts = places = 0
-        if self._box:
-            mounts, places = int(self._box[3]), int(self._box[4])
-        self._bwrap, self._places = rest[:mounts], rest[mounts : mounts + places]
-        own_tasks = namespaces.OWN_PROCESSES if mounts else 0
-        self.most_tasks = most_tasks and most_tasks + own_tasks
-        self.most_memory_bytes = most_memory_bytes
-        del rest[: mounts + places]
+        self.directory, self.places = b"", []
+        if self.spaces:
+            self.directory, *self.places = rest[: 1 + int(self.box[6])]
+            del rest[: 1 + int(self.box[6])]
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
+
+    @property
+    def spaces(self) -> int:
+        return int(self.box[3]) + int(self.box[4]) if self.box else 0
+
+    def sandbox(self, sent: list[int]) -> tuple[int, int]:
+        """Takes the descriptors of the ruleset and of the socket to the proxy from the end of `sent`."""
+        proxy = sent.pop() if self.box[2:3] == [b"1"] else -1
+        ruleset = sent.pop() if self.box[1:2] == [b"1"] else restriction.NO_RULESET
+        return ruleset, proxy
+
+    @property
+    def program(self) -> bytes:
+        """The packed seccomp filter."""
+        return bytes.fromhex(self.box[7].decode()) if self.box else restriction.NO_FILTER
+
+    def restrict(self, ruleset: int, proxy: int) -> Callable[[bytes], None] | None:
+        """Returns a function that restricts the calling process to the command's sandbox, with a filter. None without a sandbox."""
+        if not self.box:
+            return None
+        # Loaded here, so that the fork has it.
+        restriction.prepare()
+
+        def restrict(program: bytes) -> None:
+            restriction.allow_mounts(ruleset, self.places)
+            if proxy >= 0:
+                restriction.name_proxy(restriction.listen_for_proxy(proxy), self.environment)
+            if most_bytes := int(self.box[0]):
+                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+                limit = most_bytes if most < 0 else min(most_bytes, most)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            restriction.restrict(ruleset, program)
+
+        return restrict
+
+
+class _Request:
+    def __init__(self, payload: bytes, descriptors: list[int]) -> None:
+        self.payload = payload
+        self.order = order = _Order(payload)
+        self.output, self.directory, channel, *others = descriptors
+        self._spaces = [others.pop() for _ in range(order.spaces)][::-1]
+        self.ruleset, self.proxy = order.sandbox(others)
+        self.channel = socket(AF_UNIX, SOCK_STREAM, 0, channel)
+        self.channel.setblocking(False)
+        self.streams = list(zip(others, order.streams, strict=True))
+        """The descriptors for the command's standard streams, each with the number of its stream."""
+        self._passed: list[int] = []
+        """Those besides the standard streams. A held one is closed when the command has ended, and no later command may
+        inherit the others."""
 
     def is_elsewhere(self) -> bool:
         """Whether the path of the working directory leads to another directory than the one that was sent, or to none.
         False if ralph did not ask for this check, and if an error of the file system leaves it open.
         """
-        if not self._place:
+        if not self.order.place:
             return False
         try:
-            there, sent = os.stat(self._place), os.fstat(self.directory)
+            there, sent = os.stat(self.order.place), os.fstat(self.directory)
         except OSError as error:
             return error.errno in _NO_DIRECTORY
         return (there.st_dev, there.st_ino) != (sent.st_dev, sent.st_ino)
@@ -141,78 +181,124 @@ class _Request:
         for descriptor in (1, 2):
             os.dup2(self.output, descriptor)
         os.close(self.output)
-        for descriptor, stream in self.streams:
-            if stream == HELD:
-                os.set_inheritable(descriptor, True)
-                self._held = descriptor
-                continue
-            os.dup2(descriptor, stream)
-            os.close(descriptor)
-            if stream > 2:
-                self._passed.append(stream)
+        self._passed = _taken(self.streams)
 
-    def restrict(self) -> Callable[[], None] | None:
-        """Returns a function that restricts the command's process to its sandbox. None without a sandbox."""
-        if not self._box:
-            return None
-        # Loaded here, so that the fork has it.
-        restriction.prepare()
-        most_file_bytes = self._box[0]
+    def spaces(self) -> namespaces.Spaces:
+        if not self._spaces:
+            return namespaces.Spaces((), -1, is_shared=True)
+        first = int(self.order.box[3])
+        inner = self._spaces[first] if self._spaces[first:] else -1
+        return namespaces.Spaces(self._spaces[:first], inner, is_shared=self.order.box[5] == b"1")
 
-        def restrict() -> None:
-            restriction.allow_mounts(self._ruleset, self._places)
-            if self._proxy >= 0:
-                port = restriction.listen_for_proxy(self._proxy)
-                restriction.name_proxy(port, self.environment)
-            if int(most_file_bytes):
-                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-                limit = int(most_file_bytes) if most < 0 else min(int(most_file_bytes), most)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            restriction.restrict(self._ruleset, self._program())
-
-        return restrict
-
-    def enclose(self) -> Callable[[Callable[[], None], int], int] | None:
-        """Returns a function that runs the command in namespaces. None without namespaces."""
-        if not self._bwrap:
-            return None
-        *bwrap, directory = self._bwrap
-        program = self._program()
-
-        def enclosed(inside: Callable[[], None], launcher_pid: int) -> int:
-            return namespaces.run(
-                bwrap, directory, program, inside, launcher_pid, say=self._say, lasts=self.lasts
-            )
-
-        return enclosed
-
-    def _say(self, words: bytes) -> None:
-        """Sends words to ralph, unless they are empty or ralph is gone."""
-        try:
-            if words:
-                self.channel.send(words, launcher.NO_SIGPIPE)
-        except OSError:
-            pass
-
-    def _program(self) -> bytes:
-        return bytes.fromhex(self._box[5].decode())
+    def send_inside(self, first: namespaces.FirstProcess) -> None:
+        """Sends the request to the first process of the command's namespaces. Raises OSError if it is gone."""
+        sandbox = (self.ruleset, self.proxy)
+        sent = [0, 1, 2, *self._passed, self.directory, *(one for one in sandbox if one >= 0)]
+        head = len(self.payload).to_bytes(HEAD_BYTES, "big")
+        packed = b"".join(one.to_bytes(_DESCRIPTOR_BYTES, sys.byteorder) for one in sent)
+        ancillary = [(SOL_SOCKET, SCM_RIGHTS, packed)]
+        first.channel.sendmsg([head], ancillary, launcher.NO_SIGPIPE)
+        first.channel.sendall(self.payload, launcher.NO_SIGPIPE)
 
     def release(self) -> None:
         """Closes the descriptors of the request. Called after the command has ended."""
         self.channel.close()
-        if self._ruleset != restriction.NO_RULESET:
-            os.close(self._ruleset)
-        if self._proxy >= 0:
-            os.close(self._proxy)
-        for descriptor in (*self._passed, *([self._held] if self._held >= 0 else [])):
-            os.close(descriptor)
+        for descriptor in (self.directory, self.ruleset, self.proxy, *self._spaces, *self._passed):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def close(self) -> None:
         os.close(self.output)
-        os.close(self.directory)
         self.release()
         for descriptor, _ in self.streams:
             os.close(descriptor)
+
+
+def _taken(streams: list[tuple[int, int]]) -> list[int]:
+    """Gives descriptors of this process the numbers of the command's streams. Returns the new ones that are none of the
+    standard streams: of a held one the descriptor that was sent.
+    """
+    others = []
+    for descriptor, stream in streams:
+        if stream == HELD:
+            os.set_inheritable(descriptor, True)
+            others.append(descriptor)
+            continue
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+        if stream > 2:
+            others.append(stream)
+    return others
+
+
+def _begin_inside(channel: socket, why_not: str) -> int:
+    """The `namespaces.Start` of commands."""
+    namespaces.close_all_but(channel)
+    payload, descriptors = _received_message(channel)
+    if payload is None:  # the launcher needs no other command here
+        os._exit(0)
+    order = _Order(payload)
+    for stream in range(3):  # the first descriptors have the lowest numbers, and so their own
+        os.set_inheritable(stream, True)
+    ruleset, proxy = order.sandbox(descriptors)
+    directory = descriptors.pop()
+    _taken([*zip(descriptors[3:], [one for one in order.streams if one > 2], strict=True)])
+    launcher.expect_the_defaults()
+    try:
+        status = _begun_inside(channel, order, directory, order.restrict(ruleset, proxy), why_not)
+    except OSError as error:
+        status = -namespaces.not_confined(f"{error.filename or 'namespaces'}: {error.strerror}")
+    if not order.spaces:
+        os._exit(-status)
+    namespaces.close_all_but(channel)
+    os.chdir("/")  # of the working directory nothing is needed any more
+    return status
+
+
+def _begun_inside(
+    channel: socket, order: _Order, directory: int, restrict: Callable[[bytes], None] | None, why_not: str
+) -> int:
+    if why_not:
+        return -namespaces.not_confined(why_not)
+    if order.spaces:
+        # By its path, because a descriptor would lead around the mounts.
+        os.chdir(order.directory)
+    else:
+        os.fchdir(directory)
+    os.umask(order.umask)
+    _limit(order.limits)
+    if order.spaces:
+        namespaces.tie_to_launcher(channel)
+    # A process that the filter asks would outlive the command, if the first process had the filter too.
+    asks = bool(order.spaces) and restriction.asks(order.program)
+    own = restriction.NO_FILTER if asks else order.program
+    if restrict is not None and not _is_restricted(lambda: restrict(own)):
+        return -launcher.NOT_CONFINED
+    if asks:
+        pid = launcher.forked()
+        if pid == 0 and _is_restricted(lambda: restriction.restrict(restriction.NO_RULESET, order.program)):
+            launcher.become(order.command, order.environment)
+        elif pid == 0:
+            os._exit(launcher.NOT_CONFINED)
+        return pid
+    if not order.spaces:
+        launcher.become(order.command, order.environment, 0 if order.box else order.core_limit)
+    try:
+        return launcher.start(order.command, order.environment, 0)
+    except OSError as error:
+        return -launcher.not_begun(order.command, error)
+
+
+def _is_restricted(restrict: Callable[[], None]) -> bool:
+    """Calls `restrict`, which restricts this process, and returns True. If that fails, writes the reason to the
+    output and returns False.
+    """
+    try:
+        restrict()
+    except OSError as error:
+        namespaces.not_confined(f"{error.filename}: {error.strerror}")
+        return False
+    return True
 
 
 def main(parent_pid: str, group: str, memory_group: str) -> None:
@@ -315,12 +401,20 @@ def _joins(group: str) -> bool:
 
 def _receive(control: socket) -> _Request | None:
     """Reads the next request. Returns None if ralph is gone or has closed the socket."""
+    payload, descriptors = _received_message(control)
+    return None if payload is None else _Request(payload, descriptors)
+
+
+def _received_message(control: socket) -> tuple[bytes | None, list[int]]:
+    """Reads the bytes and the descriptors of a request. There are no bytes if the other end is gone or has closed the
+    socket.
+    """
     try:
         size, ancillary, _, _ = control.recvmsg(
             HEAD_BYTES, CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR_BYTES), _CLOSE_ON_EXEC
         )
     except ConnectionResetError:  # the socket ended before ralph had read the first byte
-        return None
+        return None, []
     descriptors = [
         int.from_bytes(data[start : start + _DESCRIPTOR_BYTES], sys.byteorder)
         for level, _, data in ancillary
@@ -333,8 +427,8 @@ def _receive(control: socket) -> _Request | None:
     size += _received(control, HEAD_BYTES - len(size))
     payload = _received(control, int.from_bytes(size, "big"))
     if len(size) < HEAD_BYTES or len(payload) < int.from_bytes(size, "big"):
-        return None
-    return _Request(payload, descriptors)
+        return None, []
+    return payload, descriptors
 
 
 def _received(control: socket, size: int) -> bytes:
@@ -348,15 +442,11 @@ def _received(control: socket, size: int) -> bytes:
 
 def _launch(control: socket, parent_pid: int, memory_group: str, *, is_in_group: bool) -> NoReturn:
     """Turns this process, a forked child of the supervisor, into the launcher. Never returns."""
-    # The kernel may give a new file a time of some milliseconds ago.
-    since_s = time.time() - 0.1
     try:
         os.setsid()
+        commands = _Commands(parent_pid, memory_group, is_in_group=is_in_group)
         while (request := _next_request(control, parent_pid)) is not None:
-            most_tasks = 0 if is_in_group else request.most_tasks
-            group = memory_group if request.most_memory_bytes else ""
-            limits = tree_usage.Limits(most_tasks, request.most_memory_bytes, since_s, group)
-            if not _serve(request, parent_pid, limits):
+            if not commands.serve(request):
                 break
     finally:
         os._exit(0)
@@ -374,51 +464,93 @@ def _next_request(control: socket, parent_pid: int) -> _Request | None:
     return _receive(control) if os.getppid() == parent_pid else None
 
 
-def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> bool:
-    """Runs the command of a request. Returns False if this process must not run another command, because a process of
-    the command remains or nobody needs commands any more.
-    """
-    request.take_streams()
-    counted = limits if limits.most_tasks or limits.most_memory_bytes else None
-    one = launcher.Launcher(
-        parent_pid, request.grace_s, request.core_limit, request.channel, counted, lasts=request.lasts
-    )
-    is_elsewhere = request.is_elsewhere()
-    status = _prepared(request)
-    if not (status or is_elsewhere):
-        status = one.run(
-            request.command,
-            request.environment,
-            _killed_first(request.restrict()) if limits.is_kept_by_kernel else request.restrict(),
-            request.enclose(),
+class _Commands:
+    """Serves one request after another. Between two of them, a first process waits for the next command."""
+
+    def __init__(self, parent_pid: int, memory_group: str, *, is_in_group: bool) -> None:
+        self._parent_pid = parent_pid
+        self._memory_group = memory_group
+        self._is_in_group = is_in_group
+        # The kernel may give a new file a time of some milliseconds ago.
+        self._since_s = time.time() - 0.1
+        self._waiting: namespaces.FirstProcess | None = None
+
+    def serve(self, request: _Request) -> bool:
+        """Runs the command of a request. Returns False if this process must not run another command, because a process
+        of the command remains or nobody needs commands any more.
+        """
+        order, spaces = request.order, request.spaces()
+        most_tasks = 0 if self._is_in_group else order.most_tasks
+        group = self._memory_group if order.most_memory_bytes else ""
+        limits = tree_usage.Limits(most_tasks, order.most_memory_bytes, self._since_s, group)
+        prepare = _become_killed_first if limits.is_kept_by_kernel else None
+        is_forked = bool(order.box) or prepare is not None
+        if not is_forked:  # all children of this process are the command's then
+            self._drop_waiting()
+        request.take_streams()
+        counted = limits if limits.most_tasks or limits.most_memory_bytes else None
+        one = launcher.Launcher(
+            self._parent_pid, order.grace_s, order.core_limit, request.channel, counted, lasts=order.lasts
         )
-    if one.holds_streams:
-        launcher.let_go_of_streams()
-    os.chdir("/")  # which no one wants to unmount
-    may_serve = one.is_all_gone and not one.is_orphaned()
-    if not one.is_orphaned():
-        finished = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
-        word = launcher.ELSEWHERE if is_elsewhere else finished
-        one.say(one.exceeded + word + bytes([status]))
-    request.release()
-    return may_serve
+        is_elsewhere = request.is_elsewhere()
+        status = _prepared(request)
+        if not (status or is_elsewhere):
+            status = one.run(
+                order.command,
+                order.environment,
+                (lambda: self._begun(request, spaces, prepare)) if is_forked else None,
+            )
+        if one.holds_streams:
+            launcher.let_go_of_streams()
+        os.chdir("/")  # which no one wants to unmount
+        may_serve = one.is_all_gone and not one.is_orphaned()
+        if not one.is_orphaned():
+            finished = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
+            word = launcher.ELSEWHERE if is_elsewhere else finished
+            one.say(one.exceeded + word + bytes([status]))
+        self._drop_waiting()
+        if may_serve and is_forked and not (spaces.entered and spaces.is_shared):
+            try:
+                self._waiting = namespaces.FirstProcess(spaces, _begin_inside, prepare)
+            except OSError:  # the machine has no free process; the next command needs one anyway
+                pass
+        if one.is_all_gone and one.used is not None:
+            one.used.end()
+        request.release()
+        return may_serve
+
+    def _begun(
+        self, request: _Request, spaces: namespaces.Spaces, prepare: Callable[[], None] | None
+    ) -> namespaces.FirstProcess:
+        """The first process of the command's namespaces, which has got the request. Raises OSError."""
+        first, self._waiting = self._waiting, None
+        if first is not None and first.names == spaces.names:
+            try:
+                request.send_inside(first)
+            except OSError:  # somebody has killed it
+                pass
+            else:
+                return first
+        if first is not None:
+            first.end()
+        first = namespaces.FirstProcess(spaces, _begin_inside, prepare)
+        request.send_inside(first)
+        return first
+
+    def _drop_waiting(self) -> None:
+        """Ends a first process for which there was no command, because the last one had another box, or none."""
+        first, self._waiting = self._waiting, None
+        if first is not None:
+            first.end()
 
 
-def _killed_first(restrict: Callable[[], None] | None) -> Callable[[], None]:
-    """Returns a function that prepares this process for running a command. If memory is short, the kernel then kills
-    the command and not the supervisor. The function also calls `restrict`.
-    """
-
-    def prepare() -> None:
-        try:
-            with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:  # noqa: PTH123 - pathlib would double the start-up
-                score.write(_KILLED_FIRST)
-        except OSError:
-            pass
-        if restrict is not None:
-            restrict()
-
-    return prepare
+def _become_killed_first() -> None:
+    """If memory is short, the kernel then kills this process before others."""
+    try:
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:  # noqa: PTH123 - pathlib would double the start-up
+            score.write(_KILLED_FIRST)
+    except OSError:
+        pass
 
 
 def _prepared(request: _Request) -> int:
@@ -427,13 +559,11 @@ def _prepared(request: _Request) -> int:
     """
     try:
         os.fchdir(request.directory)
-        os.umask(request.umask)
-        _limit(request.limits)
+        os.umask(request.order.umask)
+        _limit(request.order.limits)
     except OSError as error:
         os.write(2, launcher.NOT_STARTED.encode() + f"{error.strerror}\n".encode())
         return launcher.TRY_AGAIN
-    finally:
-        os.close(request.directory)
     return 0
 
 

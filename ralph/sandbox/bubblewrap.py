@@ -1,10 +1,8 @@
-"""Makes the command line of bubblewrap (`bwrap`), which runs a command in new namespaces. No I/O happens here.
+"""Makes the command line of bubblewrap (`bwrap`), which makes the box of a run's commands. No I/O happens here.
 
-The command sees the whole file system, which is read-only except for the writable places. `/proc` shows only the
+A command sees the whole file system, which is read-only except for the writable places. `/proc` shows only the
 command's own processes, `/dev` contains only harmless devices, and `/tmp` is the session's temporary directory.
-Hidden directories and files appear empty. The command and all its child processes end when bubblewrap ends, or when
-the process that started bubblewrap ends. Landlock forbids mounts, so it is applied after bubblewrap has made its
-mounts.
+Hidden directories and files appear empty. Landlock forbids mounts, so it is applied after all mounts are made.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def bwrap_command(
     has_queues: bool = False,
     has_network: bool = True,
 ) -> list[str]:
-    """The command line of bubblewrap, without `--` and the command to run. All paths are absolute, contain no symbolic
+    """The command line of bubblewrap, without `--` and the program that it runs. All paths are absolute, contain no symbolic
     links, and exist. Later mounts cover earlier ones.
 
     `devices` are device nodes, and directories with some, that work for the command: elsewhere bubblewrap's mounts make them useless.
@@ -83,5 +81,6 @@ def bwrap_command(
         words += ("--ro-bind", "/dev/null", file)
     for directory in closed_directories:
         words += ("--ro-bind", closed, directory)
-    # With a cover, the root directory is a file system of the command's own.
+    # What one command makes there would be there for the next one. With a cover, the root directory is a file system of the box.
+    words += ("--tmpfs", f"{DEVICES}/shm", "--remount-ro", DEVICES)
     return [*words, "--remount-ro", "/"] if covered else words

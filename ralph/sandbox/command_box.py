@@ -23,7 +23,7 @@ from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
 from ralph.machine.own_programs import TEMPORARY_PREFIX, search_outside
-from ralph.machine.planted_link import mounts, other_paths
+from ralph.machine.planted_link import mount_points, mounts, other_paths
 from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
@@ -36,6 +36,7 @@ from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
+from ralph.sandbox.kept_box import KeptBox
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.landlock_rules import (
@@ -48,17 +49,17 @@ from ralph.sandbox.landlock_rules import (
 from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
+from ralph.sandbox.watched import WatchedDirectories
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 from ralph.values.ports import GuardRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from subprocess import Popen
 
     from ralph.places.places import GuardedPlaces
     from ralph.sandbox.box_plan import BoxNotice, BoxPlan
     from ralph.sandbox.disk_work import DiskWork
-    from ralph.sandbox.kernel.landlock import Rule
     from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
     from ralph.sandbox.protected_changes import Undone
@@ -74,6 +75,8 @@ the others are compared."""
 _OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
 _HAS_QUEUES = os.path.isdir("/proc/sys/fs/mqueue")
 """Whether this kernel has POSIX message queues (mq_overview(7))."""
+_KERNELS = ("/dev", "/proc", "/sys")
+"""Places of the kernel, which change all the time."""
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -127,11 +130,20 @@ class CommandBox:
         """Overlays that could not be made."""
         self._made: BoxPlan | None = None
         self._cache = ""
-        abi = plan.means.landlock.abi
-        self._ruleset = Ruleset(abi, is_worn_by_uses=bool(self._mounts))
-        """The rules for searches, and for commands that see the machine's own files."""
-        self._inside_ruleset = Ruleset(abi, is_worn_by_uses=False, is_filled_inside=True)
-        """The rules for commands that see overlays."""
+        self._ruleset = Ruleset(plan.means.landlock.abi)
+        """The ruleset of what runs without namespaces."""
+        self._boxes: dict[bool, KeptBox] = {}
+        """The box in which each command makes namespaces of its own, and at True the one whose namespaces commands share."""
+        self._watched = WatchedDirectories()
+        self._words: tuple[tuple[str | None, str] | None, tuple[str, ...], bytes] = None, (), b""
+        """The directory of ralph's own files and the mounts of the machine, and the result of `_bwrap_words` with them, as long as
+        `_watched` is unchanged."""
+        self._old_boxes: list[KeptBox] = []
+        """Shared boxes that are used no more, but by commands in the background."""
+        self._prepared: tuple[KeptBox | None, int] | None = None
+        """The box and the ruleset that `prepare` has made for the next command."""
+        self._sharing = 0
+        """The number of commands in the background."""
         self._door: ProxyDoor | None = None
         self._lasting_doors: list[ProxyDoor] = []
         self._protected: ProtectedFiles | None = None
@@ -253,7 +265,7 @@ class CommandBox:
 
     def prepare_early(self) -> None:
         """Begins to make the sandbox. Does not wait, and raises no error: `before` raises it."""
-        if self._disk is not None:
+        if self._disk is not None and self._made is None:
             self._disk.begin(self.prepare)
 
     def before(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
@@ -392,10 +404,9 @@ class CommandBox:
     def prepare(self) -> None:
         """Makes all parts that the next command needs. Raises OSError."""
         with self._lock:
-            if self.parts.needs_overlays:
-                self._fresh_inside_ruleset()
-            else:
-                self._fresh_ruleset()
+            # A shared box lives as long as the thread that makes it, so it is made when the command starts.
+            box = None if self._sharing else self._fresh_box()
+            self._prepared = box, self._fresh_ruleset(box)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
@@ -423,14 +434,14 @@ class CommandBox:
         """Whether commands do not get this variable, because it is the address of an agent of the user."""
         return not self._plan.sockets and (variable in _SOCKET_VARIABLES or variable.startswith("DBUS_"))
 
-    def confine(self, *, lasts: bool = False) -> Callable[[str], Confinement] | None:
+    def confine(self, *, lasts: bool = False, is_alone: bool = False) -> Callable[[str], Confinement] | None:
         """The function that a supervisor must call before each command: `confinement`. None if commands run as they are."""
-        return partial(self.confinement, lasts=lasts) if self.is_confined else None
+        return partial(self.confinement, lasts=lasts, is_alone=is_alone) if self.is_confined else None
 
-    def confinement(self, directory: str, *, lasts: bool = False) -> Confinement:
+    def confinement(self, directory: str, *, lasts: bool = False, is_alone: bool = False) -> Confinement:
         """The sandbox of the next command, which starts in `directory`. The result must not be used after the next
         call. The command's way to the allowed hosts lasts until the next command, or until the end of the run if
-        `lasts` is True. Raises OSError.
+        `lasts` is True. If `is_alone` is True, the command shares its namespaces with no other one. Raises OSError.
         """
         with self._lock:
             self._close_door()
@@ -444,27 +455,37 @@ class CommandBox:
                     self._lasting_doors.append(door)
                 else:
                     self._door = door
-            ruleset, places, program, words = self._restrictions()
+            box, ruleset = self._taken(is_shared=self._sharing > 0 and not is_alone)
             return Confinement(
                 ruleset,
-                program,
+                self._program if box is None else box.program,
                 self._plan.most_file_bytes,
-                words,
-                os.path.realpath(directory),
-                places,
+                *((), -1, False) if box is None else (box.spaces, box.inner, box.is_shared),
+                directory if directory in self._roots else os.path.realpath(directory),
+                () if box is None else self._mounts,
                 -1 if door is None else door.descriptor,
             )
 
-    def _restrictions(self) -> tuple[int, tuple[str, ...], bytes, tuple[str, ...]]:
-        """The ruleset, the rules to add inside, the filter and the command line of bubblewrap for a command that starts now.
-        Raises OSError.
+    def share_namespaces(self) -> Callable[[], None]:
+        """Must be called before a command starts in the background. From then on, until the result is called, all commands share
+        namespaces, so that they find its processes and its shared memory. The result must be called when the command has
+        ended. Both on the main thread.
         """
-        covers = self._covers()
-        if covers is None:
-            return self._fresh_ruleset(), self._mounts, self._program, self._bwrap_words()
-        ruleset = self._fresh_inside_ruleset()
-        places = (*self._inside_ruleset.places, *self._mounts)
-        return ruleset, places, self._program_with_sockets, self._bwrap_words(*covers)
+        self._sharing += 1
+
+        def end() -> None:
+            self._sharing -= 1
+            if not self._sharing:
+                self._close_shared()
+
+        return end
+
+    def _close_shared(self) -> None:
+        with self._lock:
+            shared = self._boxes.pop(True, None)
+            for box in (*self._old_boxes, *([] if shared is None else [shared])):
+                box.close()
+            self._old_boxes = []
 
     def refusals(self) -> tuple[str, ...]:
         """Describes the connections of the last command that the proxy refused, for people and the model. Each
@@ -524,6 +545,7 @@ class CommandBox:
         if not self.is_confined:
             return start_process(arguments, **options)
         with self._lock:
+            self._prepared = None  # whose ruleset may be closed now
             return start_confined(arguments, self._fresh_ruleset(), self._search_program, **options)
 
     def outside(self, path: str) -> str:
@@ -537,11 +559,15 @@ class CommandBox:
             door.close()
         if self._protected is not None:
             self._protected.close()
+        if self._disk is not None:
+            self._disk.close()
         self._ruleset.close()
-        self._inside_ruleset.close()
         if self._empty is not None:
             self._empty.remove()
             self._empty = None
+        self._close_shared()
+        if box := self._boxes.pop(False, None):
+            box.close()
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = self._made = None
@@ -592,25 +618,42 @@ class CommandBox:
 
     @cached_property
     def _mounts(self) -> tuple[str, ...]:
-        """The mounts inside the namespaces, in the form PATH=RIGHTS. Landlock needs a rule for each of them."""
-        bwrap, abi = self._means.bwrap, self._means.landlock.abi
+        """The mounts that each command makes for itself, in the form PATH=RIGHTS. Landlock needs a rule for each of them."""
+        abi = self._means.landlock.abi
         return (
             tuple(f"{place}={rights}" for place, rights in own_mounts(abi, has_queues=_HAS_QUEUES))
-            if bwrap and abi
+            if abi
             else ()
         )
 
-    def _fresh_ruleset(self) -> int:
+    def _taken(self, *, is_shared: bool) -> tuple[KeptBox | None, int]:
+        """The box and the ruleset for a command that starts now: those of `prepare`, if no command has had them."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and not is_shared:
+            return prepared
+        box = self._fresh_box(is_shared=is_shared)
+        return box, self._fresh_ruleset(box)
+
+    def _fresh_ruleset(self, box: KeptBox | None = None) -> int:
         with self._lock:
-            return self._ruleset.fresh(partial(landlock_rules, self.parts))
+            parts = self.parts
+            if box is None:
+                return self._ruleset.fresh(partial(landlock_rules, parts))
+            return box.ruleset(lambda entries: inside_rules(parts, landlock_rules(parts, entries), box.root))
 
-    def _fresh_inside_ruleset(self) -> int:
-        parts = self.parts
-
-        def rules(entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
-            return inside_rules(parts, landlock_rules(parts, entries))
-
-        return self._inside_ruleset.fresh(rules)
+    def _fresh_box(self, *, is_shared: bool = False) -> KeptBox | None:
+        """The box for a command that starts now. None without namespaces. Raises OSError."""
+        words, program = self._bwrap_words()
+        box = self._boxes.get(is_shared)
+        if not words or (box is not None and box.words == words):
+            return box
+        made = KeptBox(words, program, self._means.landlock.abi, is_shared=is_shared)
+        self._boxes[is_shared] = made
+        if box is not None and is_shared:
+            self._old_boxes.append(box)
+        elif box is not None:
+            box.close()
+        return made
 
     # --- Mounts
 
@@ -643,11 +686,43 @@ class CommandBox:
         words = (word for one in found for word in one.words)
         return Cover(tuple(words), frozenset().union(*(one.devices for one in found)))
 
-    def _bwrap_words(self, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
-        """The command line of bubblewrap for a command that starts now. Empty without namespaces."""
-        bwrap = self._means.bwrap
+    def _bwrap_words(self) -> tuple[tuple[str, ...], bytes]:
+        """The command line of bubblewrap for a command that starts now, and the filter of the command. Both are empty without
+        namespaces. Raises OSError.
+        """
+        bwrap, seen = self._means.bwrap, (self._find_own_files(), mounts())
         if bwrap is None:
-            return ()
+            return (), restriction.NO_FILTER
+        known, words, program = self._words
+        if known != seen or self._watched.have_changed():
+            self._watched.clear()
+            for path in self._places_of_mounts():
+                above = os.path.dirname(path)
+                self._watched.add(path if above == TEMPORARY else above)  # which changes all the time
+            covers = self._covers()
+            words = self._made_words(bwrap, *(covers or ()))
+            program = self._program if covers is None else self._program_with_sockets
+            self._words = seen, words, program
+        return words, program
+
+    def _places_of_mounts(self) -> Iterator[str]:
+        """Yields the paths on which the command line depends: what exists there, and whether it is a link."""
+        parts, guarded = self.parts, self._read_only_files
+        yield from (
+            *self._plan.masked,
+            *parts.writable,
+            *parts.empty,
+            *parts.gpus,
+            *guarded.outer,
+            *guarded.around,
+        )
+        yield from (file for _, file in parts.copies)
+        yield from (path for path, _ in guarded.found())
+        yield from self._places_in_tmp()
+        if parts.needs_overlays:  # what has mounts below it is shown entry by entry
+            yield from (point for point in mount_points() if not is_within_any(point, _KERNELS))
+
+    def _made_words(self, bwrap: str, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
         parts, read_only, guarded = self.parts, self._read_only(), self._read_only_files
         # git could not work without its own files.
         masked = [
@@ -691,22 +766,32 @@ class CommandBox:
         """The places in /tmp that commands and file tools see, although the session's directory is mounted there: also what is
         shown of a home directory in it.
         """
+        return tuple(filter(os.path.exists, self._places_in_tmp()))
+
+    def _places_in_tmp(self) -> Iterator[str]:
         parts = self.parts
         shown = () if parts.places is None else parts.places.shown
         places = dict.fromkeys((*parts.visible, *parts.readable, *shown, *self._own_files))
-        return tuple(one for one in places if is_within(one, TEMPORARY) and os.path.exists(one))
+        return (one for one in places if is_within(one, TEMPORARY))
 
     def _mounted_again(self) -> tuple[str, ...]:
         """The parts of these places that are mounted for commands. Landlock allows reading all that lies in the session's
         directory, so no part contains an unreadable path. A place with a symbolic link is mounted as a whole, or not at all.
         """
         real = {one: os.path.realpath(one) for one in self._visible()}
-        parts = visible_parts(self.parts, [one for one in real if real[one] == one], _names_in)
+        parts = visible_parts(self.parts, [one for one in real if real[one] == one], self._names_in)
         linked = (one for one, to in real.items() if to != one and self._is_readable_as_whole(to))
         return (*(one for one in parts if os.path.exists(one) and os.path.realpath(one) == one), *linked)
 
     def _is_readable_as_whole(self, path: str) -> bool:
-        return visible_parts(self.parts, (path,), _names_in) == (path,)
+        return visible_parts(self.parts, (path,), self._names_in) == (path,)
+
+    def _names_in(self, directory: str) -> list[str]:
+        """The names in a directory, without symbolic links. Empty if it cannot be listed."""
+        self._watched.add(directory)
+        with suppress(OSError), os.scandir(directory) as listing:
+            return sorted(entry.name for entry in listing if not entry.is_symlink())
+        return []
 
     def _read_only(self) -> tuple[str, ...]:
         """The protected files, and the directories of git hooks, that exist. A mount on a symbolic link would protect
@@ -749,13 +834,6 @@ def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:
     """Yields the directories above a path, up to one of `tops`, which is not among them."""
     while (path := os.path.dirname(path)) not in tops and path != "/":
         yield path
-
-
-def _names_in(directory: str) -> list[str]:
-    """The names in a directory, without symbolic links. Empty if it cannot be listed."""
-    with suppress(OSError), os.scandir(directory) as listing:
-        return sorted(entry.name for entry in listing if not entry.is_symlink())
-    return []
 
 
 def _home_of(programs: str) -> str:

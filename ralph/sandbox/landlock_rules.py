@@ -117,9 +117,9 @@ def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> It
     yield from (Rule(path, landlock.RESOLVE_UNIX) for path in (*sockets, *plan.writable))
 
 
-def inside_rules(plan: BoxPlan, rules: Iterable[Rule]) -> Iterator[Rule]:
-    """The rules of a command that sees overlays, with the paths that it sees. They must be made where it sees them, because an
-    overlay has other inodes.
+def inside_rules(plan: BoxPlan, rules: Iterable[Rule], root: int) -> Iterator[Rule]:
+    """The rules of a command in a box, with the paths that it sees. They must be made there, because an overlay has other inodes.
+    `root` is the descriptor of the box's root directory.
 
     In /tmp, the rule for the session's directory holds for all: a command could have put a link in the way of another one.
     """
@@ -127,7 +127,10 @@ def inside_rules(plan: BoxPlan, rules: Iterable[Rule]) -> Iterator[Rule]:
     for rule in rules:
         path = plan.inside(covered.get(rule.path, rule.path))
         if path == TEMPORARY or not (plan.has_own_temporary and is_within(path, TEMPORARY)):
-            yield Rule(path, rule.rights)
+            yield Rule(path, rule.rights, root)
+    # It contains only harmless devices, those that were given, the commands' own terminals and, mounted below it, their
+    # shared memory.
+    yield Rule(DEVICES, landlock.READ | landlock.READ_DIR | _DEVICE | landlock.WRITE, root)
 
 
 def visible_parts(
@@ -146,16 +149,15 @@ def visible_parts(
 
 
 def own_mounts(abi: int, *, has_queues: bool) -> tuple[tuple[str, int], ...]:
-    """The file systems that bubblewrap mounts for each command, such as a new `/dev`. Each comes with the rights that
-    the command needs on it.
+    """The file systems that each command with namespaces mounts for itself, with the rights that it needs on them.
 
     A rule for a directory does not apply to a file system that is mounted on it, so each of these mounts needs its
-    own rule. The new `/dev` contains only harmless devices and the command's own terminals.
+    own rule.
     """
     rights = landlock.READ | landlock.READ_DIR
     # A queue is opened past every directory, so that its own file system needs the right.
     queues = ((QUEUES, rights | landlock.WRITE),) if has_queues else ()
-    places = (("/proc", rights), (DEVICES, rights | _DEVICE | landlock.WRITE), *queues)
+    places = (("/proc", rights), *queues)
     return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
 
 

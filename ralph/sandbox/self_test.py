@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.machine import restriction
+from ralph.machine import namespaces, restriction
 from ralph.machine.trees import remove_tree_if_possible
 from ralph.places.gather import PACKAGE, python_prefixes
 from ralph.places.places import places_of
@@ -59,7 +59,6 @@ def answer(host, port):
         return str(error)
 print(json.dumps([answer(*one) for one in json.loads(sys.argv[1])]))
 """
-_KEEPER = str(Path(restriction.__file__).with_name("namespaces.py"))
 _IDLE = "import time; time.sleep(600)"
 # Binds sockets by relative names, in another network if that may be made, and when a file asks for it.
 _BINDING = """
@@ -139,9 +138,11 @@ def words_before(confinement: Confinement) -> list[str]:
     must inherit the descriptors of `confinement`. The model's commands do not need these words: the supervisor confines
     them, which saves the start of another interpreter.
     """
-    bwrap, proxy = confinement.bwrap, confinement.proxy
-    keeper = [_KEEPER, confinement.directory, str(len(bwrap)), *bwrap] if bwrap else [restriction.__file__]
-    script = [sys.executable, "-I", "-S", *keeper, str(confinement.ruleset), confinement.program.hex()]
+    proxy, spaces = confinement.proxy, ",".join(map(str, confinement.spaces))
+    inner, is_shared = str(confinement.inner_space), str(int(confinement.is_shared))
+    inside = [namespaces.__file__, confinement.directory, spaces, inner, is_shared]
+    before = inside if spaces else [restriction.__file__]
+    script = [sys.executable, "-I", "-S", *before, str(confinement.ruleset), confinement.program.hex()]
     return [*script, *confinement.places, *([f"{restriction.PROXY}={proxy}"] if proxy >= 0 else []), "--"]
 
 
@@ -260,7 +261,7 @@ class SelfTest:
     def _said(self, command: list[str], confinement: Confinement | None, leash: int = -1) -> str:
         """The output of a program in the sandbox. The program inherits the descriptor `leash`."""
         before = [] if confinement is None else words_before(confinement)
-        held = (leash,) if confinement is None else (leash, confinement.ruleset, confinement.proxy)
+        held = (leash, *([] if confinement is None else confinement.descriptors))
         try:
             ran = subprocess.run(
                 [*before, *command],

@@ -17,6 +17,8 @@ from ralph.values.screen_text import duration
 from ralph.values.tool_calls import BASH_OUTPUT, COMMANDS, ToolError, ToolOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ralph.tools.tool_room import ToolRoom
     from ralph.values.tool_calls import ToolCall
 
@@ -47,17 +49,25 @@ def _start(call: ToolCall, room: ToolRoom) -> ToolOutput:
     try:
         environment = room.box.watch(room.settings.environment, "Bash: the sandbox")
         supervisor = room.new_supervisor(room.box.confine(lasts=True))
+        end_sharing = room.box.share_namespaces()
         try:
             process = start_shell(text, room, supervisor, environment, lasts=True)
         except BaseException:
             supervisor.close()
+            end_sharing()
             raise
     except OSError as error:
         raise not_started(error, room) from None
     commands.count += 1
     shown = " ".join(room.redactor.redact(text).split())
     started = BackgroundStarted(f"bash_{commands.count}", shown, call.id)
-    command = BackgroundCommand(started, process, supervisor, new_capture(room), room.box.release_lasting())
+    refused = room.box.release_lasting()
+
+    def release() -> Sequence[str]:
+        end_sharing()
+        return refused()
+
+    command = BackgroundCommand(started, process, supervisor, new_capture(room), release)
     waiting_for = purpose_of(call.arguments, room)
     commands.add(command, waiting_for)
     has_ended = commands.ends_within(command, _ENDS_EARLY_S, waiting_for)

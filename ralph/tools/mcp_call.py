@@ -53,7 +53,7 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
     if server.is_confined:
         environment = room.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
         environment = without_unsafe_loads(environment, room.search) if has_credential else environment
-        confine = room.box.confine(lasts=True)
+        confine = room.box.confine(lasts=True, is_alone=True)
     else:
         environment, confine = room.safe_environment, None
     guard = _without_the_work(program, server, room) if is_guarded else {}

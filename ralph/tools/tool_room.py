@@ -193,7 +193,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     def _new_box(self, plan: BoxPlan) -> CommandBox:
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
-        from ralph.sandbox.disk_work import DiskWork  # noqa: PLC0415 - for the first command
+        from ralph.sandbox.disk_work import DiskWork, OwnDisks  # noqa: PLC0415 - for the first command
 
         settings = self.settings
         return CommandBox(
@@ -202,7 +202,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
             settings.places_environment,
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
-            disk=DiskWork(self.waiter, self.clock),
+            disk=DiskWork(self.waiter, self.clock, OwnDisks()),
         )
 
     @cached_property

@@ -135,7 +135,7 @@ def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_pat
                 ],
                 cwd=work,
                 env=box.variables(environment),
-                pass_fds=(confinement.ruleset,),
+                pass_fds=confinement.descriptors,
                 capture_output=True,
                 text=True,
                 check=False,

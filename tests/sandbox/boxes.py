@@ -40,7 +40,7 @@ def run_in(
         [*words_before(confinement), sys.executable, "-I", "-S", "-c", code, *arguments],
         cwd=str(directory),
         env=box.variables(environment or {"PATH": "/usr/bin:/bin"}),
-        pass_fds=(confinement.ruleset,),
+        pass_fds=confinement.descriptors,
         capture_output=True,
         text=True,
         check=False,

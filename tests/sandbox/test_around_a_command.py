@@ -4,6 +4,7 @@ makes the main thread wait without end.
 
 from __future__ import annotations
 
+import threading
 from typing import NoReturn
 
 import pytest
@@ -12,6 +13,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.protected_changes import Undone
+from ralph.sandbox.watched import WatchedDirectories
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox, no_box, note_of
@@ -148,3 +150,53 @@ def test_a_plan_without_a_sandbox_leaves_a_command_as_it_is() -> None:
     process = box.start(["/bin/sh", "-c", "exit 3"])
     assert process.wait() == 3
     box.close()
+
+
+@pytest.mark.parametrize(
+    ("mounted", "are_all"),
+    [
+        ({"/": "ext4", "/tmp": "tmpfs", "/proc": "proc", "/run/user/1/doc": "fuse.portal"}, True),
+        ({"/": "ext4", "/home": "nfs4"}, False),
+        ({"/": "virtiofs"}, False),
+    ],
+)
+def test_a_disk_that_may_not_answer_is_noticed(monkeypatch, mounted, are_all) -> None:
+    monkeypatch.setattr(disk_work, "mount_points", lambda: mounted)
+    disks = disk_work.OwnDisks()
+    try:
+        assert [disks.are_all(), disks.are_all()] == [are_all, are_all]
+    finally:
+        disks.close()
+
+
+def test_work_is_done_on_this_thread_where_all_disks_are_own(monkeypatch) -> None:
+    clock = SystemClock()
+    mounted = {"/": "ext4"}
+    monkeypatch.setattr(disk_work, "mount_points", lambda: mounted)
+    work = disk_work.DiskWork(InboxWaiter(clock), clock, disk_work.OwnDisks())
+    assert work.result_of(threading.get_ident, "x") == threading.get_ident()
+    work.close()
+    mounted["/work"] = "nfs"
+    assert work.result_of(threading.get_ident, "x") != threading.get_ident()
+    work.close()
+
+
+@pytest.mark.parametrize("change", ["make", "remove", "replace", "make above"])
+def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change: str) -> None:
+    (tmp_path / "there" / "file").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    watched = WatchedDirectories()
+    watched.add(f"{tmp_path}/there")
+    watched.add(f"{tmp_path}/missing/below")
+    assert not watched.have_changed()
+    match change:
+        case "make":
+            (tmp_path / "there" / "new").touch()
+        case "remove":
+            (tmp_path / "there" / "file").rmdir()
+        case "replace":
+            (tmp_path / "there").rename(tmp_path / "away")
+            (tmp_path / "other").rename(tmp_path / "there")
+        case _:
+            (tmp_path / "missing" / "below").mkdir(parents=True)
+    assert watched.have_changed()

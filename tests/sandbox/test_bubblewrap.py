@@ -17,6 +17,7 @@ from tests.patience import TEST_S, within_s
 
 MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
 needs_namespaces = pytest.mark.skipif(MEANS.bwrap is None, reason="no namespaces can be made here")
+OWN_DEVICES = ("--tmpfs", "/dev/shm", "--remount-ro", "/dev")
 
 
 def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> None:
@@ -46,6 +47,7 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
         *("--ro-bind", "/tmp/work/.git/config", "/tmp/work/.git/config"),
         *("--tmpfs", "/run/user", "--ro-bind", "/dev/null", "/run/docker.sock"),
         *("--ro-bind", "/var/ralph/closed", "/tmp/work/secrets"),
+        *OWN_DEVICES,
     ]
 
 
@@ -53,6 +55,7 @@ def test_places_that_hold_tmp_leave_it_to_the_command() -> None:
     words = bwrap_command("/usr/bin/bwrap", writable=("/", "/tmp"))
     assert words[4:] == [
         *("--bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/tmp", "/tmp"),
+        *OWN_DEVICES,
     ]
 
 

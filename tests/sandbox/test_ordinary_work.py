@@ -70,7 +70,7 @@ def work(request, tmp_path):
             [*words_before(confinement), "/bin/sh", "-c", command],
             cwd=linked,
             env=box.variables(environment),
-            pass_fds=(confinement.ruleset,),
+            pass_fds=confinement.descriptors,
             capture_output=True,
             text=True,
             check=False,
@@ -184,7 +184,7 @@ def test_of_a_home_in_tmp_only_what_the_table_shows_is_readable(level, monkeypat
             ran = subprocess.run(
                 [*words_before(confinement), "/bin/sh", "-c", f"cd {place}; cat {names}"],
                 cwd=work,
-                pass_fds=(confinement.ruleset,),
+                pass_fds=confinement.descriptors,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -211,7 +211,7 @@ def test_what_is_shown_of_a_home_in_tmp_stays_visible(level) -> None:
             ran = subprocess.run(
                 [*words_before(confinement), "/bin/sh", "-c", f"cd {home}; cat .pyenv/shown .npmrc notes"],
                 cwd=work,
-                pass_fds=(confinement.ruleset,),
+                pass_fds=confinement.descriptors,
                 capture_output=True,
                 text=True,
                 check=False,

@@ -41,7 +41,7 @@ ONLY_WITH_MOUNTS = (f"{PACKAGES}/ralph/cli/main.py", f"{PACKAGES}/new.pth")
 
 def run_confined(confinement: Confinement, script: str, root: Path) -> None:
     words = [*words_before(confinement), "/bin/sh", "-c", script]
-    subprocess.run(words, pass_fds=(confinement.ruleset,), cwd=root, check=True, timeout=TEST_S)
+    subprocess.run(words, pass_fds=confinement.descriptors, cwd=root, check=True, timeout=TEST_S)
 
 
 @pytest.fixture

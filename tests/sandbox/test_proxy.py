@@ -339,12 +339,13 @@ def test_a_command_in_a_network_namespace_reaches_the_listed_host_only(
     door = doors.open(server_port, "127.0.0.1")
     confinement = box.confinement(str(root))
     assert confinement.proxy >= 0
+    confinement = msgspec.structs.replace(confinement, proxy=door.descriptor)
     ran = subprocess.run(
         [
-            *words_before(msgspec.structs.replace(confinement, proxy=door.descriptor)),
+            *words_before(confinement),
             *(sys.executable, "-I", "-S", "-c", INSIDE, str(server_port)),
         ],
-        pass_fds=(door.descriptor, *([confinement.ruleset] if with_landlock else [])),
+        pass_fds=confinement.descriptors,
         env={"PATH": os.environ["PATH"], "ALL_PROXY": "http://user.example:1"},
         capture_output=True,
         text=True,

@@ -73,6 +73,8 @@ class Rule(Struct, frozen=True):
 
     path: str
     rights: int
+    within: int = -1
+    """The descriptor of the root directory of a box, if the path is one of the box's."""
 
 
 class Support(Struct, frozen=True):
@@ -127,11 +129,14 @@ def support() -> Support:
         return Support(0, reasons.get(error.errno or 0, f"landlock_create_ruleset: {error.strerror}"))
 
 
-def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) -> int:
+def build_ruleset(
+    abi: int, rules: Iterable[Rule], *, denies_net: bool = False, allows_signals: bool = False
+) -> int:
     """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
 
     `abi` is the ABI version to use, from 1 to the kernel's version. If `denies_net` is True, the ruleset denies binding and
-    connecting sockets: TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on.
+    connecting sockets: TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on. If `allows_signals` is True, signals may
+    be sent to processes outside, which a process namespace hides.
     """
     calls = prepare()
     files = file_rights(abi)
@@ -139,13 +144,13 @@ def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) 
     if abi >= _NET_ABI:
         head.append(_since(_NET_RIGHTS_SINCE, abi) if denies_net else 0)
     if abi >= _SCOPES_ABI:
-        head.append(_since(_SCOPES_SINCE, abi))
+        head.append(_since(_SCOPES_SINCE, abi) & ~(_SCOPE_SIGNALS if allows_signals else 0))
     packed = b"".join(field.to_bytes(8, "little") for field in head)
     # A new descriptor of a ruleset is close-on-exec.
     ruleset = calls.syscall(_CREATE_RULESET, packed, len(packed), 0)
     try:
         for rule in rules:
-            allow_beneath(ruleset, rule.path, rule.rights & files)
+            allow_beneath(ruleset, rule.path, rule.rights & files, rule.within)
     except BaseException:
         os.close(ruleset)
         raise

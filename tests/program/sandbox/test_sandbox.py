@@ -475,7 +475,7 @@ def test_commands_have_a_tmp_and_processes_of_their_own_and_the_file_tools_the_s
     assert ralph("go").code == 0
     shown, _ = results(server, 2)[0]
     processes, rest = shown.split("\n", 1)
-    assert (len(processes.split()), rest) == (3, "written")  # bubblewrap's two and the shell
+    assert (len(processes.split()), rest) == (2, "written")  # the first process and the shell
     (_, read_text, globbed, grepped) = (text for text, _ in results(server, 3))
     assert "made" in read_text
     assert globbed.splitlines() == ["/tmp/d/y"]

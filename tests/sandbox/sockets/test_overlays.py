@@ -263,10 +263,10 @@ def test_a_command_cannot_write_in_the_root_directory_of_its_own(tmp_path) -> No
 def test_rules_are_made_where_a_command_sees_the_places() -> None:
     plan = BoxPlan(MEANS, copies=(("/var/copies/1", "/home/me/.npmrc"),), temporary="/var/tmp/own")
     rules = [Rule(path, 1) for path in ("/", "/usr", "/tmp", "/tmp/other", "/var/tmp/own", "/var/copies/1")]
-    paths = [rule.path for rule in inside_rules(replace(plan, has_own_temporary=True), rules)]
-    assert paths == ["/", "/usr", "/tmp", "/tmp", "/home/me/.npmrc"]
-    paths = [rule.path for rule in inside_rules(plan, rules)]
-    assert paths == ["/", "/usr", "/tmp", "/tmp/other", "/var/tmp/own", "/home/me/.npmrc"]
+    paths = [rule.path for rule in inside_rules(replace(plan, has_own_temporary=True), rules, 3)]
+    assert paths == ["/", "/usr", "/tmp", "/tmp", "/home/me/.npmrc", "/dev"]
+    paths = [rule.path for rule in inside_rules(plan, rules, 3)]
+    assert paths == ["/", "/usr", "/tmp", "/tmp/other", "/var/tmp/own", "/home/me/.npmrc", "/dev"]
 
 
 def test_a_second_layer_that_was_removed_at_once_is_made_again(monkeypatch) -> None:

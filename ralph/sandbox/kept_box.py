@@ -1,0 +1,156 @@
+# os.path instead of pathlib: the kernel takes strings.
+# ruff: noqa: PTH116
+"""The box of a run's commands: namespaces that bubblewrap (`bwrap`) makes once, and that descriptors keep alive.
+
+bubblewrap runs a shell that only waits, and is ended as soon as this process holds its namespaces. So nothing of the box
+runs that a command could reach, and the box ends with this process. Each command makes namespaces of its own from it
+(`machine/namespaces.py`). Only a box that commands share keeps bubblewrap, whose first process adopts their orphans.
+bubblewrap ends with the thread that makes such a box.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ralph.machine import launcher
+from ralph.sandbox.kernel.ruleset import Ruleset
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.sandbox.kernel.ruleset import Rules
+
+# linux/nsfs.h
+_NS_GET_USERNS = 0xB701
+# One line says that all mounts are there. The shell ends when this process does, because its input ends then.
+_HOLDER = ("/bin/sh", "-c", "echo; read x")
+_FILTER_AT = 3
+_MOST_COMPLAINT = 200
+# A process of a command that is stuck in the kernel keeps its namespace.
+_ENDS_WITHIN_S = 2.0
+_LOOK_AGAIN_AFTER_S = 0.0002
+
+
+class KeptBox:
+    def __init__(self, words: Sequence[str], program: bytes, abi: int, *, is_shared: bool = False) -> None:
+        """`words` is the command line of bubblewrap, up to the program that it runs. `program` is the seccomp filter of
+        bubblewrap's own processes, or `restriction.NO_FILTER`. `abi` is the version of Landlock, or 0. Raises OSError.
+        """
+        self.is_shared = is_shared
+        self.words = words
+        self.program = program
+        self.spaces: tuple[int, ...] = ()
+        """The descriptors of the namespaces that a command enters first, in this order."""
+        self.inner = -1
+        """That of the user namespace which it enters last, or -1 if it is among them."""
+        self.root = -1
+        """That of the box's root directory, through which this process can look at the mounts of the box."""
+        # In shared process namespaces, commands may signal one another, and no others.
+        self._ruleset = Ruleset(abi, is_worn_by_uses=True, allows_signals=is_shared)
+        self._pid, self._hold = _started(words, program)
+        self._first = 0
+        try:
+            (self._first,) = launcher.children_of(self._pid)
+            (holder,) = launcher.children_of(self._first)
+            self._open(holder)
+        except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
+            self.close()
+            raise shortage_of(error) or OSError(errno.ECHILD, str(error), "bubblewrap") from None
+        if not is_shared:
+            self._end()
+
+    def _open(self, holder: int) -> None:
+        mounts, user, *others = (
+            os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            for name in ("mnt", "user", "net", "ipc", "pid")
+        )
+        # The other namespaces may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
+        owner = fcntl.ioctl(mounts, _NS_GET_USERNS)
+        network, *of_processes = others
+        kept = [mounts]
+        if not _is_own(owner, "user"):  # root has none
+            kept.insert(0, owner)
+        if not _is_own(network, "net"):  # only root of this machine could enter its own again
+            kept.append(network)
+        if self.is_shared:
+            kept += of_processes
+        self.spaces = tuple(kept)
+        if not (os.path.samestat(os.fstat(user), os.fstat(owner)) or _is_own(user, "user")):
+            self.inner = user
+        for one in {mounts, user, *others, owner} - {*kept, self.inner}:
+            os.close(one)
+        self.root = os.open(f"/proc/{holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def ruleset(self, rules: Rules) -> int:
+        """The descriptor of a ruleset for a command that starts now (`Ruleset.fresh`)."""
+        return self._ruleset.fresh(rules)
+
+    def _end(self) -> None:
+        """Ends bubblewrap, and with it all processes in its own process namespace."""
+        pid, self._pid = self._pid, 0
+        if pid:
+            # bubblewrap reaps its child, and ends.
+            launcher.send_signal([self._first or pid], signal.SIGKILL)
+            os.close(self._hold)
+            until_s = time.monotonic() + _ENDS_WITHIN_S
+            with suppress(ChildProcessError):
+                while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < until_s:
+                    time.sleep(_LOOK_AGAIN_AFTER_S)
+
+    def close(self) -> None:
+        """Ends the box. Commands in namespaces of their own keep what they have."""
+        self._end()
+        self._ruleset.close()
+        for one in (*self.spaces, self.inner, self.root):
+            if one >= 0:
+                os.close(one)
+        self.spaces, self.inner, self.root = (), -1, -1
+
+
+def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
+    """Starts bubblewrap and waits until its namespaces are complete. Returns the pid of bubblewrap, and a descriptor
+    whose end ends bubblewrap's shell. Raises OSError.
+    """
+    ready, told = os.pipe()
+    waits, hold = os.pipe()
+    complaint, complains = os.pipe()
+    given = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((waits, told, complains))]
+    line, opened = [*words, "--cap-drop", "ALL"], [told, waits, complains]
+    if program:
+        source, sink = os.pipe()
+        os.write(sink, program)
+        os.close(sink)
+        opened.append(source)
+        given.append((os.POSIX_SPAWN_DUP2, source, _FILTER_AT))
+        line += ["--seccomp", str(_FILTER_AT)]
+    try:
+        pid = os.posix_spawn(line[0], [*line, "--", *_HOLDER], {}, file_actions=given)
+    except OSError as error:
+        os.close(hold)
+        os.close(ready)
+        os.close(complaint)
+        raise shortage_of(error) or OSError(error.errno, error.strerror, line[0]) from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    is_ready = os.read(ready, 1) != b""
+    said = b"" if is_ready else os.read(complaint, _MOST_COMPLAINT)
+    os.close(ready)
+    os.close(complaint)
+    if not is_ready:
+        os.close(hold)
+        os.waitpid(pid, 0)
+        why = said.decode("utf-8", "replace").strip()
+        raise OSError(errno.EPERM, f"bubblewrap failed: {why}" if why else "bubblewrap failed")
+    return pid, hold
+
+
+def _is_own(opened: int, name: str) -> bool:
+    return os.path.samestat(os.fstat(opened), os.stat(f"/proc/self/ns/{name}"))

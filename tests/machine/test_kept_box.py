@@ -1,0 +1,306 @@
+"""The box of a run is kept, and no command finds in it what another one has left, but while one runs in the background."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine import launcher, restriction
+from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
+from ralph.places.gather import gather_places
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.command_box import CommandBox
+from ralph.sandbox.kept_box import KeptBox
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.patience import TEST_S, wait_until
+from tests.program.namespaces import needs_namespaces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = needs_namespaces
+OTHERS = Path(__file__).parents[2]
+LIBC = "import ctypes, os; c = ctypes.CDLL(None, use_errno=True); name = lambda: os.strerror(ctypes.get_errno()); "
+
+
+class Run:
+    """The commands of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.work = directory / "work"
+        self.work.mkdir()
+        (self.work / ".git").mkdir()
+        roots = [str(self.work)]
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(directory)}
+        plan = plan_box(SandboxSettings(net="off"), self.environment, (self.work,))
+        self.box = CommandBox(plan, roots, self.environment, lambda: gather_places(roots, self.environment))
+        self.supervisors = [self.supervisor()]
+
+    def supervisor(self) -> CommandSupervisor:
+        return CommandSupervisor(self.environment, most_processes=0, confinement=self.box.confinement)
+
+    def start(self, command: str, supervisor: CommandSupervisor | None = None) -> SupervisedCommand:
+        return (supervisor or self.supervisors[0]).start(
+            ["/bin/bash", "-c", command],
+            cwd=self.work,
+            environment=self.box.variables(self.environment),
+            grace_s=1,
+        )
+
+    def background(self, command: str) -> SupervisedCommand:
+        self.supervisors.append(self.supervisor())
+        return self.start(command, self.supervisors[-1])
+
+    def said(self, command: str) -> str:
+        return ended(self.start(command))
+
+    def python(self, code: str) -> str:
+        return self.said(f"{sys.executable} -I -S -c '{LIBC}{code}'")
+
+    def close(self) -> None:
+        for supervisor in self.supervisors:
+            supervisor.close()
+        self.box.close()
+
+
+def ended(process: SupervisedCommand) -> str:
+    process.wait_for_end()
+    said = b""
+    while chunk := os.read(process.output_descriptor, 65_536):
+        said += chunk
+    wait_until(process.kill_what_is_left)
+    process.close()
+    return said.decode().strip()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Iterator[Run]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = Run(tmp_path)
+    yield made
+    made.close()
+
+
+def inside(directory: Path) -> list[int]:
+    """The processes that work in a directory, and do not wait for a command."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == directory:
+                found.append(int(entry.name))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+REMNANTS = {
+    "a session of its own": "setsid sleep 600 >/dev/null 2>&1 &",
+    "that ignores the request": "(trap '' TERM HUP; while :; do sleep 0.01; done) >/dev/null 2>&1 &",
+    "that starts itself again": "r() { (r & exec sleep 0.01) & }; r >/dev/null 2>&1",
+    "that is stopped": "sleep 600 >/dev/null 2>&1 & kill -STOP $!",
+}
+
+
+@pytest.mark.parametrize("remnant", REMNANTS)
+def test_the_next_command_is_alone(run, remnant: str) -> None:
+    """Nothing of the last command runs, so that nothing can enter, read or slow the next one."""
+    run.said(f"{REMNANTS[remnant]} echo $!")
+    assert inside(run.work) == []
+    assert run.said("cd /proc && echo [0-9]*") == "1 2"
+
+
+LEFT = {
+    "a file in shared memory": ("echo x > /dev/shm/left", "cat /dev/shm/left"),
+    "a file among the devices": ("echo x > /dev/left || ln -s /etc/passwd /dev/left", "ls -d /dev/left"),
+    "a device that is removed": ("rm -f /dev/stdin /dev/null", "ls /dev/stdin /dev/null >&2 && exit 1"),
+    "shared memory of System V": (
+        f"{sys.executable} -c '{LIBC}print(c.shmget(0x5241, 4096, 0o1600))'",
+        f"{sys.executable} -c '{LIBC}raise SystemExit(c.shmget(0x5241, 0, 0) < 0)'",
+    ),
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_a_command_finds_nothing_that_another_one_has_left(run, left: str) -> None:
+    make, find = LEFT[left]
+    run.said(f"{make} 2>/dev/null")
+    assert run.said(f"({find}) >/dev/null 2>&1 && echo found") == ""
+
+
+def test_the_mounts_of_one_command_are_not_those_of_the_next(run) -> None:
+    first, second = (run.said("cut -d ' ' -f 4- /proc/self/mountinfo").splitlines() for _ in range(2))
+    assert [line.split(" - ")[0] for line in first] == [line.split(" - ")[0] for line in second]
+
+
+ATTACKS = {
+    "setns(2) into the first process's namespace": (
+        'f = os.open("/proc/1/ns/mnt", os.O_RDONLY); print(c.setns(f, 0), name())',
+        "Permission denied",
+    ),
+    "setns(2) into its own": (
+        'f = os.open("/proc/self/ns/mnt", os.O_RDONLY); print(c.setns(f, 0), name())',
+        "Operation not permitted",
+    ),
+    "the descriptors of the first process": (
+        'print([os.readlink(f"/proc/1/fd/{n}") for n in os.listdir("/proc/1/fd")])',
+        "Permission denied",
+    ),
+    "its memory": ('os.open("/proc/1/mem", os.O_RDONLY)', "Permission denied"),
+    "its environment": ('print(open("/proc/1/environ").read())', "Permission denied"),
+    "the mounts that it sees": ('print(os.listdir("/proc/1/root"))', "Permission denied"),
+    "ptrace(2)": ("print(c.ptrace(16, 1, 0, 0), name())", "Operation not permitted"),
+    "process_vm_readv(2)": (
+        "v = (ctypes.c_size_t * 2)(id(c), 8); print(c.process_vm_readv(1, v, 1, v, 1, 0), name())",
+        "Operation not permitted",
+    ),
+    "a mount": ('print(c.mount(b"x", b"/tmp", b"tmpfs", 0, None), name())', "Operation not permitted"),
+    "unmounting /proc": ('print(c.umount2(b"/proc", 2), name())', "Operation not permitted"),
+    "the switches of the kernel": (
+        'os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)',
+        "Read-only file system",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_box_resists(run, attack: str) -> None:
+    code, denied = ATTACKS[attack]
+    run.said(":")  # so that a first process has waited for the command
+    assert denied in run.python(code)
+
+
+def test_no_signal_ends_the_first_process(run) -> None:
+    signals = "for n in KILL STOP TERM HUP INT SEGV; do kill -$n 1; done 2>/dev/null"
+    assert run.said(f"{signals}; sleep 0.05; test -d /proc/1 && echo alive") == "alive"
+
+
+def test_a_command_inherits_no_descriptor_of_the_box(run) -> None:
+    look = "for one in /proc/self/fd/*; do readlink $one; done"
+    for _ in range(2):
+        streams = run.said(look).splitlines()
+        assert len(streams) <= 4, streams  # of which one is that of the shell's directory
+        assert not [one for one in streams if "mnt:" in one or "user:" in one or "socket:" in one]
+
+
+def waiting(run: Run) -> list[int]:
+    """The first process that waits for the next command."""
+    assert run.supervisors[0].pid is not None
+    (its_launcher,) = launcher.children_of(run.supervisors[0].pid)
+    return [
+        pid
+        for pid in launcher.children_of(its_launcher)
+        if b"\t1\n" in Path(f"/proc/{pid}/status").read_bytes().partition(b"NSpid:")[2][:30]
+        and Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def test_nothing_of_the_box_runs_between_commands_but_the_first_process_of_the_next(run) -> None:
+    run.said(":")
+    wait_until(lambda: len(waiting(run)) == 1)
+    assert {*launcher.children_of(os.getpid())} & {*brought_by_bubblewrap()} == set()
+
+
+def brought_by_bubblewrap() -> Iterator[int]:
+    for pid in launcher.children_of(os.getpid()):
+        if b"bwrap" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            yield pid
+
+
+def test_a_command_after_the_first_process_was_killed_runs(run) -> None:
+    run.said(":")
+    wait_until(lambda: len(waiting(run)) == 1)
+    (killed,) = waiting(run)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: killed not in waiting(run))
+    assert run.said("echo ran") == "ran"
+
+
+def test_a_changed_list_of_places_makes_a_new_box(run) -> None:
+    settings = run.work / ".mcp.json"
+    assert run.said("readlink /proc/self/ns/user; echo mine > .mcp.json; cat .mcp.json").endswith("mine")
+    settings.write_text("{}")  # as by the user
+    assert "Read-only file system" in run.said("echo other > .mcp.json")
+    assert settings.read_text() == "{}"
+
+
+def test_while_a_command_runs_in_the_background_later_ones_find_it(run) -> None:
+    run.said(":")
+    end = run.box.share_namespaces()
+    server = 'import socket, time; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1], flush=True)'
+    background = run.background(
+        f"{sys.executable} -I -S -c '{server}; time.sleep(600)' > port & echo $! > number; wait $!; echo $?"
+    )
+    wait_until(lambda: (run.work / "port").exists() and (run.work / "port").read_text().endswith("\n"))
+    client = 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1])))'
+    assert run.said(f"{sys.executable} -I -S -c '{client}' $(cat port) && echo connected") == "connected"
+    # What a command in the foreground leaves running is ended as always.
+    before = run.said("sleep 600 >/dev/null 2>&1 & echo x > /dev/shm/x; cd /proc; echo [0-9]*")
+    after = run.said("cat /dev/shm/x; cd /proc; echo [0-9]*")
+    assert after.startswith("x")
+    assert len(after.split()) - 1 == len(before.split()) - 1
+    assert background.hear() is None
+    assert run.said("kill $(cat number) && echo asked") == "asked"
+    assert ended(background) == "143"
+    end()
+    assert run.said("ls /dev/shm; cd /proc; echo [0-9]*") == "1 2"
+    assert [*brought_by_bubblewrap()] == []
+
+
+def test_a_command_in_the_background_can_be_stopped(run) -> None:
+    end = run.box.share_namespaces()
+    background = run.background("trap 'echo cleaned; exit' TERM; touch there; while :; do sleep 0.01; done")
+    wait_until((run.work / "there").exists)
+    background.ask_to_stop()
+    assert ended(background).splitlines()[-1] == "cleaned"
+    end()
+    assert inside(run.work) == []
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.machine.test_kept_box import Run
+run = Run(Path(sys.argv[1]))
+run.said(":")
+run.box.share_namespaces()
+background = run.background("touch background; exec setsid sleep 600")
+foreground = run.start("touch foreground; exec setsid sleep 600")
+while True: sys.stdin.readline()
+"""
+
+
+def test_nothing_is_left_when_ralph_is_killed(tmp_path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ralph = subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path], stdin=subprocess.PIPE, cwd=OTHERS, env=environment
+    )
+    try:
+        wait_until((tmp_path / "work" / "background").exists)
+        wait_until((tmp_path / "work" / "foreground").exists)
+        tree = launcher.tree_below([ralph.pid])
+        assert len(tree) > 6
+    finally:
+        ralph.kill()
+        ralph.communicate(timeout=TEST_S)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in tree))
+    assert inside(tmp_path / "work") == []
+
+
+@pytest.mark.parametrize(
+    ("bwrap", "why"),
+    [
+        (("/nowhere/bwrap",), "No such file or directory"),
+        (("/bin/false",), "bubblewrap failed"),
+        (("/bin/sh", "-c", "echo no >&2; exit 1"), "bubblewrap failed: no"),
+    ],
+)
+def test_a_box_that_cannot_be_made_has_a_reason(bwrap, why) -> None:
+    with pytest.raises(OSError, match=why):
+        KeptBox(bwrap, restriction.NO_FILTER, 0)
