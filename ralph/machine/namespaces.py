@@ -57,6 +57,8 @@ else:
 _NEW_MOUNTS, _NEW_IPC, _NEW_PROCESSES = 0x0002_0000, 0x0800_0000, 0x2000_0000
 # linux/mount.h
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_PROGRAMS = 1, 2, 4, 8
+# proc(5): only processes that may be traced are listed.
+_HIDDEN = b"hidepid=4"
 _MOST_DESCRIPTORS = 256
 # What the first process says: the command's exit status follows; no child is left.
 _ENDED, _EMPTY = b"=", b"."
@@ -172,7 +174,11 @@ def _enter(channel: socket, spaces: Spaces) -> None:
     if not spaces.is_shared:
         flags = _NO_SUID | _NO_DEVICES
         # Root owns the switches of the kernel there.
-        calls.mount(b"proc", b"/proc", flags | _NO_PROGRAMS | _READ_ONLY)
+        own = flags | _NO_PROGRAMS | _READ_ONLY
+        try:  # what the command may not trace, this process above all, is not listed
+            calls.mount(b"proc", b"/proc", own, _HIDDEN)
+        except OSError:  # before Linux 5.8
+            calls.mount(b"proc", b"/proc", own)
         calls.mount(b"tmpfs", b"/dev/shm", flags, b"mode=1777")
         if os.path.isdir("/dev/mqueue"):
             calls.mount(b"mqueue", b"/dev/mqueue", flags | _NO_PROGRAMS)

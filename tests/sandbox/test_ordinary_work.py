@@ -235,4 +235,14 @@ print(c.mq_send(queue, b'text', 4, 0), c.mq_receive(queue, text, 8192, None), te
 def test_message_queues_are_the_commands_own_and_need_namespaces(work, request) -> None:
     is_alone = request.node.callspec.params["work"] == "landlock"
     for _ in range(2):  # nothing is left for the next command
-        assert work(f'{PYTHON} -c "{QUEUE}"').stdout == ("-1 -1 \n" if is_alone else "0 4 text\n")
+        ran = work(f'{PYTHON} -c "{QUEUE}"')
+        assert ran.stdout == ("-1 -1 \n" if is_alone else "0 4 text\n"), ran.stderr
+
+
+def test_with_namespaces_a_command_sees_its_own_processes_alone(work, request) -> None:
+    ran = work("sleep 60 & for one in /proc/[0-9]*; do tr '\\0' ' ' < $one/cmdline; echo; done; kill $!")
+    seen = [line.split()[0] for line in ran.stdout.splitlines() if line.strip()]
+    if request.node.callspec.params["work"] == "namespaces":
+        assert {*seen} == {"/bin/sh", "sleep"}, ran.stdout
+    else:
+        assert "sleep" in seen
