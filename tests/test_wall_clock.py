@@ -86,7 +86,6 @@ KNOWN = {
     "output/telemetry/test_tracing.py: subprocess.run(timeout=8)": "the exporter alone would wait 10 s",
     "program/run/test_driver_conventions.py: subprocess.run(timeout=60)": "as long as the SDKs wait",
     "services/otlp_collector.py: one.join(5)": "a thread that tries to deliver to nobody ends on its own",
-    "services/outside_programs.py: subprocess.run(timeout=300)": "bounds a download, not this machine",
 }
 """The limits that may ignore the patience, and why."""
 

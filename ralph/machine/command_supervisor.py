@@ -24,7 +24,7 @@ from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitErro
 from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
 from ralph.machine.restriction import NO_RULESET
 from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, Ended
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.shortage import shortage_of, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -309,9 +309,7 @@ class _Serving:
                 _running_supervisors.add(self.pid)
         except OSError as error:
             self._control.close()
-            if error.errno == errno.EAGAIN:
-                raise ShortageError("process") from error
-            raise shortage_of(error) or error from None
+            raise start_error(error) from None
 
     def ask(self, descriptors: list[int], command: _Command) -> None:
         """Asks the supervisor to start one command. `descriptors` are the output, the directory and the channel. If

@@ -12,8 +12,10 @@ root.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -30,6 +32,8 @@ _OWN_MEMORY_BYTES = 32 * 1024 * 1024
 _PREFIX = "ralph-commands-"
 # Another ralph may remove a new group that is not locked yet, because it looks like a left-over one.
 _TRIES = 3
+_ENDS_WITHIN_S = 1.0
+_LOOK_AGAIN_AFTER_S = 0.002
 
 
 class NoLimitError(Exception):
@@ -83,7 +87,7 @@ class ProcessLimit:
     def close(self) -> None:
         """Removes the group. If a process in it could not be killed, the group stays, and a later run removes it."""
         with suppress(OSError):
-            _remove(self.directory)
+            _remove_when_empty(self.directory)
             if self._shared is not None:
                 _disable(self._shared, "pids")
         os.close(self._lock)
@@ -143,7 +147,7 @@ class MemoryLimit:
         """
         with suppress(OSError):
             if self._lock is not None:
-                _remove(self.directory)
+                _remove_when_empty(self.directory)
             if self._shared is not None:
                 _disable(self._shared, "memory")
         if self._lock is not None:
@@ -223,6 +227,18 @@ def remove_left_over(directory: Path) -> None:
                 _remove(group)
             finally:
                 os.close(lock)
+
+
+def _remove_when_empty(group: Path) -> None:
+    """As `_remove`, and waits briefly for processes that are just ending, such as one that waited for the next command."""
+    until_s = time.monotonic() + _ENDS_WITHIN_S
+    while True:
+        try:
+            return _remove(group)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= until_s:
+                raise
+        time.sleep(_LOOK_AGAIN_AFTER_S)
 
 
 def _remove(group: Path) -> None:

@@ -4,7 +4,6 @@ ShortageError. Other errors are not changed. Only `patiently` tries again.
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import threading
@@ -12,7 +11,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.shortage import ShortageError, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,9 +138,7 @@ def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
     try:
         return subprocess.Popen(arguments, **options)
     except OSError as error:
-        if error.errno == errno.EAGAIN:
-            raise ShortageError("process") from error
-        raise shortage_of(error) or error from None
+        raise start_error(error) from None
 
 
 def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **options: Any) -> Popen[bytes]:

@@ -75,7 +75,7 @@ class _Link:
     @property
     def epitaph(self) -> str:
         """A text with the reason why the connection was lost, and with the last bytes of the server's standard error."""
-        return f"{self.why_lost}{self.said}"
+        return f"{self.why_lost or 'the connection ended'}{self.said}"
 
     @property
     def said(self) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine import launcher
 from ralph.sandbox.kernel.ruleset import Ruleset
-from ralph.values.shortage import shortage_of
+from ralph.values.shortage import ShortageError, shortage_of, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
         os.close(hold)
         os.close(ready)
         os.close(complaint)
-        raise shortage_of(error) or OSError(error.errno, error.strerror, line[0]) from None
+        raise start_error(OSError(error.errno, error.strerror, line[0])) from None
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -148,6 +148,8 @@ def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
         os.close(hold)
         os.waitpid(pid, 0)
         why = said.decode("utf-8", "replace").strip()
+        if os.strerror(errno.EAGAIN) in why:  # it could start no process of its own
+            raise ShortageError("process")
         raise OSError(errno.EPERM, f"bubblewrap failed: {why}" if why else "bubblewrap failed")
     return pid, hold
 

@@ -48,6 +48,13 @@ class ShortageError(OSError):
         return str(self.strerror)
 
 
+def start_error(error: OSError) -> OSError:
+    """The error for a process that could not be started: a ShortageError if this machine is short of a resource, else `error`."""
+    if error.errno == errno.EAGAIN:
+        return ShortageError("process")
+    return shortage_of(error) or error
+
+
 def shortage_of(error: BaseException) -> ShortageError | None:
     """The shortage that caused an error, or None if no shortage caused the error."""
     for cause in causes_of(error):

@@ -137,9 +137,9 @@ SHAPES = (
     Row(
         python="tools",
         typescript="tools",
-        says="works: exactly these; the preset: all",
+        says="works: exactly these, with `Bash` also `BashOutput` and `KillBash`; the preset: all",
         trial=SHAPE,
-        check=lambda ran: ran.tools == {"Bash", "Read"},
+        check=lambda ran: ran.tools == {"Bash", "BashOutput", "KillBash", "Read"},
     ),
     Row(
         python="include_partial_messages",
