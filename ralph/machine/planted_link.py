@@ -127,12 +127,7 @@ def other_paths(
     `places` have no symbolic links, and `mountinfo` is the content of /proc/self/mountinfo (proc_pid_mountinfo(5)). Of the
     mounts inside of the places only those for whose points `is_closed` returns True count.
     """
-    lines = (line.split(" ") for line in mountinfo.splitlines())
-    mounts = [
-        _Mount(fields[0], fields[1], fields[2], _plain(fields[3]), _plain(fields[4]))
-        for fields in lines
-        if len(fields) > 4
-    ]
+    mounts = _listed(mountinfo)
     if len({mount.device for mount in mounts}) == len(mounts):
         return ()
     found = (
@@ -143,6 +138,32 @@ def other_paths(
         if path not in (place, mount.point)
     )
     return tuple(dict.fromkeys(path for path in found if path not in places))
+
+
+def mounts_made(inside: str, outside: str) -> Iterator[tuple[str, str, bool]]:
+    """Yields the mounts of a box that show a part of the machine, but those that the machine itself has there: the point of each,
+    that of the mount around it, and whether it shows the place with its own path. `inside` and `outside` are the mounts of the
+    box and of the machine, in the form of /proc/self/mountinfo.
+    """
+    machine = _listed(outside)
+    devices, same = {one.device for one in machine}, {(one.device, one.root, one.point) for one in machine}
+    made = {one.number: one for one in _listed(inside)}
+    for mount in made.values():
+        if mount.device in devices and (mount.device, mount.root, mount.point) not in same:
+            around = made.get(mount.parent, mount)
+            below = mount.point[len(around.point) :].lstrip("/")
+            own = f"{around.root.rstrip('/')}/{below}".rstrip("/") or "/"
+            is_itself = is_within(mount.point, around.point) and around.device == mount.device
+            yield mount.point, around.point, is_itself and mount.root == own
+
+
+def _listed(mountinfo: str) -> list[_Mount]:
+    lines = (line.split(" ") for line in mountinfo.splitlines())
+    return [
+        _Mount(fields[0], fields[1], fields[2], _plain(fields[3]), _plain(fields[4]))
+        for fields in lines
+        if len(fields) > 4
+    ]
 
 
 def _parts_of(
@@ -195,10 +216,10 @@ def mount_points() -> dict[str, str]:
     return {_plain(fields[4]): fields[fields.index("-", 6) + 1] for fields in lines if "-" in fields[6:]}
 
 
-def mounts() -> str:
-    """The content of `/proc/self/mountinfo`: the mounts that this process sees. Empty on a system without /proc."""
+def mounts(process: int | str = "self") -> str:
+    """The content of `/proc/PROCESS/mountinfo`: the mounts that the process sees. Empty on a system without /proc."""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a string
+        with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a string
             return file.read()
     except OSError:
         return ""

@@ -52,6 +52,7 @@ from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.sandbox.watched import WatchedDirectories
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 from ralph.values.ports import GuardRefused
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -75,6 +76,8 @@ the others are compared."""
 _OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
 _HAS_QUEUES = os.path.isdir("/proc/sys/fs/mqueue")
 """Whether this kernel has POSIX message queues (mq_overview(7))."""
+_TRIES, _TRIES_WITHOUT_COVERS = 6, 3
+"""How often a box is made of what is found then."""
 _KERNELS = ("/dev", "/proc", "/sys")
 """Places of the kernel, which change all the time."""
 _NOT_COMPARED = (
@@ -642,12 +645,28 @@ class CommandBox:
             return box.ruleset(lambda entries: inside_rules(parts, landlock_rules(parts, entries), box.root))
 
     def _fresh_box(self, *, is_shared: bool = False) -> KeptBox | None:
-        """The box for a command that starts now. None without namespaces. Raises OSError."""
-        words, program = self._bwrap_words()
+        """The box for a command that starts now. None without namespaces. Raises OSError.
+
+        What was removed, mounted or replaced between the look at it and bubblewrap's is looked up again, at last without overlays.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                words, program = self._bwrap_words(has_covers=tries_left >= _TRIES_WITHOUT_COVERS)
+                return self._box_of(words, program, is_shared=is_shared)
+            except ShortageError:
+                raise
+            except OSError:
+                self._words = None, (), b""
+                if not tries_left:
+                    raise
+        raise AssertionError
+
+    def _box_of(self, words: tuple[str, ...], program: bytes, *, is_shared: bool) -> KeptBox | None:
+        """The kept box that bubblewrap makes with these words, or a new one. None without words. Raises OSError."""
         box = self._boxes.get(is_shared)
         if not words or (box is not None and box.words == words):
             return box
-        made = KeptBox(words, program, self._means.landlock.abi, is_shared=is_shared)
+        made = KeptBox(words, program, self._means.landlock.abi, self.parts.writable, is_shared=is_shared)
         self._boxes[is_shared] = made
         if box is not None and is_shared:
             self._old_boxes.append(box)
@@ -686,9 +705,9 @@ class CommandBox:
         words = (word for one in found for word in one.words)
         return Cover(tuple(words), frozenset().union(*(one.devices for one in found)))
 
-    def _bwrap_words(self) -> tuple[tuple[str, ...], bytes]:
+    def _bwrap_words(self, *, has_covers: bool) -> tuple[tuple[str, ...], bytes]:
         """The command line of bubblewrap for a command that starts now, and the filter of the command. Both are empty without
-        namespaces. Raises OSError.
+        namespaces. Without `has_covers`, no overlays are made. Raises OSError.
         """
         bwrap, seen = self._means.bwrap, (self._find_own_files(), mounts())
         if bwrap is None:
@@ -699,10 +718,10 @@ class CommandBox:
             for path in self._places_of_mounts():
                 above = os.path.dirname(path)
                 self._watched.add(path if above == TEMPORARY else above)  # which changes all the time
-            covers = self._covers()
+            covers = self._covers() if has_covers else None
             words = self._made_words(bwrap, *(covers or ()))
             program = self._program if covers is None else self._program_with_sockets
-            self._words = seen, words, program
+            self._words = seen if has_covers else None, words, program
         return words, program
 
     def _places_of_mounts(self) -> Iterator[str]:

@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the kernel takes strings.
-# ruff: noqa: PTH116
+# ruff: noqa: PTH116, PTH120
 """The box of a run's commands: namespaces that bubblewrap (`bwrap`) makes once, and that descriptors keep alive.
 
 bubblewrap runs a shell that only waits, and is ended as soon as this process holds its namespaces. So nothing of the box
@@ -19,11 +19,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine import launcher
+from ralph.machine.planted_link import mounts, mounts_made
+from ralph.machine.repository import is_within_any
+from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.values.shortage import ShortageError, shortage_of, start_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ralph.sandbox.kernel.ruleset import Rules
 
@@ -32,6 +35,7 @@ _NS_GET_USERNS = 0xB701
 # One line says that all mounts are there. The shell ends when this process does, because its input ends then.
 _HOLDER = ("/bin/sh", "-c", "echo; read x")
 _FILTER_AT = 3
+_BINDS = ("--bind", "--ro-bind", "--ro-bind-try", "--dev-bind")
 _MOST_COMPLAINT = 200
 # A process of a command that is stuck in the kernel keeps its namespace.
 _ENDS_WITHIN_S = 2.0
@@ -39,9 +43,18 @@ _LOOK_AGAIN_AFTER_S = 0.0002
 
 
 class KeptBox:
-    def __init__(self, words: Sequence[str], program: bytes, abi: int, *, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        program: bytes,
+        abi: int,
+        writable: Collection[str] = (),
+        *,
+        is_shared: bool = False,
+    ) -> None:
         """`words` is the command line of bubblewrap, up to the program that it runs. `program` is the seccomp filter of
-        bubblewrap's own processes, or `restriction.NO_FILTER`. `abi` is the version of Landlock, or 0. Raises OSError.
+        bubblewrap's own processes, or `restriction.NO_FILTER`. `abi` is the version of Landlock, or 0. Commands may write the
+        places `writable`. Raises OSError, also if somebody has put a link there in the way of a mount meanwhile.
         """
         self.is_shared = is_shared
         self.words = words
@@ -60,6 +73,7 @@ class KeptBox:
             (self._first,) = launcher.children_of(self._pid)
             (holder,) = launcher.children_of(self._first)
             self._open(holder)
+            _check_mounts(words, writable, holder)
         except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
             self.close()
             raise shortage_of(error) or OSError(errno.ECHILD, str(error), "bubblewrap") from None
@@ -152,6 +166,23 @@ def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
             raise ShortageError("process")
         raise OSError(errno.EPERM, f"bubblewrap failed: {why}" if why else "bubblewrap failed")
     return pid, hold
+
+
+def _check_mounts(words: Sequence[str], writable: Collection[str], holder: int) -> None:
+    """Raises OSError if a mount that `words` name in a writable place shows another place: bubblewrap follows links that a command
+    may have made since ralph has looked, and Landlock opens all that is mounted in a writable directory.
+    """
+    pairs = [words[at + 1 : at + 3] for at, word in enumerate(words) if word in _BINDS]
+    named = {to for _, to in pairs}
+    # No command can replace what is mounted from elsewhere, or what lies outside of these places.
+    safe = {to for source, to in pairs if source != to or not is_within_any(os.path.dirname(to), writable)}
+
+    for point, around, is_itself in mounts_made(mounts(holder), mounts()):
+        # What is mounted around a writable place is hidden by it.
+        is_hidden = not is_within_any(around, writable)
+        is_right = point in named and (is_itself or is_hidden or point in safe)
+        if not (is_right or is_within_any(point, (DEVICES, PROCESSES))):
+            raise OSError(errno.ESTALE, "another place was put in its way meanwhile", point)
 
 
 def _is_own(opened: int, name: str) -> bool:

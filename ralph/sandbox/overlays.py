@@ -99,10 +99,12 @@ def cover(top: str, empty: str) -> Cover:
         if number >= _MOST_PLACES:
             raise TooManyMountsError(f"more than {_MOST_PLACES} mounts would be needed")
         if how == "--symlink":
-            words += (how, os.readlink(path), path)
+            with suppress(FileNotFoundError):  # gone since it was listed, as below
+                words += (how, os.readlink(path), path)
         elif how == "--ro-overlay":
-            devices.add(os.lstat(path).st_dev)
-            words += ("--overlay-src", empty, "--overlay-src", path, how, path)
+            with suppress(FileNotFoundError):
+                devices.add(os.lstat(path).st_dev)
+                words += ("--overlay-src", empty, "--overlay-src", path, how, path)
         else:
             words += (how, path) if how in ("--dir", "--tmpfs") else (how, path, path)
     return Cover(tuple(words), frozenset(devices))
@@ -161,7 +163,7 @@ def _entries(directory: str, kind: str, mounts: _Mounts) -> Iterator[tuple[str, 
     """
     try:
         names = sorted(os.listdir(directory))
-    except PermissionError:
+    except (PermissionError, FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         path = f"{directory.rstrip('/')}/{name}"

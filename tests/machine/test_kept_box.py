@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.machine import launcher, restriction
 from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
 from ralph.places.gather import gather_places
+from ralph.sandbox import command_box
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.kept_box import KeptBox
@@ -23,7 +24,7 @@ from tests.patience import TEST_S, wait_until
 from tests.program.namespaces import needs_namespaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = needs_namespaces
 OTHERS = Path(__file__).parents[2]
@@ -312,3 +313,44 @@ def test_nothing_is_left_when_ralph_is_killed(tmp_path) -> None:
 def test_a_box_that_cannot_be_made_has_a_reason(bwrap, why) -> None:
     with pytest.raises(OSError, match=why):
         KeptBox(bwrap, restriction.NO_FILTER, 0)
+
+
+@pytest.mark.parametrize("to", ["../outside", "other"])
+def test_a_link_in_the_way_of_a_mount_makes_no_box(tmp_path, to) -> None:
+    """A command in the background may make one when ralph has looked."""
+    work = tmp_path / "work"
+    for directory in (work / "kept", work / "other", tmp_path / "outside"):
+        directory.mkdir(parents=True)
+    bwrap = run_words(tmp_path)
+    words = [*bwrap, "--bind", str(work), str(work), "--bind", f"{work}/kept", f"{work}/kept"]
+    KeptBox(words, restriction.NO_FILTER, 0, [str(work)]).close()
+    (work / "kept").rmdir()
+    (work / "kept").symlink_to(to)
+    with pytest.raises(OSError, match="another place"):
+        KeptBox(words, restriction.NO_FILTER, 0, [str(work)])
+
+
+def run_words(directory: Path) -> list[str]:
+    """The words of a box in which nothing can be written."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(directory)}
+    plan = plan_box(SandboxSettings(net="off"), environment, (directory / "work",))
+    assert plan.means.bwrap is not None
+    return [plan.means.bwrap, "--unshare-pid", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_box_is_made_of_what_is_there_when_something_was_removed_meanwhile(
+    run, monkeypatch, failures
+) -> None:
+    seen = []
+
+    def made(words: Sequence[str], *arguments: Any, **options: Any) -> KeptBox:
+        seen.append("--ro-overlay" in words)
+        if len(seen) <= failures:
+            words = [*words, "--ro-bind", "/removed", "/removed"]
+        return KeptBox(words, *arguments, **options)
+
+    monkeypatch.setattr(command_box, "KeptBox", made)
+    assert run.said("echo ran") == "ran"
+    assert len(seen) == failures + 1
+    assert not any(seen[3:]), "at last without overlays"

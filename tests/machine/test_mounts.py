@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.machine.planted_link import other_paths
+from ralph.machine.planted_link import mounts_made, other_paths
 from tests.rows import every_row
 
 ONE = """22 1 254:0 / / rw - ext4 /dev/vda rw
@@ -66,3 +66,23 @@ def test_the_other_paths_of_a_place(mounts: str, places: tuple[str, ...], others
 def test_what_is_open_inside_of_a_closed_place_closes_no_other_path() -> None:
     """The work may be mounted in a home directory and elsewhere."""
     assert other_paths(("/home/me",), INNER, lambda path: path != "/home/me/project") == ("/volumes/v",)
+
+
+BOX = """1 0 0:70 / / ro - tmpfs tmpfs rw
+2 1 254:1 /me/work /home/me/work rw - ext4 /dev/vdb rw
+3 2 254:1 /me/work/.git /home/me/work/.git rw - ext4 /dev/vdb rw
+4 3 254:1 /me/keys /home/me/work/.git/hooks ro - ext4 /dev/vdb rw
+5 2 254:0 /etc /home/me/work/etc rw - ext4 /dev/vda rw
+6 1 254:1 /me/keys /srv/with\\040space rw - ext4 /dev/vdb rw
+7 1 254:0 /etc/hosts /etc/hosts rw - ext4 /dev/vda rw
+"""
+
+
+def test_which_mounts_of_a_box_show_another_place() -> None:
+    assert [*mounts_made(BOX, TWICE)] == [
+        ("/home/me/work", "/", False),
+        ("/home/me/work/.git", "/home/me/work", True),
+        ("/home/me/work/.git/hooks", "/home/me/work/.git", False),
+        ("/home/me/work/etc", "/home/me/work", False),
+        ("/etc/hosts", "/", False),
+    ]

@@ -98,6 +98,12 @@ def test_a_directory_with_mounts_is_made_anew_without_sockets_and_pipes(tree, tm
     ]
 
 
+def test_what_is_gone_since_it_was_listed_is_left_out(tmp_path, monkeypatch) -> None:
+    gone = [("--symlink", "/gone/link"), ("--ro-overlay", "/gone/directory")]
+    monkeypatch.setattr(overlays, "_places", lambda *_: iter([*gone, ("--dir", "/there")]))
+    assert places(cover("/", str(tmp_path)).words) == [("--dir", "/there")]
+
+
 def test_what_holds_no_sockets_is_mounted_as_it_is_and_what_is_mounted_in_it_not(tree) -> None:
     shown = tree(
         vfat="vfat",
