@@ -765,7 +765,8 @@ class CommandBox:
             visible=(
                 one
                 for one in self._mounted_again()
-                if not (covered.words and one not in self._own_files and os.path.isdir(one))
+                # A socket would be that of a program outside.
+                if not covered.words or one in self._own_files or os.path.isfile(one)
             ),
             cover=covered.words,
             visible_covers=visible.words,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-_Seen = tuple[int, int, int]
+_Seen = tuple[int, int, int, int]
 
 
 class WatchedDirectories:
@@ -34,4 +34,5 @@ def _seen(directory: str) -> _Seen | None:
         status = os.stat(directory)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_ino, status.st_dev
+    # A command may set the first time back, and nobody the second one.
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev

@@ -4,7 +4,9 @@ makes the main thread wait without end.
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from typing import NoReturn
 
 import pytest
@@ -181,7 +183,7 @@ def test_work_is_done_on_this_thread_where_all_disks_are_own(monkeypatch) -> Non
     work.close()
 
 
-@pytest.mark.parametrize("change", ["make", "remove", "replace", "make above"])
+@pytest.mark.parametrize("change", ["make", "remove", "replace", "make above", "time set back"])
 def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change: str) -> None:
     (tmp_path / "there" / "file").mkdir(parents=True)
     (tmp_path / "other").mkdir()
@@ -189,11 +191,16 @@ def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change: str) -> No
     watched.add(f"{tmp_path}/there")
     watched.add(f"{tmp_path}/missing/below")
     assert not watched.have_changed()
+    before_ns = (tmp_path / "there").stat().st_mtime_ns
     match change:
         case "make":
             (tmp_path / "there" / "new").touch()
         case "remove":
             (tmp_path / "there" / "file").rmdir()
+        case "time set back":
+            time.sleep(0.02)  # a coarse clock of the kernel goes on
+            (tmp_path / "there" / "new").touch()
+            os.utime(tmp_path / "there", ns=(before_ns, before_ns))
         case "replace":
             (tmp_path / "there").rename(tmp_path / "away")
             (tmp_path / "other").rename(tmp_path / "there")

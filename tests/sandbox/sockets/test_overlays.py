@@ -238,18 +238,23 @@ def test_a_socket_that_the_settings_name_can_be_used_and_the_one_beside_it_not(t
 
 
 @needs_overlays
-def test_a_place_in_tmp_that_commands_see_shows_no_socket_either() -> None:
+@pytest.mark.parametrize("closed", [(), ("secret",)])
+def test_a_place_in_tmp_that_commands_see_shows_no_socket_either(closed) -> None:
+    """With a closed path in it, it is shown entry by entry."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(dir="/tmp") as shown, socket.socket(socket.AF_UNIX) as bound:
         Path(shown, "work").mkdir()
+        Path(shown, "secret").mkdir()
         Path(shown, "file").write_text("x")
         bound.bind(f"{shown}/socket")
         bound.listen()
-        box = box_of(MEANS, [f"{shown}/work"], read=(shown,))
+        read_deny = tuple(f"{shown}/{one}" for one in closed)
+        box = box_of(MEANS, [f"{shown}/work"], read=(shown,), read_deny=read_deny)
         try:
             assert run_in(box, f"{shown}/work", f"print(open('{shown}/file').read())").stdout == "x\n"
-            assert "ConnectionRefused" in run_in(box, f"{shown}/work", CONNECT, f"{shown}/socket").stderr
+            why = "FileNotFound" if closed else "ConnectionRefused"
+            assert why in run_in(box, f"{shown}/work", CONNECT, f"{shown}/socket").stderr
         finally:
             box.close()
 
