@@ -177,7 +177,9 @@ def _check_mounts(words: Sequence[str], writable: Collection[str], holder: int) 
     # No command can replace what is mounted from elsewhere, or what lies outside of these places.
     safe = {to for source, to in pairs if source != to or not is_within_any(os.path.dirname(to), writable)}
 
-    for point, around, is_itself in mounts_made(mounts(holder), mounts()):
+    if not (seen := mounts(holder)):
+        raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+    for point, around, is_itself in mounts_made(seen, mounts()):
         # What is mounted around a writable place is hidden by it.
         is_hidden = not is_within_any(around, writable)
         is_right = point in named and (is_itself or is_hidden or point in safe)

@@ -15,7 +15,7 @@ import pytest
 from ralph.machine import launcher, restriction
 from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
 from ralph.places.gather import gather_places
-from ralph.sandbox import command_box
+from ralph.sandbox import command_box, kept_box
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.kept_box import KeptBox
@@ -328,6 +328,13 @@ def test_a_link_in_the_way_of_a_mount_makes_no_box(tmp_path, to) -> None:
     (work / "kept").symlink_to(to)
     with pytest.raises(OSError, match="another place"):
         KeptBox(words, restriction.NO_FILTER, 0, [str(work)])
+
+
+def test_a_box_whose_mounts_cannot_be_seen_is_not_used(tmp_path, monkeypatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.setattr(kept_box, "mounts", lambda *_: "")
+    with pytest.raises(ChildProcessError, match="No such process"):
+        KeptBox(run_words(tmp_path), restriction.NO_FILTER, 0)
 
 
 def run_words(directory: Path) -> list[str]:
