@@ -603,7 +603,6 @@ server.serve_forever()
             "pg_ctl -D data -m fast stop",
         ),
         "server stopped",
-        namespaces=Fails("No such process", ""),
         landlock=Fails("Operation not permitted", "denies signals to processes"),
     ),
     # --- Keys and agents
