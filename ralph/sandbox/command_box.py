@@ -653,7 +653,7 @@ class CommandBox:
             try:
                 words, program = self._bwrap_words(has_covers=tries_left >= _TRIES_WITHOUT_COVERS)
                 return self._box_of(words, program, is_shared=is_shared)
-            except ShortageError:
+            except (ShortageError, TimeoutError):
                 raise
             except OSError:
                 self._words = None, (), b""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import signal
 import time
 from contextlib import suppress
@@ -37,6 +38,8 @@ _HOLDER = ("/bin/sh", "-c", "echo; read x")
 _FILTER_AT = 3
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try", "--dev-bind")
 _MOST_COMPLAINT = 200
+# It takes milliseconds; with a mount that does not answer, it would take for ever.
+_READY_WITHIN_S = 5.0
 # A process of a command that is stuck in the kernel keeps its namespace.
 _ENDS_WITHIN_S = 2.0
 _LOOK_AGAIN_AFTER_S = 0.0002
@@ -113,10 +116,7 @@ class KeptBox:
             # bubblewrap reaps its child, and ends.
             launcher.send_signal([self._first or pid], signal.SIGKILL)
             os.close(self._hold)
-            until_s = time.monotonic() + _ENDS_WITHIN_S
-            with suppress(ChildProcessError):
-                while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < until_s:
-                    time.sleep(_LOOK_AGAIN_AFTER_S)
+            _reap(pid)
 
     def close(self) -> None:
         """Ends the box. Commands in namespaces of their own keep what they have."""
@@ -132,40 +132,61 @@ def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
     """Starts bubblewrap and waits until its namespaces are complete. Returns the pid of bubblewrap, and a descriptor
     whose end ends bubblewrap's shell. Raises OSError.
     """
-    ready, told = os.pipe()
-    waits, hold = os.pipe()
-    complaint, complains = os.pipe()
-    given = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((waits, told, complains))]
-    line, opened = [*words, "--cap-drop", "ALL"], [told, waits, complains]
-    if program:
-        source, sink = os.pipe()
-        os.write(sink, program)
-        os.close(sink)
-        opened.append(source)
-        given.append((os.POSIX_SPAWN_DUP2, source, _FILTER_AT))
-        line += ["--seccomp", str(_FILTER_AT)]
+    opened: list[int] = []
+
+    def piped() -> tuple[int, int]:
+        ends = os.pipe()
+        opened.extend(ends)
+        return ends
+
+    def close(*descriptors: int) -> None:
+        for one in descriptors:
+            opened.remove(one)
+            os.close(one)
+
     try:
-        pid = os.posix_spawn(line[0], [*line, "--", *_HOLDER], {}, file_actions=given)
-    except OSError as error:
-        os.close(hold)
-        os.close(ready)
-        os.close(complaint)
-        raise start_error(OSError(error.errno, error.strerror, line[0])) from None
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    is_ready = os.read(ready, 1) != b""
-    said = b"" if is_ready else os.read(complaint, _MOST_COMPLAINT)
-    os.close(ready)
-    os.close(complaint)
-    if not is_ready:
-        os.close(hold)
+        (ready, told), (waits, hold), (complaint, complains) = piped(), piped(), piped()
+        given = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((waits, told, complains))]
+        line, passed = [*words, "--cap-drop", "ALL"], [told, waits, complains]
+        if program:
+            source, sink = piped()
+            os.write(sink, program)
+            close(sink)
+            passed.append(source)
+            given.append((os.POSIX_SPAWN_DUP2, source, _FILTER_AT))
+            line += ["--seccomp", str(_FILTER_AT)]
+        try:
+            pid = os.posix_spawn(line[0], [*line, "--", *_HOLDER], {}, file_actions=given)
+        except OSError as error:
+            raise start_error(OSError(error.errno, error.strerror, line[0])) from None
+        close(*passed)
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        if not poll.poll(_READY_WITHIN_S * 1000):
+            launcher.send_signal([pid], signal.SIGKILL)
+            _reap(pid)
+            why = f"bubblewrap was not ready within {_READY_WITHIN_S:g} s: a file system may not answer"
+            raise TimeoutError(errno.ETIMEDOUT, why)
+        if os.read(ready, 1):
+            opened.remove(hold)
+            return pid, hold
+        why = os.read(complaint, _MOST_COMPLAINT).decode("utf-8", "replace").strip()
+        close(hold)
         os.waitpid(pid, 0)
-        why = said.decode("utf-8", "replace").strip()
         if os.strerror(errno.EAGAIN) in why:  # it could start no process of its own
             raise ShortageError("process")
         raise OSError(errno.EPERM, f"bubblewrap failed: {why}" if why else "bubblewrap failed")
-    return pid, hold
+    finally:
+        for one in opened:
+            os.close(one)
+
+
+def _reap(pid: int) -> None:
+    """Waits briefly for the end of bubblewrap, which may be stuck in the kernel."""
+    until_s = time.monotonic() + _ENDS_WITHIN_S
+    with suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < until_s:
+            time.sleep(_LOOK_AGAIN_AFTER_S)
 
 
 def _check_mounts(words: Sequence[str], writable: Collection[str], holder: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -361,3 +362,32 @@ def test_a_box_is_made_of_what_is_there_when_something_was_removed_meanwhile(
     assert run.said("echo ran") == "ran"
     assert len(seen) == failures + 1
     assert not any(seen[3:]), "at last without overlays"
+
+
+def open_descriptors() -> set[str]:
+    return {one.name for one in Path("/proc/self/fd").iterdir()}
+
+
+def test_a_bubblewrap_that_is_never_ready_is_ended_and_told(monkeypatch) -> None:
+    monkeypatch.setattr(kept_box, "_READY_WITHIN_S", 0.05)
+    before, descriptors = launcher.children_of(os.getpid()), open_descriptors()
+    with pytest.raises(TimeoutError, match="was not ready within"):
+        kept_box.KeptBox(("/bin/sh", "-c", "exec sleep 600"), b"", 0, ())
+    assert launcher.children_of(os.getpid()) == before
+    assert open_descriptors() == descriptors
+
+
+@pytest.mark.parametrize("made", range(4))
+def test_where_no_descriptor_is_left_none_is_kept(monkeypatch, made: int) -> None:
+    made_by_system, left, descriptors = os.pipe, [*range(made)], open_descriptors()
+
+    def pipe() -> tuple[int, int]:
+        if not left:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        left.pop()
+        return made_by_system()
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(OSError, match="Too many open files"):
+        kept_box.KeptBox(("/bin/true",), b"x", 0, ())
+    assert open_descriptors() == descriptors
