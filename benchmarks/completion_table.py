@@ -13,8 +13,8 @@ from typer.core import TyperOption
 from benchmarks.commands import commands
 from ralph.mock_api import example_names
 from ralph.prompt.judged_file import ALL_SOURCES
+from ralph.values.controls import PermissionMode
 from ralph.values.models import ALIASES
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from msgspec import Struct
 from ralph.cli.commands import wrong_value
 from ralph.cli.typer_command import option
 from ralph.prompt.judged_file import ALL_SOURCES
-from ralph.values.permission_mode import PermissionMode
-from ralph.values.permission_mode import permission_mode as mode_named
+from ralph.values.controls import PermissionMode
+from ralph.values.controls import permission_mode as mode_named
 
 _LONGEST_TITLE = 200
 

@@ -24,8 +24,8 @@ from ralph.cli.values import (
     text_or_file,
     writable_file,
 )
+from ralph.values.controls import PermissionMode
 from ralph.values.outcome import Outcome
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:

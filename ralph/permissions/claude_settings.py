@@ -15,8 +15,8 @@ from ralph.permissions.hook_matcher import Matcher, parse_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
 from ralph.values.claude_file import refused_keys
+from ralph.values.controls import PermissionMode
 from ralph.values.outcome import CannotError
-from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from ralph.permissions import hook_answers as hk
 from ralph.permissions.in_force import RulesInForce, RuleVerdict
-from ralph.values.controls import ModeFixedError
+from ralph.values.controls import ModeFixedError, PermissionMode
 from ralph.values.events import Notice, PermissionModeChanged
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.tool_calls import FILE_TOOLS, ToolOutput
 from ralph.values.tool_choice import OF_BACKGROUND, READ_ONLY

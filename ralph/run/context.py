@@ -29,12 +29,11 @@ from ralph.run.wiring import (
 )
 from ralph.settings.merge import ClaudeOptions, load_with_claude
 from ralph.settings.tables import ClockSettings
-from ralph.values.controls import RunControls
+from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, EventStream, Notice
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 

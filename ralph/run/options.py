@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.settings.handover import LoopHandover
-    from ralph.values.permission_mode import PermissionMode
+    from ralph.values.controls import PermissionMode
 
 
 class RequestedReport(Struct, frozen=True):

@@ -12,7 +12,7 @@ from ralph.machine.own_programs import search_around
 from ralph.machine.trees import LocalDisk
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
-from ralph.values.permission_mode import PermissionMode
+from ralph.values.controls import PermissionMode
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from ralph.retry.roster import Roster
 from ralph.sandbox.box_plan import CannotConfineError, may_have_overlays, plan_box
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
+from ralph.values.controls import PermissionMode
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import CannotError, UsageError
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
 from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background

@@ -121,7 +121,13 @@ def facts_of(model: str) -> ModelFacts | None:
     if model in MODELS:
         return MODELS[model]
     name, _, date = model.rpartition("-")
-    return MODELS.get(name) if len(date) == 8 and date.isdecimal() else None
+    if len(date) == 8 and date.isdecimal() and name in MODELS:
+        return MODELS[name]
+    if is_claude(model):
+        return None
+    from ralph.values.vendors import facts_of_other  # noqa: PLC0415 - a run on Anthropic's models needs no others
+
+    return facts_of_other(model)
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:

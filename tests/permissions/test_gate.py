@@ -12,9 +12,8 @@ from ralph.permissions.hook_answers import hook_answer
 from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
-from ralph.values.controls import RunControls
+from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.events import Notice
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from ralph.values.tool_choice import TOOL_NAMES

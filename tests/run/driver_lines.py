@@ -19,7 +19,7 @@ from ralph.values.usage import TokenUsage
 from tests.fakes import FakeClock, RecordingEvents
 
 if TYPE_CHECKING:
-    from ralph.values.permission_mode import PermissionMode
+    from ralph.values.controls import PermissionMode
 
 FAILED = AttemptEnded(1, 1, "main", "m", 0.1, TokenUsage(), kind="overloaded", error="529")
 SCHEDULED = RetryScheduled(2, 4, 8.0, 529, "HttpError", "overloaded", "529 overloaded")

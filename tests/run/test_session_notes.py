@@ -12,8 +12,8 @@ import pytest
 from ralph.agent.transcript import SessionLog
 from ralph.conversation.session import Session
 from ralph.run.telemetry import SessionNotes
+from ralph.values.controls import PermissionMode
 from ralph.values.events import Heartbeat, PermissionModeChanged, ResponseDiscarded, SessionOpened
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import JournalError
 from tests.fakes import FakeJournal
 

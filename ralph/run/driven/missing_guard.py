@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ralph.run.driven.control_lines import in_short
 from ralph.run.driven.driver_setup import NOT_OFFERED
 from ralph.run.driven.hooks import hook_table
-from ralph.values.permission_mode import PermissionMode
+from ralph.values.controls import PermissionMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

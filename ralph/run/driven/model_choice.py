@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.retry.roster import Roster
     from ralph.run.driven.context_usage import ContextSizes
     from ralph.settings.tables import Settings
-    from ralph.values.permission_mode import PermissionMode
+    from ralph.values.controls import PermissionMode
     from ralph.values.redaction import Redactor
 
 

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from ralph.run.driven.control_channel import Item
     from ralph.run.driven.progress import Progress
     from ralph.run.driven.questions import Replies
-    from ralph.values.controls import RunControls
-    from ralph.values.permission_mode import PermissionMode
+    from ralph.values.controls import PermissionMode, RunControls
     from ralph.values.ports import Clock, Events, Mailbox, Waiter
 
 # After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.

@@ -14,6 +14,7 @@ from ralph.run.driven import steering
 from ralph.run.driven.control_channel import END_OF_INPUT, EndOfInput, TooLong
 from ralph.run.driven.control_lines import UserMessage, failure, success
 from ralph.run.driven.steering import MOST_QUEUED_MESSAGES
+from ralph.values.controls import PermissionMode
 from ralph.values.events import (
     ClockFired,
     Heartbeat,
@@ -23,7 +24,6 @@ from ralph.values.events import (
     StreamReceived,
 )
 from ralph.values.outcome import Outcome
-from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import TIMED_OUT, GuardRefused, Interrupted, InterruptRequested, RetryAborted
 from tests.run.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
 
