@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Maker = Callable[[Random, ModelAnswer], Attempt]
 
-_REJECTED, _AUTH, _LIMIT_REACHED, _UNAVAILABLE = 69, 77, 3, 75
+_REJECTED, _AUTH, LIMIT_REACHED, _UNAVAILABLE = 69, 77, 3, 75
 
 _STATUS_EXITS = {
     400: _REJECTED,
@@ -27,7 +27,7 @@ _STATUS_EXITS = {
     402: _AUTH,
     403: _AUTH,
     404: _REJECTED,
-    413: _LIMIT_REACHED,
+    413: LIMIT_REACHED,
     422: _REJECTED,
 }
 _TYPE_EXITS = {
@@ -36,7 +36,7 @@ _TYPE_EXITS = {
     "billing_error": _AUTH,
     "permission_error": _AUTH,
     "not_found_error": _REJECTED,
-    "request_too_large": _LIMIT_REACHED,
+    "request_too_large": LIMIT_REACHED,
 }
 _PORTAL = "<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>"
 

@@ -10,7 +10,7 @@ from ralph.mock_api import Scenario
 from tests.soak.accepted_answers import SHAPES
 from tests.soak.answers import final_answer, working_answer
 from tests.soak.attempt import Fate
-from tests.soak.permanent_faults import DAMAGED, FINAL
+from tests.soak.permanent_faults import DAMAGED, FINAL, LIMIT_REACHED
 from tests.soak.stalls import STALLS
 from tests.soak.transient_faults import QUICK, at_accept
 
@@ -34,6 +34,8 @@ DISCARDED = "discarded-"
 _FAULTS_PER_TURN = (42, 28, 15, 9, 6)
 # How likely a turn has one damaged answer besides.
 _DAMAGED_SHARE = 0.08
+_LAST_SHORT_TURN = 8
+"""The context has about 4,500 tokens then, of which a compaction would keep 3,900: more than three quarters."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ class _Chains:
             return PlannedTurn((*twice, self._attempt(DAMAGED[:1], self._never_whole(index, 0))), None)
         faults = [self._fault(index, attempt) for attempt in range(self._draw.randint(0, MAX_RETRIES))]
         last = self._attempt(FINAL, self._never_whole(index, len(faults)))
+        # A long context is made smaller after a refusal of its size, and then the run goes on.
+        while index > _LAST_SHORT_TURN and last.exit_code == LIMIT_REACHED:
+            last = self._attempt(FINAL, self._never_whole(index, len(faults)))
         return PlannedTurn((*faults, last), None)
 
     def _faults_to_damage(self, index: int, most: int, first: int = _BEFORE) -> list[Attempt]:
