@@ -293,20 +293,27 @@ def _replaced_by_xargs(words: Sequence[Word]) -> str:
 
 def _of_shell(words: Sequence[Word]) -> Within:
     """The commands that a shell runs: `sh -c TEXT`, `sh FILE`, or a shell that reads its standard input."""
-    has_text = False
-    for at, word in enumerate(words):
+    has_text, is_value = False, False
+    for word in words:
         text = word.text
         if text is None:
             return Within(runs_unknown=True)
         if text in ("--version", "--help"):
             return NOTHING
-        if len(text) > 1 and text[0] in "-+":
-            if "s" in text and not text.startswith("--"):
+        if is_value:
+            is_value = False
+        elif len(text) > 1 and text[0] in "-+":
+            letters = "" if text.startswith("--") else text[1:].lower()
+            if "s" in letters:
                 return Within(runs_unknown=True)
-            has_text = has_text or ("c" in text and not text.startswith("--"))
-        elif not at or words[at - 1].text not in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file"):
-            if has_text:
-                return Within(scripts=(text,))
+            # zsh takes what follows the letter in the word, bash the next word; `--command` is fish's.
+            if "o" in letters[:-1] or text.startswith(("--command", "--init-command")):
+                return Within(not_understood="a shell with such options")
+            is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
+            has_text = has_text or "c" in letters
+        elif has_text:
+            return Within(scripts=(text,))
+        else:
             return Within(runs_unknown=True) if _INPUTS.fullmatch(text) else NOTHING
     return Within(runs_unknown=True)
 
