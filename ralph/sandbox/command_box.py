@@ -718,6 +718,8 @@ class CommandBox:
             for path in self._places_of_mounts():
                 above = os.path.dirname(path)
                 self._watched.add(path if above == TEMPORARY else above)  # which changes all the time
+            for box in self._boxes.values():
+                box.words = box.words if box.has_its_mounts() else ()
             covers = self._covers() if has_covers else None
             words = self._made_words(bwrap, *(covers or ()))
             program = self._program if covers is None else self._program_with_sockets

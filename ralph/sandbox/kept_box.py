@@ -17,6 +17,7 @@ import select
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine import launcher
@@ -61,6 +62,7 @@ class KeptBox:
         """
         self.is_shared = is_shared
         self.words = words
+        """Empty if it must not be used any more."""
         self.program = program
         self.spaces: tuple[int, ...] = ()
         """The descriptors of the namespaces that a command enters first, in this order."""
@@ -77,6 +79,8 @@ class KeptBox:
             (holder,) = launcher.children_of(self._first)
             self._open(holder)
             _check_mounts(words, writable, holder)
+            points = (words[at + 2] for at, word in enumerate(words) if word in _BINDS)
+            self._mounted = {point: self._mount_at(point) for point in points}
         except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
             self.close()
             raise shortage_of(error) or OSError(errno.ECHILD, str(error), "bubblewrap") from None
@@ -104,6 +108,22 @@ class KeptBox:
         for one in {mounts, user, *others, owner} - {*kept, self.inner}:
             os.close(one)
         self.root = os.open(f"/proc/{holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def has_its_mounts(self) -> bool:
+        """Whether all that was mounted still is. The kernel takes a mount away, in all namespaces, whose place somebody outside
+        replaces or removes, as editors do that save a file.
+        """
+        return all(self._mount_at(point) == number for point, number in self._mounted.items())
+
+    def _mount_at(self, point: str) -> bytes:
+        """What identifies the mount that the box has at a path (proc_pid_fdinfo(5)). Empty if nothing is there."""
+        with suppress(OSError):
+            opened = os.open(f"/proc/self/fd/{self.root}{point}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                return Path(f"/proc/self/fdinfo/{opened}").read_bytes()
+            finally:
+                os.close(opened)
+        return b""
 
     def ruleset(self, rules: Rules) -> int:
         """The descriptor of a ruleset for a command that starts now (`Ruleset.fresh`)."""

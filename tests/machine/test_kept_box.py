@@ -240,6 +240,17 @@ def test_a_changed_list_of_places_makes_a_new_box(run) -> None:
     assert settings.read_text() == "{}"
 
 
+def test_what_somebody_outside_replaces_is_mounted_again(run) -> None:
+    """The kernel takes the mount of a replaced file away, and the list of places is the same."""
+    settings, new = run.work / ".mcp.json", run.work / "new"
+    settings.write_text("{}")
+    assert "Read-only file system" in run.said("echo other > .mcp.json")
+    new.write_text("[]")
+    new.replace(settings)  # as editors save a file
+    assert "Read-only file system" in run.said("echo other > .mcp.json")
+    assert settings.read_text() == "[]"
+
+
 def test_while_a_command_runs_in_the_background_later_ones_find_it(run) -> None:
     run.said(":")
     end = run.box.share_namespaces()
