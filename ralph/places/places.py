@@ -251,17 +251,18 @@ def places_of(
     wide = [*closed, *(resolved(f"{home}/{name}") for home in homes for name in (".local", ".linuxbrew"))]
     wide += [resolved(one) for name in _XDG for one in xdg[name] if one.startswith("/")]
     bases = {**bases, **xdg, "home in a root": in_roots, "closed home": closed}
-    found: dict[str, GuardedPlace] = {}
-    for row in table.ROWS:
+    found: dict[tuple[str, int], GuardedPlace] = {}
+    for number, row in enumerate(table.ROWS):
         if UNREAD in row.guards or UNWRITTEN in row.guards:
             for template in row.where:
                 if template.startswith(_NAME):
-                    found[template] = GuardedPlace(template, row)
+                    found[template, number] = GuardedPlace(template, row)
                 for path in _around_work(row, template, table.expanded(template, bases, variables), roots):
                     real = path if path.endswith(_DOTFILES) else resolved(path)
-                    found.setdefault(real, GuardedPlace(real, row))
+                    # A link may lead from the place of one row to that of another.
+                    found.setdefault((real, number), GuardedPlace(real, row))
     for_commands = [row for row in table.ROWS if not SANDBOX_GUARDS.isdisjoint(row.guards)]
-    secret = {path for path, place in found.items() if UNREAD in place.row.guards and path not in closed}
+    secret = {path for (path, _), place in found.items() if UNREAD in place.row.guards and path not in closed}
     named = table.paths_with(SHOWN, {**bases, "checkout": ()}, variables)
     shown = (
         path

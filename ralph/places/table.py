@@ -213,8 +213,11 @@ credentials of package registries [each package manager's documentation of its c
   ~/.stack/upload  ~/.rye/credentials  ~/.nimble/github_api_token  ~/.gradle/develocity  ~/.gradle/enterprise
   $GRADLE_USER_HOME/develocity  $GRADLE_USER_HOME/enterprise  ~/.m2/.develocity  ~/.m2/.gradle-enterprise
   ~/.gradle/.gradle-enterprise  ~/.gradle/.develocity  $GRADLE_USER_HOME/.gradle-enterprise  $GRADLE_USER_HOME/.develocity
-credentials of other agents and models [each tool's documentation]:  ~/.claude.json  ~/.claude/.credentials.json  ~/.codex/auth.json  ~/.gemini
-  {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
+credentials of claude [Claude Code documentation]:  ~/.claude.json  ~/.claude/.credentials.json  $CLAUDE_CONFIG_DIR/.claude.json  $CLAUDE_CONFIG_DIR/.credentials.json
+credentials of codex [its configuration reference]:  ~/.codex/auth.json  $CODEX_HOME/auth.json
+credentials of opencode [its documentation of providers and MCP servers]:  {data}/opencode/auth.json  {data}/opencode/mcp-auth.json
+credentials of pi [its documentation of providers]:  ~/.pi/agent/auth.json  $PI_CODING_AGENT_DIR/auth.json
+credentials of other agents and models [each tool's documentation]:  ~/.gemini  {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
 keyrings and passwords [pass(1), each password manager's documentation]:  {data}/keyrings  {data}/kwalletd  ~/.gnome2/keyrings  ~/.pki  ~/.password-store
   $PASSWORD_STORE_DIR  {data}/gopass  {config}/op  {config}/Bitwarden CLI  {config}/Bitwarden  {config}/1Password
   {config}/keepassxc  ~/Library/Keychains  /Library/Keychains  ~/Library/Application Support/1Password

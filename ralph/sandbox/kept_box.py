@@ -116,7 +116,7 @@ class KeptBox:
         return all(self._mount_at(point) == number for point, number in self._mounted.items())
 
     def _mount_at(self, point: str) -> bytes:
-        """What identifies the mount that the box has at a path (proc_pid_fdinfo(5)). Empty if nothing is there."""
+        """Identifies the mount that the box has at a path (proc_pid_fdinfo(5)). Empty if nothing is there."""
         with suppress(OSError):
             opened = os.open(f"/proc/self/fd/{self.root}{point}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

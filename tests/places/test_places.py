@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ralph.loop.agents.table import AGENTS
 from ralph.places import table as table_of_places
 from ralph.places.gather import gather_places
 from ralph.places.places import is_named, places_of
@@ -128,6 +130,16 @@ def test_places_are_moved_by_their_variables_and_stay_where_they_were() -> None:
     ):
         assert made.why_not_read(path) is not None, path
     assert made.why_not_read("/work/relative") is None
+
+
+def test_the_login_of_every_agent_is_a_secret_wherever_a_variable_or_a_link_has_it() -> None:
+    for place in (place for row in AGENTS for place in row.state if place.login):
+        bases, variables = {"root": ("/work",), "~": ("/home/me",)}, {place.variable: "/moved"}
+        login = f"/{place.folder}/{place.login}".replace("//", "/")
+        usual = f"{place.usual.replace('~', '/home/me', 1)}{login}"
+        made = places_of(bases, variables, partial(re.sub, "/home/me/.netrc", usual), str)
+        assert len(made.secrets_around(usual)) == 2
+        assert len(made.secrets_around(f"/moved{login}")) == 1
 
 
 def test_the_root_of_the_file_system_is_a_place() -> None:

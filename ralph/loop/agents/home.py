@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ralph.machine.atomic_write import replace_at
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.planted_link import planted_link
-from ralph.machine.repository import is_within
+from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.trees import remove_tree
 from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ralph.sandbox.sandbox_settings import SandboxSettings
 
 _MOST_BYTES = 20_000_000
+# What a link there leads to, such as the environment of the loop, is another file in each process.
+_KERNELS = ("/dev", "/proc", "/sys")
 _TOKENS = frozenset(
     "accessToken refreshToken expiresAt refreshTokenExpiresAt access refresh expires access_token refresh_token id_token "
     "last_refresh".split()
@@ -98,8 +100,8 @@ class AgentHome(Struct, frozen=True, dict=True):
                     _write_new(own, Path(source).read_bytes())
             for name, source in self._beside(place):
                 _cleared(self.folder, self._own(place, name)).symlink_to(source)
-            named = [(path, one) for one in place.by_project for path in _paths((one,), self.environment)]
-            found = [_read(path) for path, template in named if self._is_users(path, template)]
+            named = _paths(place.by_project, self.environment)
+            found = [_read(path) for path in named if self._is_users(path)]
             if data := next((_of_project(one, self.roots[0]) for one in found if one is not None), b""):
                 _write_new(
                     _cleared(self.folder, self._own(place, place.by_project[0].rpartition("/")[2])), data
@@ -135,12 +137,12 @@ class AgentHome(Struct, frozen=True, dict=True):
     def _logins(self) -> Iterator[tuple[AgentPlace, str]]:
         for place in self.row.state:
             login = f"{self._users(place)}/{place.login}"
-            if place.login and self._is_users(login, f"{place.usual}/{place.login}"):
+            if place.login and self._is_users(login):
                 yield place, login
 
-    def _is_users(self, path: str, template: str = "") -> bool:
-        """Whether no link leads to a path that commands of the loop may have made, and none to a secret place or around the home,
-        as a command of an earlier run may have made in dotfiles. `template` is the place of the table that the file itself is.
+    def _is_users(self, path: str) -> bool:
+        """Whether no link leads to a path that commands of the loop may have made, and none to a file of the kernel, around the home,
+        or to a secret place other than the path itself, as a command of an earlier run may have made in dotfiles.
         """
         real = os.path.realpath(path)
         return (
@@ -148,7 +150,8 @@ class AgentHome(Struct, frozen=True, dict=True):
             and not any(
                 is_within(os.path.realpath(home), real) for home in home_directories(self.environment)
             )
-            and all(template in row.where for row in self._places.secrets_around(real))
+            and not is_within_any(real, _KERNELS)
+            and all(path in _paths(row.where, self.environment) for row in self._places.secrets_around(real))
         )
 
     @cached_property

@@ -692,11 +692,13 @@ def test_no_link_of_an_earlier_run_in_dotfiles_takes_a_key_along(ralph, agent, l
     home = Path(ralph.environment["HOME"])
     dotfiles, own = home / "dotfiles", home / ".claude"
     key = '{"mcpServers": {}, "claudeAiOauth": {"accessToken": "SECRET"}}'
-    for one in (home / ".aws/credentials", home / ".docker/config.json"):
-        one.parent.mkdir()
+    kept = home / ".aws/credentials", home / ".docker/config.json", home / ".codex/auth.json"
+    for one in (*kept, home / ".local/share/opencode/auth.json"):
+        one.parent.mkdir(parents=True, exist_ok=True)
         one.write_text(key)
     links = {"CLAUDE.md": ".aws/credentials", "skills": ".aws", "local": ".aws", "agents": "."}
-    links |= {".credentials.json": ".docker/config.json", "claude.json": ".docker/config.json"}
+    links |= {".credentials.json": ".codex/auth.json", "claude.json": ".docker/config.json"}
+    links |= {"other.md": ".local/share/opencode/auth.json", "kernel.md": "/proc/self/cmdline"}
     dotfiles.mkdir()
     own.mkdir()
     for name, target in links.items():
@@ -720,8 +722,9 @@ open(os.path.join(own, ".credentials.json"), "w").write('{"claudeAiOauth": {"acc
     assert ran.code == 0, ran.stderr
     assert "SECRET" not in (ralph.cwd / "seen").read_text()
     assert "mine" in (ralph.cwd / "seen").read_text()
-    assert not os.path.lexists(own_folder(ralph, "claude") / "agents")
-    assert (home / ".docker/config.json").read_text() == key
+    for name in ("agents", "kernel.md"):
+        assert not os.path.lexists(own_folder(ralph, "claude") / name)
+    assert {one.read_text() for one in kept} == {key}
 
 
 @needs_namespaces
