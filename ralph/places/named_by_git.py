@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH112, PTH113, PTH118, PTH120
+# ruff: noqa: PTH112, PTH113, PTH114, PTH118, PTH120
 """Finds the files that git's configuration names. In the work, these are further configuration, which commands must not
 change, and programs, which are the project's own code. In the home, they are what git reads. It runs no program.
 """
@@ -46,7 +46,7 @@ class NamedByGit(Struct, frozen=True):
     configuration: tuple[str, ...] = ()
     """The files with settings or attributes, and the links on the way to them."""
     programs: tuple[str, ...] = ()
-    """Files that commands in the settings name, and directories of hooks."""
+    """Files that commands in the settings name, directories of hooks, and what links in the place of hooks lead to."""
 
 
 def work_named_by_git(
@@ -92,6 +92,9 @@ def work_named_by_git(
                 programs |= dict.fromkeys(
                     absolute_path(word, tree, home) for tree in of_files for word in words
                 )
+    for hooks in (f"{directory}/hooks" for directory in directories):
+        linked = [hooks] if os.path.islink(hooks) else filter(os.path.islink, hooks_in(hooks))
+        programs |= dict.fromkeys(map(os.path.realpath, linked))
     return NamedByGit(
         tuple(one for one in configuration if is_within_any(one, directories) or search.may_be_changed(one)),
         tuple(one for one in programs if leads_into(one, writable)),

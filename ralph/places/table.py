@@ -530,6 +530,8 @@ ROWS: tuple[PlaceRow, ...] = (
         source="ssh_config(5): Include, ProxyCommand, Match exec",
     ),
     PlaceRow(("{git}/hooks",), _GIT, (READ_ONLY, COMPARED, TOLD), source="githooks(5)"),
+    # Of a remote that the configuration does not have, git takes the address from there.
+    PlaceRow(("{git}/branches", "{git}/remotes"), _GIT, (COMPARED,), source="gitrepository-layout(5)"),
     *(
         PlaceRow(tuple(f"**/{name}" for name in names.split()), shows, (PRIVATE,), source=source)
         for shows, source, names in _PRIVATE

@@ -35,7 +35,7 @@ _BY_COMMAND = (
 _BETWEEN = ", made between two calls: by an MCP server, or from outside"
 
 # The folders of a git directory that contain protected files, and the folder of the git directories of submodules.
-_FOLDERS = ("hooks", "info", "modules", "objects", "worktrees")
+_FOLDERS = ("branches", "hooks", "info", "modules", "objects", "worktrees")
 _MODULES = "/.git/modules"
 
 

@@ -43,6 +43,16 @@ PROGRAMS = {
         "echo x >>real",
         [".husky/pre-push"],
     ),
+    "what git's own hook is a link to": (
+        f"{HOOK} tools/check; chmod +x tools/check; ln -s ../../tools/check .git/hooks/pre-commit",
+        "echo x >>tools/check",
+        ["tools/check"],
+    ),
+    "what git's own directory of hooks is a link to": (
+        "rm -r .git/hooks; ln -s ../other .git/hooks",
+        f"{HOOK} other/update; chmod +x other/update",
+        ["other/update"],
+    ),
     "older hooks from elsewhere": (
         f"git config core.hooksPath .husky; {HOOK} other/update; chmod +x other/update",
         "mv .husky x; mv other .husky",

@@ -85,6 +85,8 @@ def work(tmp_path):
         ("echo x > .git/hooks/pre-push", {".git/hooks/pre-push": "changed"}),
         ("mkdir -p .git/hooks/a/b && touch .git/hooks/a/b/c", {".git/hooks/a": "made"}),
         ("mkfifo .git/hooks/post-merge", {".git/hooks/post-merge": "made"}),
+        ("mkdir -p .git/branches; echo ../x > .git/branches/one", {".git/branches/one": "made"}),
+        ("mkdir .git/remotes; echo URL: ../x > .git/remotes/one", {".git/remotes": "made"}),
         ("rm .git/hooks/pre-push", {".git/hooks/pre-push": "removed"}),
         ("chmod -x .git/hooks/pre-push", {".git/hooks/pre-push": "changed"}),
         ("chmod 700 .git/hooks", {".git/hooks": "changed"}),
