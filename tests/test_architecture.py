@@ -64,7 +64,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "prompt": {"places", "machine", "values"},
     "places": {"machine", "values"},
     "sandbox": {"places", "machine", "values"},
-    "git": {"places", "machine", "values"},
+    "git": {"places", "sandbox", "machine", "values"},
     "machine": {"values"},
     "conversation": {"values"},
     "values": set(),

@@ -20,6 +20,7 @@ from ralph.machine.own_programs import programs_by_name
 from ralph.places.gather import home_directories
 from ralph.places.git_places import foreign_directories
 from ralph.places.ssh_files import ssh_files, ssh_files_of_agents, used_by_ssh
+from ralph.sandbox.left_behind import why_left_behind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +104,8 @@ def _refuse_unsafe_ssh(git: Git) -> None:
     for file, _ in ssh_files_of_agents(commands, git.agents_places, homes, environment):
         raise CheckoutError(f"commands may write {file}, where ssh finds what to run: {advice}")
     for file in ssh_files(commands, homes, environment):
+        if why := why_left_behind(file, environment):
+            raise CheckoutError(f"{file} {why}")
         for value in used_by_ssh(file, homes, environment):
             if git.names_writable(value):
                 raise CheckoutError(f"{file} makes ssh use what commands may write ({value}): {advice}")

@@ -43,6 +43,7 @@ from ralph.machine.running_command import (
 )
 from ralph.places.git_config import STANDARD_LFS
 from ralph.places.own_commands import why_changeable
+from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -172,9 +173,14 @@ class Git:
         return search_outside(self.environment, (self.directory, *self.seams.writable))
 
     def is_writable(self, path: str) -> bool:
-        """Whether an agent can decide what is at a path. One that git finds relative to the directory is such a path."""
+        """Whether an agent can decide what is at a path, also one of another run whose change of it was not undone yet. One that
+        git finds relative to the directory is such a path.
+        """
         search = self.agents_places
-        return not path.startswith("/") or search.why_open(path) is not None or _leads_to_agents(path, search)
+        is_open = (
+            not path.startswith("/") or search.why_open(path) is not None or _leads_to_agents(path, search)
+        )
+        return is_open or why_left_behind(path, self.seams.environment) is not None
 
     def names_writable(self, value: str, names: Mapping[str, bool] | None = None) -> bool:
         """Whether commands can decide what a setting of the user's runs or reads (`why_changeable`). `names` are as there."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import up_to_repository_root
 from ralph.mcp.configuration import entries_of, names_in, server_of
+from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.credentials import child_environment, known_secrets
@@ -109,6 +110,8 @@ def _from_file(
     if data is None:
         raise SettingsError(f"{_FLAG}: {path} did not exist when the loop began", from_flag=True)
     origin, variables, why = str(path), environment, search.why_open(str(path))
+    if not why and path not in known and (left := why_left_behind(str(path), environment)):
+        raise SettingsError(f"{path} {left}")
     if why or not is_named:
         secrets = known_secrets(environment, settings.secrets)
         variables = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from ralph.fleet.checkouts import GitCalls, WorkerGit
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.remote import make_git_directory
+from ralph.git.runner import CheckoutGit
 from ralph.loop.directory.preflight import check_checkout
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.outcome import Outcome
@@ -104,6 +106,23 @@ def attempts(repository: Repository, writable: tuple[str, ...]) -> None:
         repository.top, repository.top, plan_file="P", seams=replace(repository.seams(), writable=writable)
     )
     check_checkout(checkout, commits=False, pushes=True)
+
+
+def test_no_file_counts_that_a_command_of_another_run_has_changed_and_nobody_has_undone(
+    tmp_path: Path,
+) -> None:
+    script = "mkdir .ssh; echo ProxyCommand x >.ssh/config; git config --global filter.f.clean cat"
+    repository, marks = made(tmp_path, script, "")
+    home = tmp_path / "home"
+    mark = home / ".local/state/ralph/running/x"
+    mark.parent.mkdir(parents=True)
+    mark.write_text(json.dumps({f"{home}/{name}": "" for name in (".ssh/config", ".gitconfig")}))
+    assert CheckoutGit(repository.top, repository.seams()).settings.dropped_filters == {"f"}
+    with pytest.raises(CheckoutError, match=f"{home}/.ssh/config was changed during a command"):
+        attempts(repository, ())
+    assert not [*marks.iterdir()]
+    mark.unlink()
+    assert not CheckoutGit(repository.top, repository.seams()).settings.dropped_filters
 
 
 @every_row(("script", "command"), [*OPEN.values()])

@@ -58,7 +58,8 @@ NOT_PROTECTED = {
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
         "working directory while they run. ralph undoes that after each command and says so. If ralph is killed before, the next "
-        "run there names the change; no run obeys such a change of your own settings (exit 78)."
+        "run there names the change; no run with the same state directory obeys such a change of your own settings (exit 78), nor its "
+        "git one of your git's or ssh's."
     ),
     "other processes' memory and environment": (
         "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.sandboxed, needs_landlock]
 
+SERVERS = '{"mcpServers": {}}'
 MODEL = '{"model": "opus"}'
 # The file below the home, what it held before, what a command leaves there, and the options of the later run.
 CHANGES = {
@@ -25,6 +26,7 @@ CHANGES = {
     "made a link": (".claude/settings.json", "{}", "-> gone", ()),
     "through a link": ("dotfiles/config.toml", "", "[sandbox]\nmode = 'off'\n", ()),
     "named by --config": ("conf/r.toml", "", "[sandbox]\nmode = 'off'\n", ("--config", "~/conf/r.toml")),
+    "named by --mcp-config": ("conf/m.json", SERVERS, f" {SERVERS}", ("--mcp-config", "~/conf/m.json")),
     "named by --settings": ("conf/s.json", "{}", MODEL, ("--settings", "~/conf/s.json")),
 }
 
