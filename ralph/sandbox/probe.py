@@ -217,6 +217,12 @@ def _limit_another(targets: Targets) -> None:
     resource.prlimit(targets["pid"], resource.RLIMIT_NOFILE)
 
 
+def _change_limits(targets: Targets) -> None:
+    import resource  # noqa: PLC0415 - in the row's own process
+
+    resource.prlimit(targets["pid"], resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
 def _tcp(protocol: int = 0) -> socket.socket:
     """It is closed when the row's process ends, like the other sockets of a row."""
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
@@ -465,6 +471,7 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "make a user namespace by clone": _clone_user_namespace,
         "type into a terminal": _type_ahead,
         "use io_uring": _make_ring,
+        "change another process's limits": _change_limits,
         "look at the session's key ring": lambda _t: _call("keyctl", _GET_KEYRING_ID, -3, 0),
         "make a system call by its x32 number": _other_numbers,
     },

@@ -65,7 +65,8 @@ NOT_PROTECTED = {
         "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."
     ),
     "processes hidden": (
-        "Commands can see the command lines and limits of other programs, and use their System V shared memory."
+        "Commands can see the command lines and limits of other programs, slow these down (`renice`, `taskset`), and use their System "
+        "V shared memory."
     ),
     "signals": "Commands can stop your other programs, ralph included.",
     "user's terminals": "Commands can read what you type in your open terminals, and write there.",

@@ -101,6 +101,12 @@ ROWS: list[tuple[str, tuple[int, ...], str, str, str]] = [
     ("ioctl", (0, 0x7_0000_5412), *("EPERM",) * 3),
     ("ioctl", (0, 0x541C), *("EPERM",) * 3),
     ("ioctl", (0, 0x5413), *("allowed",) * 3),
+    # The process itself; only a look at the limits of another one; new ones for it, by each half of the pointer.
+    ("prlimit64", (0, 7, 0x7FFF_0000_1000, 0), *("allowed",) * 3),
+    ("prlimit64", (0x7_0000_0000, 7, 0x1000, 0), *("allowed",) * 3),
+    ("prlimit64", (4711, 7, 0, 0x1000), *("allowed",) * 3),
+    ("prlimit64", (4711, 0, 0x1000, 0), *("EPERM",) * 3),
+    ("prlimit64", (4711, 0, 0x1_0000_0000, 0), *("EPERM",) * 3),
     ("clone", (NEW_USER | 17,), *("EPERM",) * 3),
     ("clone", (0x01200011,), *("allowed",) * 3),
     ("unshare", (NEW_USER | 0x20000,), *("EPERM",) * 3),

@@ -130,6 +130,7 @@ MACHINES = {
             "sendmsg": 46,
             "sendmmsg": 307,
             "ioctl": 16,
+            "prlimit64": 302,
         }
         | {"clone": 56, "unshare": 272, "setns": 308, "ptrace": 101, "kcmp": 312}
         | {"process_vm_readv": 310, "process_vm_writev": 311}
@@ -147,6 +148,7 @@ MACHINES = {
             "sendmsg": 211,
             "sendmmsg": 269,
             "ioctl": 29,
+            "prlimit64": 261,
         }
         | {"clone": 220, "unshare": 97, "setns": 268, "ptrace": 117, "kcmp": 272}
         | {"process_vm_readv": 270, "process_vm_writev": 271}
@@ -210,7 +212,17 @@ def make_filter(
         refused |= dict.fromkeys(_LOOKS_INTO_PROCESSES, _NO_RIGHT)
     for name in refused:
         lines.go_if_equal(numbers[name], f"refused {refused[name]}")
-    judged = ("clone", "unshare", "ioctl", "sendto", "sendmsg", "sendmmsg", "socketpair", "socket")
+    judged = (
+        "clone",
+        "unshare",
+        "ioctl",
+        "prlimit64",
+        "sendto",
+        "sendmsg",
+        "sendmmsg",
+        "socketpair",
+        "socket",
+    )
     makes_sequenced = sequenced and not unix_sockets
     for name in (*judged, "listen") if makes_sequenced else judged:
         lines.go_if_equal(numbers[name], name)
@@ -222,6 +234,7 @@ def make_filter(
     for name in ("clone", "unshare"):
         _judge_bits(lines, name, 0, _CLONE_NEWUSER, _NO_RIGHT)
     _judge_values(lines, "ioctl", 1, (_TIOCSTI, _TIOCLINUX), _NO_RIGHT)
+    _judge_limits(lines)
     # After EOPNOTSUPP, a sender calls `connect` first, which Landlock can deny.
     for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
         _judge_bits(lines, name, flags, _MSG_FASTOPEN, _UNSUPPORTED)
@@ -267,6 +280,22 @@ def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ..
     lines.answer(ALLOW)
     lines.label(f"{call} refused")
     lines.answer(answer)
+
+
+def _judge_limits(lines: Assembler) -> None:
+    """Adds instructions that refuse new limits for a process that the call names: a limit on processor time, for one, makes the
+    kernel kill it, and Landlock does not judge that.
+    """
+    lines.label("prlimit64")
+    lines.load(argument(0))
+    lines.go_if_equal(0, "limits allowed")
+    for half in (argument(2), argument(2) + 4):  # a pointer
+        lines.load(half)
+        lines.go_if_any_bit(0xFFFF_FFFF, "limits refused")
+    lines.label("limits allowed")
+    lines.answer(ALLOW)
+    lines.label("limits refused")
+    lines.answer(_NO_RIGHT)
 
 
 def _judge_pairs(lines: Assembler, *, unix_sockets: bool) -> None:
