@@ -664,7 +664,7 @@ class CommandBox:
     def _box_of(self, words: tuple[str, ...], program: bytes, *, is_shared: bool) -> KeptBox | None:
         """The kept box that bubblewrap makes with these words, or a new one. None without words. Raises OSError."""
         box = self._boxes.get(is_shared)
-        if not words or (box is not None and box.words == words):
+        if not words or (box is not None and box.words == words and not box.has_ended):
             return box
         made = KeptBox(words, program, self._means.landlock.abi, self.parts.writable, is_shared=is_shared)
         self._boxes[is_shared] = made

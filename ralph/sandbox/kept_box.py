@@ -129,6 +129,13 @@ class KeptBox:
         """The descriptor of a ruleset for a command that starts now (`Ruleset.fresh`)."""
         return self._ruleset.fresh(rules)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a command has killed what keeps the process namespace of a shared box, so that nothing can start there."""
+        poll = select.poll()
+        poll.register(self._hold, 0)
+        return self.is_shared and bool(poll.poll(0))  # nobody reads what bubblewrap's shell waits for
+
     def _end(self) -> None:
         """Ends bubblewrap, and with it all processes in its own process namespace."""
         pid, self._pid = self._pid, 0

@@ -274,6 +274,14 @@ def test_while_a_command_runs_in_the_background_later_ones_find_it(run) -> None:
     assert [*brought_by_bubblewrap()] == []
 
 
+def test_a_shared_box_that_a_command_has_ended_is_not_used_again(run) -> None:
+    end = run.box.share_namespaces()
+    run.said("kill -9 2; sleep 600")
+    assert run.said("echo ran") == "ran"
+    end()
+    assert [*brought_by_bubblewrap()] == []
+
+
 def test_a_command_in_the_background_can_be_stopped(run) -> None:
     end = run.box.share_namespaces()
     background = run.background("trap 'echo cleaned; exit' TERM; touch there; while :; do sleep 0.01; done")
