@@ -48,8 +48,8 @@ class Hint(Struct, frozen=True):
     """The variable with the address of the agent that the program asks."""
 
 
-_REFUSED = "PermissionError: [Errno 13]"
-"""Python's words for a socket that the sandbox refuses."""
+_REFUSED = "PermissionError: [Errno 13] Permission denied\n"
+"""Python's words for a socket that the sandbox refuses. For a file, they end with its name."""
 _IN_BACKGROUND = "start what shall go on with run_in_background of Bash"
 _NO_BROWSER = "no Chromium starts without them"
 _MARIADB = "let the database listen on TCP alone: --socket= --port=3306 --bind-address=127.0.0.1"
@@ -61,10 +61,12 @@ OUTSIDE = (
     Hint(r"dial unix (?P<path>/[^\s:]+): ", "start a server for the command"),
     Hint(r'server on socket "(?P<path>/[^"]+)" failed', "use TCP, or start a server for the command"),
     Hint(r"through socket '(?P<path>/[^']+)' \(\d+\)", "use TCP, or start a server for the command"),
-    Hint(r"authentication agent|[Ee]rror connecting to agent", _KEY, agent="SSH_AUTH_SOCK"),
+    Hint(
+        r"connection to your authentication agent|[Ee]rror connecting to agent", _KEY, agent="SSH_AUTH_SOCK"
+    ),
     Hint(r"Permission denied \(publickey", _KEY, agent="SSH_AUTH_SOCK", is_sure=False),
     Hint(
-        r"autolaunch D-Bus|[Ff]ailed to connect to (?:\S+ ){0,3}bus\b",
+        r"autolaunch D-Bus|[Ff]ailed to connect to (?:(?:the|system|session|user|scope|D-Bus) )*bus\b",
         "do without the desktop",
         agent="DBUS_SESSION_BUS_ADDRESS",
     ),
@@ -104,7 +106,7 @@ SOCKETS = (
     Hint(r"gpg failed to sign the data", _NO_SIGNATURE, is_sure=False),
     Hint(r"unix_listener: |connecting to agent: Permission denied", f"{_KEY}; no ControlMaster"),
     Hint(r"connect to cache daemon: Permission denied", "give git the credentials in another way"),
-    Hint(r"error (?:connecting to|creating) \S+ \(Permission denied\)", _IN_BACKGROUND),
+    Hint(r"error (?:connecting to|creating) /\S+ \(Permission denied\)", _IN_BACKGROUND),
     Hint(r"No Sockets found in ", _IN_BACKGROUND, is_sure=False),
     Hint(r"Timed out waiting for daemon to start", "use mypy", is_sure=False),
     Hint(r"socket\.error reported errno\.EACCES", "use [inet_http_server] of supervisord", is_sure=False),
@@ -115,7 +117,10 @@ SOCKETS = (
     Hint(r"or HotSpot VM not loaded", "kill -3 PID lets a Java process print its threads"),
     Hint(r"because some of the raylet failed", "use multiprocessing instead of ray", is_sure=False),
     Hint(r"AF_UNIX|unix_events\.py", "use TCP on 127.0.0.1", _REFUSED),
-    Hint(r"(?i)\bunix\b.{0,300}\bpermission denied", "use TCP on 127.0.0.1"),
+    Hint(
+        r"(?i)\b(?:(?:dial|listen) unix |unix:\S|unix([ -]domain)?[ -]sockets?\b).{0,300}\bpermission denied",
+        "use TCP on 127.0.0.1",
+    ),
 )
 """Programs that make Unix sockets."""
 
@@ -129,7 +134,7 @@ GPUS = (
     # PyTorch, TensorFlow and JAX warn, compute on the CPU, and succeed.
     "OS call failed or operation not supported on this OS",
     "CUDA_ERROR_OPERATING_SYSTEM",
-    "cuInit",
+    "call to cuInit",
     "Falling back to cpu",
     "CUDA backend failed to initialize",
     "No CUDA GPUs are available",
@@ -155,7 +160,7 @@ def hint_of(
     """A text that says what the sandbox did, and what to use instead. None if neither the output nor the command shows it. `is_kept_outside` says whether a path is
     that of a socket outside to which the sandbox lets no command connect.
     """
-    text = output[-_MOST_CHARACTERS:]
+    text = output[-_MOST_CHARACTERS:] + "\n"
     for row in OUTSIDE:
         found = _found(row, text)
         if found and (row.agent in refusals.agents if row.agent else is_kept_outside(found["path"])):

@@ -115,6 +115,8 @@ SOCKET_TEXTS = (
         "Unable to open socket file /tmp/.java_pid24: target process 24 doesn't respond within 10500ms or HotSpot VM not loaded",
         "kill -3",
     ),
+    # nginx 1.22.1
+    ("nginx: [emerg] bind() to unix:/x/n.sock failed (13: Permission denied)", "use TCP"),
     # ray 2.60.0
     (
         "Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup",
@@ -152,6 +154,14 @@ ORDINARY = (
     'psql: error: connection to server at "127.0.0.1", port 5432 failed: Connection refused',
     "bash: line 1: ./run.sh: Permission denied",
     "make: *** [all] Error 1",
+    "bash: line 1: ./scripts/unix/build.sh: Permission denied",
+    "ls: cannot open directory '/x/unix-tools': Permission denied",
+    "thread 'main' panicked at library/std/src/sys/unix/fs.rs: Permission denied (os error 13)",
+    "x/sys/unix: open notes: permission denied",
+    "error connecting to database (Permission denied)",
+    "PermissionError: [Errno 13] Permission denied: 'data'\nassert family == socket.AF_UNIX",
+    "File \"/x/multiprocessing/managers.py\", line 5\nPermissionError: [Errno 13] Permission denied: 'data'",
+    "tests/test_driver.c:12: cuInit(0) was not called",
     "E   AssertionError: assert 'unix' in 'permission'",
     "FAILED tests/test_socket.py::test_socket - TimeoutError: timed out",
     "mount: permission denied (are you root?)",
@@ -227,6 +237,13 @@ def test_an_ordinary_failure_gets_no_hint(text) -> None:
 def test_an_agent_of_the_users_is_told_where_commands_do_not_get_its_address(text, instead) -> None:
     assert instead in (hint_of(text, NO_AGENTS, nowhere) or "")
     assert hint_of(text, Refusals(), nowhere) is None
+
+
+@every_row(
+    "text", ["Failed to connect to event bus: timeout", "docs/ssh.md: an authentication agent holds keys"]
+)
+def test_other_buses_and_agents_get_no_hint(text) -> None:
+    assert hint_of(text, NO_AGENTS, nowhere) is None
 
 
 @every_row(
