@@ -690,10 +690,10 @@ print('connected')
         "tmux",
         "tmux",
         (
-            "tmux -S t new-session -d 'sleep 20' && tmux -S t list-sessions; code=$?; tmux -S t kill-server; exit $code",
+            "T=$PWD/t; tmux -S $T new-session -d 'sleep 20' && tmux -S $T list-sessions; code=$?; tmux -S $T kill-server; exit $code",
         ),
         "1 windows",
-        Fails("error connecting to t", "run_in_background"),
+        Fails("error connecting to /", "run_in_background"),
         is_for_ci=True,
     ),
     Workload(
