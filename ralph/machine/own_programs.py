@@ -12,6 +12,7 @@ import stat
 import sys
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,10 +124,10 @@ class ProgramSearch(Struct, frozen=True):
         """The reason for people why a path is not safe, or an interpreter that starts it. Empty if all are safe."""
         is_of_system = path.startswith(tuple(f"{one}/" for one in _OF_THE_SYSTEM))
         try:
-            lines = () if is_of_system else tuple(interpreters_of(path))
+            lines = () if is_of_system else tuple(interpreters_of(path, self))
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
-        for one in (path, *(line.split()[0] for line in lines)):
+        for one in (path, *chain.from_iterable(_paths_in(line, self) for line in lines)):
             if why := self._why_replaceable(one):
                 return why if one == path else f"it is started by {one}, and {why}"
         return ""
@@ -155,17 +156,31 @@ class ProgramSearch(Struct, frozen=True):
         return name.startswith(TEMPORARY_PREFIX) and is_within_any(above, self.temporary)
 
 
-def interpreters_of(file: str) -> Iterator[str]:
-    """Yields the interpreter that a script names, with its options, and that of the interpreter, if it is a script too. Raises
-    OSError if this machine lacks file descriptors or memory.
+def interpreters_of(file: str, search: ProgramSearch) -> Iterator[str]:
+    """Yields the interpreter that a script names, with its options, and that of the interpreter, if it is a script too. `env` finds
+    it on PATH. Raises OSError if this machine lacks file descriptors or memory.
     """
     for _ in range(_MOST_INTERPRETERS):
-        begin, _, rest = beginning_of(file, _MOST_OF_LINE).partition(b"\n")[0].partition(b"#!")
-        line = "" if begin else os.fsdecode(rest).strip()
+        line = interpreter_of(file)
         if not line:
             return
         yield line
-        file = line.split()[0]
+        file = _paths_in(line, search)[-1]
+
+
+def interpreter_of(file: str) -> str:
+    """The interpreter that a script names, with its options. Empty for any other file. Raises as `interpreters_of` does."""
+    begin, _, rest = beginning_of(file, _MOST_OF_LINE).partition(b"\n")[0].partition(b"#!")
+    return "" if begin else os.fsdecode(rest).strip()
+
+
+def _paths_in(line: str, search: ProgramSearch) -> list[str]:
+    """The absolute paths in the first line of a script: the interpreter, and what `env` may start, and assign."""
+    first, *more = line.split()
+    if first.rpartition("/")[2] != "env":
+        return [first]
+    words = re.split(r"[\s=:]", " ".join(more))
+    return [first, *filter(os.path.isabs, (programs_by_name(search).get(word, word) for word in words))]
 
 
 def _way(path: str) -> Iterator[tuple[str, bool]]:

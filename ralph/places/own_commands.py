@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from ralph.machine.loading import short_digest
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import (
+    interpreter_of,
     interpreters_of,
     own_program,
     programs_by_name,
@@ -108,8 +109,8 @@ def why_changeable(
     for name in (line.first,) if programs is None else programs:
         if "/" not in name and own_program(name, search) is None and (why := why_not_used(name, search)):
             return why
-    known = programs_by_name(search)
-    for word in words:
+    known, scripts = programs_by_name(search), tuple(_of_shell_scripts(line))
+    for word in dict.fromkeys(chain(words, *(one.words for one in scripts))):
         for path in (known.get(begin + word) for begin in ("", "git-", "git-credential-")):
             if path is not None and (why := search.why_unsafe(path)):
                 return f"{path} does not count: {why}"
@@ -118,7 +119,7 @@ def why_changeable(
         chain.from_iterable(
             map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
         ),
-        (one for script in _of_shell_scripts(line) for one in _changeable_files(script) if one.is_script),
+        (one for script in scripts for one in _changeable_files(script) if one.is_script),
     )
     return why or next(
         (f"{one.path} is found through {one.root}, where commands may write" for one in changeable), ""
@@ -191,13 +192,14 @@ def _line_of(
 
 def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
     """The first lines of the scripts that a line names."""
-    interpreters = dict.fromkeys(one for path in _files(line) for one in interpreters_of(path))
+    interpreters = dict.fromkeys(one for path in _files(line) for one in interpreters_of(path, line.search))
     return [replace(line, texts=[one], words=[*paths_in(one, line.known)]) for one in interpreters]
 
 
 def _of_shell_scripts(line: _CommandLine) -> Iterator[_CommandLine]:
     """The texts of the shell scripts that a line names, such as a wrapper with `exec python3 -m NAME`."""
-    for path in dict.fromkeys((own_program(line.first, line.search) or "", *_files(line))):
+    named = filter(None, map(programs_by_name(line.search).get, line.words))
+    for path in dict.fromkeys((own_program(line.first, line.search) or "", *named, *_files(line))):
         if text := _with_values(_shell_text(path), line.known):
             words = [*dict.fromkeys(filter(None, paths_in(text, line.known)))]
             places = _directories(words, line.places[0])
@@ -206,7 +208,7 @@ def _of_shell_scripts(line: _CommandLine) -> Iterator[_CommandLine]:
 
 def _shell_text(path: str) -> str:
     """The text of a shell script without comments that fill a line. Empty for any other file."""
-    words = next(interpreters_of(path), "").split()[:2]  # `env` comes before it
+    words = interpreter_of(path).split()[:2]  # `env` comes before it
     if not any(_SHELL.fullmatch(os.path.basename(word)) for word in words):
         return ""
     lines = os.fsdecode(beginning_of(path)).splitlines()

@@ -71,6 +71,10 @@ LINES = {
     "one behind another program": ("cat | named", False, False),
     "a script that starts one": ("$H/bin/outer", False, False),
     "one of PATH": ("cat | outer", False, False),
+    "one that env finds by a link in PATH": ("cat | by-env", False, False),
+    "one whose env has another PATH": ("by-path", False, False),
+    "one that env finds elsewhere": ("cat | by-tell", True, True),
+    "a wrapper that starts a link in PATH": ("cat | starts-link", False, False),
     "the work as data of a program": ("$H/bin/tell $W/d", True, False),
     "the work as data of a script": ("node $H/bin/tell $W/d", True, False),
     "the work as data behind an option": ("python3 -u $H/bin/tell --in $W/d", True, False),
@@ -107,6 +111,14 @@ def test_commands_decide_what_a_line_runs(
     (home / "bin/wrapper").chmod(0o755)
     (home / "bin/found").write_text('#!/usr/bin/env bash\nexec sh "$PROJ/d/in"\n')
     (home / "bin/found").chmod(0o755)
+    for name, text in {
+        "by-env": "#!/usr/bin/env -S linked -u\n",
+        "by-path": f"#!/usr/bin/env -S PATH=/usr/bin:{work} tell\n",
+        "by-tell": "#!/usr/bin/env tell\n",
+        "starts-link": "#!/bin/sh\nexec linked\n",
+    }.items():
+        (home / "bin" / name).write_text(text)
+        (home / "bin" / name).chmod(0o755)
     (home / "bin/logger").write_text(f"#!/bin/sh\ngrep x {work}/s\n# sh {work}/s\n")
     (home / "bin/outer").write_text(f"#! {home}/bin/named -x\n")
     (home / "bin/linked").symlink_to(work / "s")
