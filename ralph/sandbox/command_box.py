@@ -760,7 +760,7 @@ class CommandBox:
         words = bwrap_command(
             bwrap,
             temporary=parts.temporary if parts.has_own_temporary else None,
-            writable=[one for one in parts.writable if one in self._plan.write or os.path.exists(one)],
+            writable=[one for one in parts.writable if os.path.exists(one) and os.path.realpath(one) == one],
             devices=filter(
                 os.path.exists, dict.fromkeys((*parts.gpus, *filter(_has_devices, self._plan.write)))
             ),
@@ -774,7 +774,11 @@ class CommandBox:
             visible_covers=visible.words,
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
             read_only=(*read_only, *sockets),
-            copies=[(copy, file) for copy, file in parts.copies if os.path.isfile(file)],
+            copies=[
+                (copy, file)
+                for copy, file in parts.copies
+                if os.path.isfile(file) and not os.path.islink(file)
+            ],
             empty_directories=filter(os.path.isdir, parts.empty),
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
             closed="" if self._closed is None else self._closed.path,

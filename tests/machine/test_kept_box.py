@@ -23,6 +23,7 @@ from ralph.sandbox.kept_box import KeptBox
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import TEST_S, wait_until
 from tests.program.namespaces import needs_namespaces
+from tests.sandbox.boxes import run_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -249,6 +250,35 @@ def test_what_somebody_outside_replaces_is_mounted_again(run) -> None:
     new.replace(settings)  # as editors save a file
     assert "Read-only file system" in run.said("echo other > .mcp.json")
     assert settings.read_text() == "[]"
+
+
+def test_a_place_that_is_gone_or_a_link_by_now_keeps_no_command_from_starting(tmp_path) -> None:
+    gone, link, npmrc, elsewhere = (tmp_path / name for name in ("gone", "link", ".npmrc", "elsewhere"))
+    for place in (tmp_path / "work", gone, link, elsewhere):
+        place.mkdir()
+    npmrc.write_text("//registry.example/:_authToken=x\n")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    settings = SandboxSettings(net="off", write=(str(gone), str(link)))
+    plan, roots = plan_box(settings, environment, (tmp_path / "work",)), [str(tmp_path / "work")]
+    box = CommandBox(plan, roots, environment, lambda: gather_places(roots, environment))
+    try:
+        write = f"import os\nfor one in {[str(gone), str(link)]}:\n try: open(one + '/x', 'w'); print('written')\n except OSError: pass"
+        assert run_in(box, roots[0], write).stdout.split() == ["written"] * 2
+        (gone / "x").unlink()
+        gone.rmdir()
+        link.rename(tmp_path / "before")
+        link.symlink_to(elsewhere)
+        npmrc.unlink()
+        npmrc.symlink_to(elsewhere / "npmrc")
+        (elsewhere / "npmrc").write_text("x")
+        (tmp_path / "work/.mcp.json").write_text("{}")  # so that there is another box
+        assert run_in(box, roots[0], f"{write}\nprint('ran')").stdout == "ran\n", (
+            "what a link leads to is not opened"
+        )
+        gone.mkdir()
+        assert run_in(box, roots[0], write).stdout == "written\n"
+    finally:
+        box.close()
 
 
 def test_while_a_command_runs_in_the_background_later_ones_find_it(run) -> None:
