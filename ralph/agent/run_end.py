@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.endpoint import API_VERSION, messages_url
+from ralph.values.endpoint import API_VERSION, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
@@ -329,16 +329,16 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
     elif kind is FailureKind.NOT_FOUND:
         yield (
             f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or there is no Messages "
-            f"API at this address (--base-url). Requests go to: POST {messages_url(endpoint)}"
+            f"API at this address (--base-url). Requests go to: POST {requests_url(endpoint)}"
         )
     elif isinstance(error, HttpError) and error.status in (405, 501):
-        yield f"Is that a Messages API? Check --base-url. Requests go to: POST {messages_url(endpoint)}"
+        yield f"Is that a Messages API? Check --base-url. Requests go to: POST {requests_url(endpoint)}"
     elif kind is FailureKind.CONTEXT_OVERFLOW:
         yield "The conversation is larger than the model's window. Start afresh with a smaller task."
     elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:
         yield (
             "Is that a Messages API? Check --base-url and ANTHROPIC_BASE_URL. Requests go to: "
-            f"POST {messages_url(endpoint)}"
+            f"POST {requests_url(endpoint)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A client of the Messages API over HTTP. Each request leads to one complete answer, or to one of five errors."""
+"""A client of models' APIs over HTTP. Each request leads to one complete answer, or to one of five errors."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A client of the Messages API over HTTP, for one endpoint.
+"""A client of a model's API over HTTP, for one endpoint. The API is the Messages API, or one that a dialect translates.
 
 It sends a request once, and returns a complete answer or raises one of the five errors in `values/errors.py`. It
 never retries and never follows a redirect. `Exchange` carries the bytes, and `Reception` parses the answer. The
@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.api.clocks import ClockLimits, ResponseClocks
+from ralph.api.dialects import dialect_of
 from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
 from ralph.conversation.target import ModelDescription, description_of
 from ralph.machine.network.proxies import proxy_in_words
-from ralph.values.endpoint import API_VERSION, MESSAGES_PATH
+from ralph.values.endpoint import ANTHROPIC, API_VERSION, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT
@@ -46,15 +47,16 @@ DESCRIPTION_BYTES = 256 * 1024
 
 
 class Endpoint(Struct, frozen=True):
-    """The base URL of a server, and the headers that ralph adds to each request to it. One of the headers contains
-    the key.
+    """The base URL of a server, the API that it serves, and the headers that ralph adds to each request to it. One of
+    the headers contains the key.
     """
 
     base_url: str
     headers: Headers
+    api: str = ANTHROPIC
 
 
-class MessagesApi:
+class ApiClient:
     """Sends requests to one endpoint.
 
     `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before.
@@ -74,8 +76,9 @@ class MessagesApi:
     ) -> None:
         self._answered = set() if answered is None else answered
         self._endpoint = endpoint
-        self._messages_url: httpx.URL | None = None
-        """The URL of messages. None before the first request, which reports a URL that cannot be parsed."""
+        self._dialect = dialect_of(endpoint.api, endpoint.base_url)
+        self._requests_url: httpx.URL | None = None
+        """The URL of requests. None before the first request, which reports a URL that cannot be parsed."""
         # The time for the first byte begins when sending begins. It must not end before the time for connecting, when
         # the main thread looks.
         tells_late = limits.connect_s > 0 and not 0 < limits.first_byte_s < limits.connect_s
@@ -89,13 +92,14 @@ class MessagesApi:
         then the answer's stream events while it arrives. Raises only `AgentError`, the errors of `events`, and `Interrupted` if a
         signal, a time limit or a driver ends the wait.
         """
+        pieces = body.pieces() if self._dialect is None else self._dialect.body(body)
         own = {
             "accept": "text/event-stream, application/json",
             "content-type": "application/json",
             # Without this header, httpx would send a body in pieces with chunked encoding.
-            "content-length": str(sum(map(len, body))),
+            "content-length": str(sum(map(len, pieces))),
         }
-        request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
+        request = self._request("POST", None, own, connect_s=self._limits.connect_s, body=pieces)
         try:
             return self._receive(request, events, is_whole=is_whole)
         except (ShortageError, MemoryError) as error:
@@ -116,6 +120,7 @@ class MessagesApi:
                 redact=self._redact,
                 host=host_of(request.url),
                 answered=self._answered,
+                dialect=self._dialect,
                 is_whole=is_whole,
             )
             events.emit(RequestSent())
@@ -131,6 +136,8 @@ class MessagesApi:
 
         Returns None if the server sends no usable description in time. Raises only `Interrupted`.
         """
+        if self._dialect is not None:
+            return None  # other servers describe their models in other forms
         until_s = self._clock.now_s() + within_s
         try:
             path = f"/v1/models/{quote(model, safe='')}"
@@ -150,11 +157,11 @@ class MessagesApi:
     def _request(
         self,
         method: str,
-        path: str,
+        path: str | None,
         own_headers: dict[str, str],
         *,
         connect_s: float,
-        body: RequestBody | None = None,
+        body: tuple[bytes, ...] | None = None,
     ) -> httpx.Request:
         timeout = httpx.Timeout(None, connect=connect_s + _CONNECT_GRACE_S if connect_s > 0 else None)
         try:
@@ -168,13 +175,13 @@ class MessagesApi:
         except httpx.InvalidURL as error:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
 
-    def _url(self, path: str) -> httpx.URL:
-        """The URL for `path`. That of messages is parsed once. Raises httpx.InvalidURL."""
-        if path != MESSAGES_PATH:
+    def _url(self, path: str | None) -> httpx.URL:
+        """The URL for `path`, or for requests if it is None, which is parsed once. Raises httpx.InvalidURL."""
+        if path is not None:
             return httpx.URL(self._endpoint.base_url + path)
-        if self._messages_url is None:
-            self._messages_url = httpx.URL(self._endpoint.base_url + path)
-        return self._messages_url
+        if self._requests_url is None:
+            self._requests_url = httpx.URL(requests_url(self._endpoint.base_url, self._endpoint.api))
+        return self._requests_url
 
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
@@ -183,7 +190,7 @@ class MessagesApi:
             "user-agent": f"ralph/{__version__}",
             # A proxy that compresses a stream also holds back its events in a buffer.
             "accept-encoding": "identity",
-            "anthropic-version": API_VERSION,
+            **({"anthropic-version": API_VERSION} if self._dialect is None else {}),
         }
         # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
         # could break the request.

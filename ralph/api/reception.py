@@ -33,8 +33,9 @@ from ralph.values.strict_json import strict_json
 from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from ralph.api.dialects import Dialect
     from ralph.values.answer import Answer
     from ralph.values.ports import Clock, Events
 
@@ -49,7 +50,8 @@ ANSWER_BYTES = 64 * 1024 * 1024
 # Where no byte has arrived, the second is no garbage either.
 _ENDS_OF_CONNECTION = (NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE)
 
-_OPENAI_CHUNK = b'"chat.completion.chunk"'
+_BEGINNINGS = rb'"(chat\.completion\.chunk|message_start|response\.created)"'
+"""The first event of a stream has one of these words, by which the API is known."""
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -67,10 +69,12 @@ class Reception:
         redact: Callable[[str], str],
         host: str,
         answered: set[str],
+        dialect: Dialect | None = None,
         is_whole: bool = False,
     ) -> None:
         """`redact` removes credentials from the texts in errors. `host` is the host of the request. `answered` is the
-        set of hosts that have answered before. When `host` answers, it is added to this set. `is_whole` is True if the
+        set of hosts that have answered before. When `host` answers, it is added to this set. `dialect` translates the
+        answer, unless it is None. `is_whole` is True if the
         answer was asked for as one JSON object.
         """
         self.exchange = exchange
@@ -80,6 +84,8 @@ class Reception:
         self._redact = redact
         self._host = host
         self._answered = answered
+        self._dialect = dialect
+        self._translator = None if dialect is None else dialect.translator()
         self._is_whole = is_whole
         self._catch_up = CatchUp()
         self._text = StreamText()
@@ -162,7 +168,7 @@ class Reception:
     def _stream_answer(self, first: bytes, request_id: str | None, content_type: str) -> Answer:
         """Reads the answer from a stream whose first bytes were read before. If it ends without an event and does not begin
         as a stream does, raises StreamParse: it is a page, or something else under a wrong label. So does a stream of
-        OpenAI's Chat Completions.
+        another API.
         """
         assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts(first))
@@ -170,17 +176,13 @@ class Reception:
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
                 self._bytes_since_event, has_event = 0, True
-                event = self._event(sse.event, sse.data)
-                if event is None:
-                    continue
-                if event.get("type") != "ping":
-                    self._clocks.got_progress(self._arrived_s)
-                assembler.feed(event, has_invalid_utf8=self._text.has_invalid_utf8 and "\ufffd" in sse.data)
-                self._events.emit(StreamReceived(event))
+                self._feed(assembler, self._events_in(sse.event, sse.data), sse.data)
                 if assembler.is_complete:
                     break
+            if self._translator is not None and not assembler.is_complete:
+                self._feed(assembler, self._translator.end())
             is_readable = has_event or re.match(STREAM_START, first) is not None
-            is_of_another_api = assembler.message_id is None and _OPENAI_CHUNK in first
+            is_of_another_api = assembler.message_id is None and re.search(_BEGINNINGS, first) is not None
             if is_of_another_api or (not is_readable and len(first.strip(b"\0\r\n ")) >= ENOUGH_BYTES):
                 raise not_a_stream(self._host, content_type, first[:ERROR_BODY_BYTES], self._redact)
             answer = assembler.answer(request_id)
@@ -192,6 +194,24 @@ class Reception:
             error.tokens = replace(counted, output=max(counted.output, assembler.streamed_tokens))
             raise _redacted(error, self._redact) from error.__cause__
         return answer
+
+    def _feed(self, assembler: StreamAssembler, events: Iterable[dict[str, Any]], data: str = "") -> None:
+        """Adds the events of the piece `data` of the stream to the message, and emits them."""
+        has_invalid_utf8 = self._text.has_invalid_utf8 and "\ufffd" in data
+        for event in events:
+            if event.get("type") != "ping":
+                self._clocks.got_progress(self._arrived_s)
+            assembler.feed(event, has_invalid_utf8=has_invalid_utf8)
+            self._events.emit(StreamReceived(event))
+
+    def _events_in(self, name: str, data: str) -> Iterable[dict[str, Any]]:
+        """The events of the Messages API in a piece of the stream with this name and this data. Raises the errors of `_event`."""
+        event = self._event(name, data)
+        if self._translator is None:
+            return () if event is None else (event,)
+        if event is None:
+            return self._translator.end() if data.strip() else ()
+        return self._translator.events(name, event)
 
     def _texts(self, first: bytes) -> Iterator[str]:
         """Yields the text of the body as it arrives, beginning with `first`, in the form that the parser needs. Raises
@@ -206,7 +226,13 @@ class Reception:
             if self._bytes_since_event > EVENT_BYTES:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
             yield self._text.decoded(item)
-            item = self._next_of_body("the answer to go on")
+            try:
+                item = self._next_of_body("the answer to go on")
+            except StreamTransient:
+                # Servers of other APIs leave connections open behind an answer that has ended, or break them.
+                if self._translator is None or not self._translator.end():
+                    raise
+                item = None
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
         """Waits for the next piece of the body and returns it, or None at the end of the body. Raises StreamTransient
@@ -254,9 +280,7 @@ class Reception:
             if name == "error":
                 raise stream_error({"error": data.strip()}, self._clock.utc_now()) from error
             if data.strip() in {"", "[DONE]"}:
-                return (
-                    None  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
-                )
+                return None  # OpenAI ends a stream with [DONE], the Messages API with message_stop alone
             raise Json(str(error), self._excerpt(data)) from error
         if name == "error":
             told = event if isinstance(event, dict) else {"error": event}
@@ -306,15 +330,22 @@ class Reception:
             value = None
         if isinstance(value, dict) and reports_error(value):
             raise _redacted(stream_error(value, self._clock.utc_now()), self._redact)
-        if isinstance(value, dict) and value.get("type") == "message":
+        message = self._whole_message(value) if isinstance(value, dict) else None
+        if message is not None:
             if not self._is_whole:
                 self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
             try:
                 has_invalid_utf8 = "\ufffd" in text and b"\xef\xbf\xbd" not in body
-                return answer_from_message(value, request_id, has_invalid_utf8=has_invalid_utf8)
+                return answer_from_message(message, request_id, has_invalid_utf8=has_invalid_utf8)
             except AgentError as error:
                 raise _redacted(error, self._redact) from error.__cause__
         raise not_a_stream(self._host, content_type, bytes(body[:ERROR_BODY_BYTES]), self._redact)
+
+    def _whole_message(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """The message of the Messages API in a JSON object, or None if the object is no answer."""
+        if self._dialect is not None:
+            return self._dialect.message(value)
+        return value if value.get("type") == "message" else None
 
 
 class _TextResponse(httpx.Response):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.api.client import Endpoint, MessagesApi, host_of
+from ralph.api.client import ApiClient, Endpoint, host_of
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.transport import build_transport
@@ -55,7 +55,7 @@ class Keys(Protocol):
 class TargetClients:
     def __init__(self, connecting: Connecting) -> None:
         self._connecting = connecting
-        self._clients: dict[Endpoint, MessagesApi] = {}
+        self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         """The last endpoint of each target and key."""
         self._answered = {_host_of(DEFAULT_BASE_URL)}
@@ -66,7 +66,7 @@ class TargetClients:
         """Stores that the hosts of these URLs have answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
-    def prepare(self, target: Target, key: int = 0) -> MessagesApi:
+    def prepare(self, target: Target, key: int = 0) -> ApiClient:
         """Returns the client for a target and one of the target's keys. Makes the client if there is none yet.
 
         `key` is the index of the key, counted from 0. Raises ValueError if the endpoint or the proxy cannot be used.
@@ -116,9 +116,9 @@ class TargetClients:
         for client in self._clients.values():
             client.close()
 
-    def _connected(self, endpoint: Endpoint) -> MessagesApi:
+    def _connected(self, endpoint: Endpoint) -> ApiClient:
         shared = self._connecting
-        return MessagesApi(
+        return ApiClient(
             endpoint,
             build_transport(endpoint.base_url, shared.ca_file),
             limits=shared.limits,
@@ -132,7 +132,7 @@ class TargetClients:
 def endpoint_of(target: Target, key: int) -> Endpoint:
     """The endpoint of a target, with the headers for one of its keys. `key` is the key's index, counted from 0."""
     own = (header for credential in target.credentials[key : key + 1] for header in credential.headers)
-    return Endpoint(target.base_url, Secret((*own, *target.headers.plain)))
+    return Endpoint(target.base_url, Secret((*own, *target.headers.plain)), target.api)
 
 
 def _host_of(base_url: str) -> str:

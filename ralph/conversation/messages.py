@@ -255,8 +255,23 @@ class RequestShape(Struct, frozen=True):
         return RequestHead.of_fields(fields)
 
 
-RequestBody = tuple[bytes, ...]
-"""The JSON of a request as a sequence of pieces. The pieces are sent one after the other."""
+class RequestBody(Struct, frozen=True):
+    """A request, in the parts that later requests share. `pieces` makes the JSON of the Messages API from them. `ralph/api/`
+    makes that of other APIs.
+    """
+
+    head: RequestHead
+    packed: tuple[bytes, ...] = ()
+    """The older messages, joined into pieces. A comma follows each message. Later requests have the same objects."""
+    loose: tuple[bytes, ...] = ()
+    """The newer messages. Later requests have the same objects, except for messages with a cache marker."""
+
+    def pieces(self) -> tuple[bytes, ...]:
+        """The JSON of the request. The pieces are sent one after the other."""
+        head = self.head.body + _OPENS_MESSAGES
+        newest = b",".join(self.loose) + b"]}"
+        # Each piece is a packet of its own, which the server takes one by one.
+        return (head, *self.packed, newest) if self.packed else (head + newest,)
 
 
 class Conversation(Struct, frozen=True):
@@ -274,7 +289,7 @@ class Conversation(Struct, frozen=True):
     """The authors of all messages that contain thinking blocks."""
     left_out: Mapping[Author, LeftOut] = field(default_factory=dict)
     """The thinking that is left out of requests, by the model and server that would get it."""
-    _packed: RequestBody = ()
+    _packed: tuple[bytes, ...] = ()
     """The bodies of the first `_packed_messages` messages, joined into pieces. A comma follows each body."""
     _packed_messages: int = 0
     _loose_bytes: int = 0
@@ -398,10 +413,7 @@ class Conversation(Struct, frozen=True):
             users = [index for index, message in enumerate(loose) if message.role == "user"]
             for index in users[-2:]:
                 bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
-        head = self.head.asking(max_tokens, is_whole=is_whole).body + _OPENS_MESSAGES
-        newest = b",".join(bodies) + b"]}"
-        # Each piece is a packet of its own, which the server takes one by one.
-        return (head, *self._packed, newest) if self._packed else (head + newest,)
+        return RequestBody(self.head.asking(max_tokens, is_whole=is_whole), self._packed, tuple(bodies))
 
 
 def text_blocks(text: str) -> list[Block]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.values.credentials import NO_HEADERS, secret_header_values
+from ralph.values.endpoint import ANTHROPIC
 from ralph.values.models import MOST_TOKENS, ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Target(Struct, frozen=True):
     model: str
     """The id of the model. Aliases are already resolved."""
     base_url: str
-    """The base URL, without `/`, `/v1` or `/v1/messages` at its end."""
+    """The base URL, as `normal_base_url` returns it for `api`."""
     credentials: tuple[Credential, ...] = ()
     """The keys in the order in which they are tried. If there are none, requests contain no key."""
     headers: Headers = NO_HEADERS
@@ -95,6 +96,8 @@ class Target(Struct, frozen=True):
     """The server's description of the model. None if the server gave no description, or was not asked yet."""
     is_described: bool = False
     """True if ralph has asked the server for the description. The server may have given none."""
+    api: str = ANTHROPIC
+    """The API of the server, one of `values/endpoint.APIS`."""
 
     @property
     def key_count(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.settings.tables import KEYS
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import messages_url
+from ralph.values.endpoint import requests_url
 from ralph.values.tool_choice import without_background
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def target_lines(target: Target) -> Iterator[str]:
     rows = (
         ("model", target.model),
         ("base URL", target.base_url),
-        ("posts to", messages_url(target.base_url)),
+        ("posts to", requests_url(target.base_url, target.api)),
         ("keys", ", ".join(keys) or "none"),
         ("headers", ", ".join(name for name, _ in target.headers.plain) or "none"),
         ("max tokens", shown_value(target.max_tokens)),

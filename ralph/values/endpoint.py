@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
-MESSAGES_PATH = "/v1/messages"
+ANTHROPIC = "anthropic"
+OPENAI_CHAT = "openai-chat"
+OPENAI_RESPONSES = "openai-responses"
+_PATHS = {ANTHROPIC: "/v1/messages", OPENAI_CHAT: "/chat/completions", OPENAI_RESPONSES: "/responses"}
+APIS = tuple(_PATHS)
+"""The APIs that ralph speaks. The first is the Messages API, which is the default."""
 API_VERSION = "2026-10-21"
 
 FRAMING_HEADERS = frozenset(
@@ -21,14 +26,14 @@ FRAMING_HEADERS = frozenset(
 could break the request."""
 
 
-def messages_url(base_url: str) -> str:
-    """The URL to which requests are sent. `base_url` must be in the form that `normal_base_url` returns."""
-    return base_url + MESSAGES_PATH
+def requests_url(base_url: str, api: str = ANTHROPIC) -> str:
+    """The URL to which requests are sent. `base_url` must be in the form that `normal_base_url` returns for `api`."""
+    return base_url + _PATHS[api]
 
 
 def normal_base_url(text: str) -> str:
     """The base URL without `/`, `/v1` or `/v1/messages` at its end. Users write base URLs with and without these
-    parts. `messages_url` adds the API's path to the result. Raises ValueError if the text is not a usable URL.
+    parts. `requests_url` adds the API's path to the result. Raises ValueError if the text is not a usable URL.
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 

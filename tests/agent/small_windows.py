@@ -121,7 +121,7 @@ class SmallServer:
         return [request for request in self.requests if request.is_summary_call]
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
-        sent = b"".join(body)
+        sent = b"".join(body.pieces())
         request = Request(target.name, sent.replace(MARKER, b""), json.loads(sent.replace(MARKER, b"")))
         self.requests.append(request)
         messages = [make_message(each["role"], each["content"]) for each in request.messages]

@@ -131,7 +131,7 @@ def test_three_compactions_in_a_row_keep_every_task_and_file_word_for_word() -> 
             else fresh_context(tasks, "So far so good.", files)
         )
         talk = Conversation.start(SHAPE).plus(user_message(blocks))
-        sent = json.loads(b"".join(talk.request_body()))
+        sent = json.loads(b"".join(talk.request_body().pieces()))
         [first] = sent["messages"]
         plain = [{k: v for k, v in block.items() if k != "cache_control"} for block in first["content"]]
         for task in tasks:

@@ -300,7 +300,7 @@ def test_the_budget_is_never_overshot(data) -> None:
             return super().task(prompt)
 
         def _send(self, target, key, body, events, *, is_whole):
-            self.client.bodies.append(b"".join(body))
+            self.client.bodies.append(b"".join(body.pieces()))
             self.client.asked.append((target.name, key))
             assert not is_whole
             return server.next(self.client.bodies[-1])

@@ -60,7 +60,7 @@ SHAPE = RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH, WRITE))
 
 
 def _sent(conversation: Conversation, shape: RequestShape) -> bytes:
-    return b"".join(Reading(shape).of(conversation).request_body())
+    return b"".join(Reading(shape).of(conversation).request_body().pieces())
 
 
 class Life:

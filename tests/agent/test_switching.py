@@ -380,6 +380,6 @@ def test_whatever_fails_the_conversation_is_that_of_the_same_run_without_failure
     ]
     for target in targets:
         shape = talk.roster.shape_of(target)
-        assert b"".join(Reading(shape).of(again.conversation).request_body()) == b"".join(
-            Reading(shape).of(talk.run.conversation).request_body()
+        assert b"".join(Reading(shape).of(again.conversation).request_body().pieces()) == b"".join(
+            Reading(shape).of(talk.run.conversation).request_body().pieces()
         )

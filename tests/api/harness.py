@@ -11,12 +11,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ralph.api.client import Endpoint, MessagesApi
+from ralph.api.client import ApiClient, Endpoint
 from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
+from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
+from ralph.values.endpoint import ANTHROPIC
 from tests.fakes import RecordingEvents
 from tests.patience import within_s
 
@@ -28,14 +30,8 @@ if TYPE_CHECKING:
     from ralph.conversation.target import ModelDescription
     from ralph.values.answer import Answer
 
-BODY = json.dumps(
-    {
-        "model": "claude-test",
-        "max_tokens": 100,
-        "stream": True,
-        "messages": [{"role": "user", "content": "hi"}],
-    }
-).encode()
+HEAD = RequestHead.of_fields({"model": "claude-test", "max_tokens": 100, "stream": True})
+MESSAGE = b'{"role":"user","content":[{"type":"text","text":"hi"}]}'
 KEY = ("x-api-key", "sk-test-0123456789")
 # Long enough for a busy machine, short enough for a test that fails.
 PATIENT = ClockLimits(connect_s=5, first_byte_s=5, bytes_idle_s=5, progress_idle_s=5, response_s=10)
@@ -71,11 +67,13 @@ def compact_stream(turn: Turn, line_end: str) -> bytes:
 
 @dataclass
 class Rig:
-    """A `MessagesApi`, with everything that a test checks afterwards."""
+    """A `ApiClient`, with everything that a test checks afterwards."""
 
     base_url: str
     limits: ClockLimits = PATIENT
     headers: tuple[tuple[str, str], ...] = (KEY,)
+    speaks: str = ANTHROPIC
+    """The API of the server."""
     transport: httpx.BaseTransport | None = None
     ca_file: str | None = None
     waiter_class: Callable[[SystemClock], InboxWaiter] = InboxWaiter
@@ -85,8 +83,8 @@ class Rig:
         self.clock = SystemClock()
         self.waiter = self.waiter_class(self.clock)
         self.transport = self.transport or build_transport(self.base_url, self.ca_file)
-        self.api = MessagesApi(
-            Endpoint(self.base_url, Secret(self.headers)),
+        self.api = ApiClient(
+            Endpoint(self.base_url, Secret(self.headers), self.speaks),
             self.transport,
             limits=self.limits,
             waiter=self.waiter,
@@ -94,8 +92,8 @@ class Rig:
             redact=lambda text: text.replace(KEY[1], "[redacted]"),
         )
 
-    def send(self, body: bytes = BODY) -> Answer:
-        return self.api.send_message((body[:40], body[40:]), self.events)
+    def send(self, message: bytes = MESSAGE) -> Answer:
+        return self.api.send_message(RequestBody(HEAD, (message + b",",), (message,)), self.events)
 
     def describe(self, model: str = "claude-test", **bound: float) -> ModelDescription | None:
         return self.api.describe_model(model, **bound)

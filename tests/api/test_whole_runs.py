@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from ralph.api.client import MessagesApi
+    from ralph.api.client import ApiClient
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
@@ -49,7 +49,7 @@ class SleeplessWaiter(InboxWaiter):
 class OneTarget:
     """A `Client` with only one endpoint."""
 
-    def __init__(self, api: MessagesApi) -> None:
+    def __init__(self, api: ApiClient) -> None:
         self._api = api
         self.was_idle: list[bool] = []
         """For each request that failed, whether only an idle connection was lost. A test cannot foretell which connections

@@ -50,7 +50,7 @@ def conversation(*messages: Message, shape: RequestShape = SHAPE) -> Conversatio
 
 
 def sent(talk: Conversation) -> bytes:
-    return b"".join(talk.request_body())
+    return b"".join(talk.request_body().pieces())
 
 
 def test_the_body_is_the_request_as_the_api_wants_it() -> None:
@@ -136,7 +136,7 @@ def test_a_long_conversation_is_sent_in_pieces_that_join_to_the_same_request() -
         body = json.loads(sent(talk))
         assert len(body["messages"]) == 2 * turn + 3
         assert markers(sent(talk)) == [2 * turn, 2 * turn + 2]
-    pieces = talk.request_body()
+    pieces = talk.request_body().pieces()
     assert 5 < len(pieces) < 20, "not one piece, and not one a message"
     assert len(pieces[-1]) < 300_000, "what is new stays small"
     plain = json.loads(sent(talk).replace(b',"cache_control":{"type":"ephemeral"}', b""))
@@ -222,7 +222,7 @@ def is_as_large_as_its_request(talk: Conversation) -> bool:
     markers and one byte.
     """
     bodies = sum(len(message.body) for message in talk.messages)
-    least = tokens_of_bytes(len(b"".join(talk.request_body())) - bodies)
+    least = tokens_of_bytes(len(b"".join(talk.request_body().pieces())) - bodies)
     size = talk.size - sum(replace(message).size for message in talk.messages)
     return least <= size <= least + len(b',"cache_control":{"type":"ephemeral"}') + 1
 

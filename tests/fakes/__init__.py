@@ -200,7 +200,7 @@ class ScriptedClient:
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events, **how: Any) -> Answer:
         self._clock.seconds += self._took_s
-        self.bodies.append(b"".join(body))
+        self.bodies.append(b"".join(body.pieces()))
         self.how.append(how)
         self.asked.append((target.name, key))
         events.emit(RequestSent())

@@ -176,7 +176,7 @@ class Played:
     @property
     def says(self) -> str:
         """The whole conversation as JSON text, to search for words in it."""
-        return b"".join(self.run.conversation.request_body()).decode()
+        return b"".join(self.run.conversation.request_body().pieces()).decode()
 
 
 def roster_for(

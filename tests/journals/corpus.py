@@ -44,5 +44,5 @@ def summary_of(journal: bytes) -> dict[str, Any]:
 
 def _sha256(session: Session, shape: RequestShape) -> str:
     """The hash of the next request to a target."""
-    body = Reading(shape).of(session.conversation).request_body()
+    body = Reading(shape).of(session.conversation).request_body().pieces()
     return hashlib.sha256(b"".join(body)).hexdigest()

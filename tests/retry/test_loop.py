@@ -98,7 +98,7 @@ def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule()
     with pytest.raises(HttpError):
         attempt.send()
     [body] = set(attempt.client.bodies)
-    assert body == b"".join(attempt.roster.body_for(CONVERSATION, 32_000))
+    assert body == b"".join(attempt.roster.body_for(CONVERSATION, 32_000).pieces())
     assert len(attempt.client.bodies) == 5
     assert attempt.waiter.sleeps == [2, 4, 8, 16]
     assert [e.attempt for e in attempt.events.of(RetryScheduled)] == [1, 2, 3, 4]

@@ -173,9 +173,11 @@ def test_what_was_told_of_a_refused_request_holds_until_the_target_counts_one_it
 def test_max_tokens_are_replaced_in_the_request_and_nothing_else() -> None:
     asked = roster()
     conversation = talk(asked)
-    whole, short = (b"".join(asked.body_for(conversation, tokens)) for tokens in (DEFAULT_MAX_TOKENS, 77))
+    whole, short = (
+        b"".join(asked.body_for(conversation, tokens).pieces()) for tokens in (DEFAULT_MAX_TOKENS, 77)
+    )
     assert short == whole.replace(b'"max_tokens":32000', b'"max_tokens":77')
-    assert whole == b"".join(conversation.request_body())
+    assert whole == b"".join(conversation.request_body().pieces())
 
 
 @every_row("options", [{}, {"can_grow": True}])

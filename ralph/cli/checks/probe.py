@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.agent.run_end import hint_in_words
-from ralph.api.client import MessagesApi
+from ralph.api.client import ApiClient
 from ralph.api.clocks import ClockLimits
 from ralph.api.http_library import httpx
 from ralph.api.target_clients import endpoint_of
@@ -21,7 +21,7 @@ from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.endpoint import MESSAGES_PATH
+from ralph.values.endpoint import requests_url
 from ralph.values.errors import AgentError, Api, HttpError
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
@@ -166,7 +166,7 @@ def _ask(
             return short(subject, lacking), TokenUsage()
         advice = "correct the base URL, HTTPS_PROXY, or model.ca_file"
         return fail(subject, seams.redact(str(error)), advice), TokenUsage()
-    client = MessagesApi(
+    client = ApiClient(
         endpoint_of(target, key),
         _NotingTransport(transport, seen.note_head),
         limits=seams.limits,
@@ -294,9 +294,7 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
     if kind is FailureKind.AUTH:
         return f"put a valid key into {variable}, and see whether the key may use {target.model}"
     if kind is FailureKind.NOT_FOUND:
-        return (
-            f"correct the model {target.model} or the base URL, which gives {target.base_url}{MESSAGES_PATH}"
-        )
+        return f"correct the model {target.model} or the base URL, which gives {requests_url(target.base_url, target.api)}"
     return _ADVICE_BY_KIND[kind]
 
 

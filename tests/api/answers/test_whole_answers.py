@@ -17,8 +17,9 @@ from ralph.values.events import RequestSent, ResponseDiscarded, StreamReceived
 from ralph.values.ports import JournalError
 from ralph.values.tool_calls import ToolCall
 from tests.api.harness import (
-    BODY,
+    HEAD,
     KEY,
+    MESSAGE,
     START,
     STOP,
     WHOLE_TURN,
@@ -70,13 +71,13 @@ def test_small_and_large_pieces_make_the_same_answer(serve, rig) -> None:
 
 def test_the_request_on_the_wire(raw_server, rig) -> None:
     server = raw_server(http_answer(sse(START, *text_block(0, "ok"), *end())))
-    body = BODY + "\n ümläut 🙂".encode()
-    rig(server, headers=(("x-api-key", "sk-ünicode"), ("x-team", "a b"))).send(body)
+    message = '{"role":"user","content":"ümläut 🙂"}'.encode()
+    rig(server, headers=(("x-api-key", "sk-ünicode"), ("x-team", "a b"))).send(message)
     head, _, sent = server.requests[0].partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
     assert lines[0] == b"POST /v1/messages HTTP/1.1"
-    assert sent == body
+    assert sent == HEAD.body + b',"messages":[' + message + b"," + message + b"]}"
     assert fields[b"anthropic-version"] == b"2026-10-21"
     assert fields[b"content-type"] == b"application/json"
     assert fields[b"accept-encoding"] == b"identity"
@@ -165,6 +166,6 @@ def test_the_http_seam_can_be_faked(rig) -> None:
         with pytest.raises(StreamTransient):
             client.send()
         sent = route.calls[0].request
-        assert sent.content == BODY
+        assert sent.content == HEAD.body + b',"messages":[%b,%b]}' % (MESSAGE, MESSAGE)
         assert sent.headers[KEY[0]] == KEY[1]
         client.close()
