@@ -1,7 +1,7 @@
 """Makes errors from answers that contain no message. Such an answer is an HTTP error, a 2xx answer that is not an
 event stream, or an error object. No I/O happens here.
 
-This module reads the error objects of Anthropic, OpenAI, FastAPI and MiniMax, and the pages of proxies. It ignores fields of
+This module reads the error objects of Anthropic, OpenAI, Azure, Google, Mistral, xAI, FastAPI and MiniMax, and the pages of proxies. It ignores fields of
 the wrong type, whereas a typed decoder would reject the whole object. `http_error` and `not_a_stream` redact the
 texts in their errors, and `stream_error` does not.
 """
@@ -17,7 +17,7 @@ from msgspec import Struct
 from ralph.api.retry_after import requested_wait_s
 from ralph.values.accounts import CODES as ACCOUNT_CODES
 from ralph.values.accounts import exhausted_account
-from ralph.values.classify import PERMANENT_KINDS, kind_of, status_meant, words_of
+from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
 from ralph.values.refusals import CODES as REFUSAL_CODES
 
@@ -38,6 +38,14 @@ _MINIMAX_STATUS = {
 }
 """The HTTP status that MiniMax's `base_resp.status_code` means. The vendor's page of error codes lists them
 (platform.minimax.io/docs/api-reference/errorcode). They come with status 200."""
+
+
+def out_of_list(value: object) -> object:
+    """The error object in a list of one, in which Gemini's compatible endpoint sends it (Simpleyyt/ai-manus#101). Any other
+    value as it is.
+    """
+    is_listed = isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict)
+    return value[0] if is_listed and isinstance(value, list) and "error" in value[0] else value
 
 
 def reports_error(value: object) -> bool:
@@ -95,18 +103,20 @@ class ErrorFields(Struct, frozen=True):
     """The API's `details.error_code`. If it is missing, the field `code`, but only if that is one of
     `accounts.CODES` or `refusals.CODES`."""
     status: int | None = None
-    """The HTTP status, if the server wrote it into the field `code`, or MiniMax's code has one."""
+    """The HTTP status, if the server wrote it into one of `_STATUS_FIELDS`, or the error's code has one."""
     message: str | None = None
     request_id: str | None = None
 
 
 def error_fields(value: object) -> ErrorFields:
     """Reads the fields of an error object. The object may have one of these forms: `{"error": {...}}` (Anthropic,
-    OpenAI), `{"error": "text"}`, `{"object": "error", ...}`, `{"code": ..., "message": ...}` (DashScope), `{"detail": ...}` or
-    `{"base_resp": {...}}` (MiniMax).
+    OpenAI), `[{"error": {...}}]` (Gemini), `{"error": "text"}`, `{"object": "error", ...}` (Mistral, vLLM),
+    `{"code": ..., "message": ...}` (DashScope), `{"code": ..., "error": "text"}` (xAI), `{"detail": ...}` or `{"base_resp": {...}}`
+    (MiniMax).
 
-    `value` is the decoded body. If it is not an object, all fields are None. Never raises an exception.
+    `value` is the decoded body. If it is neither of these, all fields are None. Never raises an exception.
     """
+    value = out_of_list(value)
     if not isinstance(value, dict):
         return ErrorFields()
     error = value.get("error")
@@ -114,19 +124,32 @@ def error_fields(value: object) -> ErrorFields:
     if value.get("object") == "error":
         fields = value
     details = fields.get("details")
-    code = str((fields or value).get("code"))
+    holder = fields or value
+    codes = [str(holder.get("code")), *_reasons(details)]
     api_code = details.get("error_code") if isinstance(details, dict) else None
-    status = int(code) if re.fullmatch(r"[1-5]\d\d", code) else None
+    known = (code for code in codes if code in ACCOUNT_CODES | REFUSAL_CODES)
+    statuses = (str(holder.get(name)) for name in _STATUS_FIELDS)
+    status = next((int(one) for one in statuses if re.fullmatch(r"[1-5]\d\d", one)), None)
     return ErrorFields(
-        type=_text_or_none(fields.get("type")),
-        code=_text_or_none(api_code) or (code if code in ACCOUNT_CODES | REFUSAL_CODES else None),
-        status=status or _MINIMAX_STATUS.get(_minimax_code(value)),
+        type=_text_or_none(fields.get("type")) or _text_or_none(fields.get("status")),
+        code=_text_or_none(api_code) or next(known, None),
+        status=status or _MINIMAX_STATUS.get(_minimax_code(value)) or STATUS_OF_TYPE.get(codes[0]),
         message=_sentence(value),
         request_id=_text_or_none(value.get("request_id")),
     )
 
 
-def _sentence(value: object, depth: int = 3) -> str | None:
+_STATUS_FIELDS = ("code", "status", "status_code", "raw_status_code")
+"""The fields in which servers write the HTTP status: LiteLLM and Azure as text, Groq and Mistral in fields of its own."""
+
+
+def _reasons(details: object) -> list[str]:
+    """The reasons in Google's `details` of an error, such as `API_KEY_INVALID` (google.rpc.ErrorInfo)."""
+    entries = details[:5] if isinstance(details, list) else ()
+    return [str(entry["reason"]) for entry in entries if isinstance(entry, dict) and "reason" in entry]
+
+
+def _sentence(value: object, depth: int = 4) -> str | None:
     """The error message for people, or None if there is none. It is taken from the fields in which servers put such
     messages. `depth` is the number of levels of nesting that are searched.
     """

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
-from ralph.api.error_body import http_error, not_a_stream, reports_error, request_id_of, stream_error
+from ralph.api.error_body import (
+    http_error,
+    not_a_stream,
+    out_of_list,
+    reports_error,
+    request_id_of,
+    stream_error,
+)
 from ralph.api.exchange import (
     ENOUGH_BYTES,
     OBJECT_START,
@@ -182,7 +189,8 @@ class Reception:
             if self._translator is not None and not assembler.is_complete:
                 self._feed(assembler, self._translator.end())
             is_readable = has_event or re.match(STREAM_START, first) is not None
-            is_of_another_api = assembler.message_id is None and re.search(_BEGINNINGS, first) is not None
+            has_begun = assembler.message_id is not None
+            is_of_another_api = has_event and not has_begun and re.search(_BEGINNINGS, first) is not None
             if is_of_another_api or (not is_readable and len(first.strip(b"\0\r\n ")) >= ENOUGH_BYTES):
                 raise not_a_stream(self._host, content_type, first[:ERROR_BODY_BYTES], self._redact)
             answer = assembler.answer(request_id)
@@ -283,8 +291,10 @@ class Reception:
                 return None  # OpenAI ends a stream with [DONE], the Messages API with message_stop alone
             raise Json(str(error), self._excerpt(data)) from error
         if name == "error":
-            told = event if isinstance(event, dict) else {"error": event}
+            told = out_of_list(event)
+            told = told if isinstance(told, dict) else {"error": event}
             raise stream_error(told, self._clock.utc_now())
+        event = out_of_list(event)
         if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
             raise StreamParse(f"a stream event that is no object with a type: {self._excerpt(data)}")
         if "type" not in event and name != "message":
@@ -328,6 +338,7 @@ class Reception:
             value = strict_json(text)
         except (ValueError, RecursionError):
             value = None
+        value = out_of_list(value)
         if isinstance(value, dict) and reports_error(value):
             raise _redacted(stream_error(value, self._clock.utc_now()), self._redact)
         message = self._whole_message(value) if isinstance(value, dict) else None

@@ -115,6 +115,11 @@ ACCOUNTS = (
         ),
     ),
     Account(
+        "xAI",
+        "continuedev/continue#10373, Wei-Shaw/sub2api#4069",
+        text=r"used all available credits or reached its monthly spending limit|you have run out of credits",
+    ),
+    Account(
         "z.ai",
         "docs.z.ai/api-reference/api-code",
         ("1113", "1309"),

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 from ralph.values.accounts import exhausted_account
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
-from ralph.values.refusals import MISSING_THINKING, OVERFLOWS, SIGNATURES
+from ralph.values.refusals import (
+    BAD_CALLS,
+    BAD_KEYS,
+    MISSING_MODELS,
+    MISSING_THINKING,
+    OVERFLOWS,
+    SIGNATURES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,13 +88,43 @@ STATUS_OF_TYPE = {
     "api_error": 500,
     "timeout_error": 504,
     "overloaded_error": 529,
+    # The types and codes of OpenAI. The second group is that of `ResponseError` in the package `openai`.
+    "server_error": 500,
+    "rate_limit_exceeded": 429,
+    **dict.fromkeys(
+        ("server_is_overloaded", "slow_down"), 503
+    ),  # openai/codex, codex-api/src/sse/responses.rs
+    **dict.fromkeys(
+        (
+            *(
+                "invalid_prompt",
+                "content_filter",
+                "bio_policy",
+                "cyber_policy",
+                "misalignment_policy_violation",
+            ),
+            *("data_residency_mismatch", "image_content_policy_violation", "image_parse_error"),
+            *(
+                "invalid_image",
+                "invalid_image_format",
+                "invalid_base64_image",
+                "unsupported_image_media_type",
+            ),
+            *("image_too_large", "image_too_small", "image_file_too_large", "empty_image_file"),
+        ),
+        400,
+    ),
+    "rate_limited": 429,  # Mistral (cline/cline#9085)
 }
-"""The HTTP status that belongs to each `error.type`. It is needed for an error inside a stream, because the HTTP
-status of such an answer is 2xx."""
+"""The HTTP status that belongs to each `error.type`, or to an `error.code` of another vendor. It is needed for an error inside
+a stream, because the HTTP status of such an answer is 2xx."""
 
 _KIND_OF_REFUSAL = (
     (FailureKind.CONTEXT_OVERFLOW, OVERFLOWS),
     (FailureKind.INVALID_REQUEST, (*SIGNATURES, *MISSING_THINKING)),
+    (FailureKind.AUTH, BAD_KEYS),
+    (FailureKind.NOT_FOUND, MISSING_MODELS),
+    (FailureKind.STREAM, BAD_CALLS),
 )
 
 _KIND_OF_STATUS = {
@@ -217,8 +254,8 @@ def is_shortage(error: AgentError) -> bool:
 
 
 def is_bad_key(error: AgentError) -> bool:
-    """Whether the server refuses the API key (status 401). The server may accept a different key."""
-    return _status_of(error) == 401
+    """Whether the server refuses the API key. The server may accept a different key."""
+    return _status_of(error) == 401 or _is_known(error, BAD_KEYS)
 
 
 def refuses_thinking(error: AgentError) -> bool:

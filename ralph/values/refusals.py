@@ -145,6 +145,12 @@ OVERFLOWS = (
         "model_max_prompt_tokens_exceeded",
     ),
     KnownRefusal("LiteLLM", "OpenHands/OpenHands#5350", r"ContextWindowExceededError"),
+    KnownRefusal(
+        "OpenAI, Groq: one request beyond the limit of a minute, which no wait helps",
+        "openai/codex#38366, vanna-ai/vanna-flask#11, assafelovic/gpt-researcher#985",
+        r"request too large for .{0,200}tokens per min",
+        statuses=frozenset({413, 429, None}),
+    ),
 )
 """The servers' words for a prompt that exceeds the context window. Status 413 means the same with any words."""
 
@@ -192,7 +198,34 @@ MISSING_THINKING = (
 )
 """The servers' words for a request that lacks the thinking of the last answer, although it asks for more thinking."""
 
-CODES = frozenset(row.code for rows in (OVERFLOWS, SIGNATURES, MISSING_THINKING) for row in rows if row.code)
+BAD_KEYS = (
+    KnownRefusal("OpenAI", "developers.openai.com/api/docs/guides/error-codes", code="invalid_api_key"),
+    KnownRefusal("Gemini", "cequence-io/openai-scala-client#109", code="API_KEY_INVALID"),
+    KnownRefusal(
+        "xAI",
+        "continuedev/continue#10161, #10778",
+        r"incorrect api key provided",
+        statuses=frozenset({400}),
+    ),
+)
+"""The servers' words for a key that they do not know, where the status is not 401."""
+MISSING_MODELS = (
+    KnownRefusal("OpenAI", "skorokithakis/sysaidmin#9", code="model_not_found"),
+    KnownRefusal("Azure", "chatboxai/chatbox#861", code="DeploymentNotFound"),
+    KnownRefusal("DeepSeek", "deepwn/addi#13", r"^model not exist$", statuses=frozenset({400})),
+)
+"""The servers' words for a model that they do not have, where the status is not 404."""
+BAD_CALLS = (
+    KnownRefusal("Groq", "groq/groq-typescript#28, anomalyco/opencode#1018", code="tool_use_failed"),
+)
+"""The servers' words for a tool call of the model that they could not read. The same request may lead to a better call."""
+
+CODES = frozenset(
+    row.code
+    for rows in (OVERFLOWS, SIGNATURES, MISSING_THINKING, BAD_KEYS, MISSING_MODELS, BAD_CALLS)
+    for row in rows
+    if row.code
+)
 """The codes that alone determine the kind of failure. The status and the error type are then ignored."""
 
 

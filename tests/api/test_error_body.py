@@ -42,8 +42,63 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
         {"error": {"type": 3, "message": " ", "code": True}, "detail": [1], "request_id": 4},
         ErrorFields(),
     ),
-    "too deep to be meant": ({"error": {"error": {"error": {"error": "m"}}}}, ErrorFields()),
+    "Azure": (
+        {"error": {"code": "429", "message": "m"}},
+        ErrorFields(status=429, message="m"),
+    ),
+    "Azure's content filter": (
+        {
+            "error": {
+                "message": "m",
+                "type": None,
+                "param": "prompt",
+                "code": "content_filter",
+                "status": 400,
+                "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {}},
+            }
+        },
+        ErrorFields(status=400, message="m"),
+    ),
+    "Gemini": (
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "m",
+                    "status": "INVALID_ARGUMENT",
+                    "details": [{"@type": "x"}, {"reason": "API_KEY_INVALID"}, "x"],
+                }
+            }
+        ],
+        ErrorFields(type="INVALID_ARGUMENT", code="API_KEY_INVALID", status=400, message="m"),
+    ),
+    "Mistral": (
+        {
+            "object": "error",
+            "message": "m",
+            "type": "rate_limited",
+            "param": None,
+            "code": "1300",
+            "raw_status_code": 429,
+        },
+        ErrorFields(type="rate_limited", status=429, message="m"),
+    ),
+    "Mistral, a wrong field": (
+        {
+            "object": "error",
+            "message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "x"], "msg": "m"}]},
+            "type": "invalid_request_error",
+        },
+        ErrorFields(type="invalid_request_error", message="body.x: m"),
+    ),
+    "xAI": ({"code": "Some reason", "error": "m"}, ErrorFields(message="m")),
+    "Groq": (
+        {"error": {"message": "m", "type": "t", "code": "tool_use_failed", "status_code": 400}},
+        ErrorFields(type="t", code="tool_use_failed", status=400, message="m"),
+    ),
+    "too deep to be meant": ({"error": {"error": {"error": {"error": {"error": "m"}}}}}, ErrorFields()),
     "no object": (["m"], ErrorFields()),
+    "a list of two": ([{"error": "m"}, {"error": "n"}], ErrorFields()),
 }
 
 

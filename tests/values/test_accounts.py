@@ -18,6 +18,7 @@ MESSAGES = [
     "Rate limit exceeded: free-models-per-day. Add 10 credits to unlock 1000 free model requests per day",
     "ExceededBudget: User x over budget",
     "Your credit balance is too low to access the Anthropic API.",
+    "Your team x has either used all available credits or reached its monthly spending limit.",
     "Insufficient balance or no resource package. Please recharge.",
     "Access denied, please make sure your account is in good standing.",
     "token quota is not enough, token remain quota: 1, need quota: 2",

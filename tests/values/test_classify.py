@@ -174,7 +174,12 @@ IN_STREAM_BY_STATUS = [
     (504, FailureKind.TIMEOUT, T),
     (7, FailureKind.STREAM, T),
     (4290, FailureKind.STREAM, T),
-    ("model_not_found", FailureKind.STREAM, T),
+    ("unknown_code", FailureKind.STREAM, T),
+    ("server_error", FailureKind.SERVER, T),
+    ("slow_down", FailureKind.OVERLOADED, T),
+    ("rate_limit_exceeded", FailureKind.RATE_LIMIT, T),
+    ("content_filter", FailureKind.INVALID_REQUEST, P),
+    ("model_not_found", FailureKind.NOT_FOUND, P),
 ]
 
 

@@ -18,7 +18,17 @@ from ralph.values.classify import (
     refuses_thinking,
 )
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.values.refusals import CODES, OVERFLOWS, Sizes, sizes_in
+from ralph.values.refusals import (
+    BAD_CALLS,
+    BAD_KEYS,
+    CODES,
+    MISSING_MODELS,
+    MISSING_THINKING,
+    OVERFLOWS,
+    SIGNATURES,
+    Sizes,
+    sizes_in,
+)
 from tests.rows import every_row
 
 OVERFLOW = FailureKind.CONTEXT_OVERFLOW
@@ -67,6 +77,13 @@ SENTENCES = [
     "litellm.ContextWindowExceededError: AnthropicError",
 ]
 EXTRA_USAGE = "Extra usage is required for long context requests."
+BEYOND_A_MINUTE = [
+    "Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 30601.",
+    "Request too large for model `llama-3.1-8b-instant` on tokens per minute (TPM): Limit 6000, Requested 12328",
+]
+WITHIN_A_MINUTE = (
+    "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 25000, Requested 9000."
+)
 
 
 @every_row("sentence", SENTENCES)
@@ -90,6 +107,14 @@ def test_the_demand_for_extra_usage_is_an_overflow_with_429_too() -> None:
     assert {status for status, kind in kinds.items() if kind is OVERFLOW} == {400, 413, 429}
 
 
+def test_a_request_that_no_minute_has_room_for_is_an_overflow_although_it_is_called_a_rate_limit() -> None:
+    for sentence in BEYOND_A_MINUTE:
+        assert [failure_kind(said(status, sentence)) for status in (413, 429)] == [OVERFLOW] * 2
+        error = {"type": "tokens", "code": "rate_limit_exceeded", "message": sentence}
+        assert failure_kind(stream_error({"error": error})) is OVERFLOW
+    assert failure_kind(said(429, WITHIN_A_MINUTE)) is FailureKind.RATE_LIMIT
+
+
 def test_every_row_of_the_table_is_needed() -> None:
     """Each text is the only one that knows some sentence, so none can be removed, and each row has a source."""
     for row in OVERFLOWS:
@@ -99,7 +124,7 @@ def test_every_row_of_the_table_is_needed() -> None:
         if row.text and row.code != "exceed_context_size_error":
             assert any(
                 row.search(sentence) and not any(other.search(sentence) for other in others)
-                for sentence in (*SENTENCES, EXTRA_USAGE)
+                for sentence in (*SENTENCES, EXTRA_USAGE, *BEYOND_A_MINUTE)
             ), row.text
 
 
@@ -108,7 +133,19 @@ def test_a_code_decides_with_any_status_as_text_or_number(code: str) -> None:
     value = int(code) if code.isdigit() else f'"{code}"'
     for status in (400, 422, 429, 500):
         error = http_error(status, {}, f'{{"error":{{"code":{value}}}}}'.encode(), AT, str)
-        assert failure_kind(error) in (OVERFLOW, FailureKind.INVALID_REQUEST)
+        assert failure_kind(error) is (kind := kind_of_code(code))
+        in_stream = stream_error({"error": {"code": code, "message": "m"}})
+        assert (failure_kind(in_stream), classify_error(in_stream)) == (kind, classify_error(error))
+
+
+def kind_of_code(code: str) -> FailureKind:
+    tables = {
+        FailureKind.INVALID_REQUEST: (*SIGNATURES, *MISSING_THINKING),
+        FailureKind.AUTH: BAD_KEYS,
+        FailureKind.NOT_FOUND: MISSING_MODELS,
+        FailureKind.STREAM: BAD_CALLS,
+    }
+    return next((kind for kind, rows in tables.items() if code in {row.code for row in rows}), OVERFLOW)
 
 
 REFUSED_THINKING = [
