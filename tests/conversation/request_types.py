@@ -41,7 +41,12 @@ def request_problems(body: object, *, with_betas: bool = False) -> list[str]:
     """The reasons for which a streaming request does not fit the SDK's types, as sentences. Empty if the request is
     valid.
     """
-    return list(_problems(body, _request_type(with_betas=with_betas), "body"))
+    return type_problems(body, _request_type(with_betas=with_betas))
+
+
+def type_problems(body: object, kind: Any) -> list[str]:
+    """The reasons for which a value does not fit a type of an SDK, which may be that of another vendor."""
+    return list(_problems(body, kind, "body"))
 
 
 @functools.cache

@@ -1,0 +1,354 @@
+"""Translates the stream of a response to the stream events of the Messages API. No I/O happens here.
+
+An item of the response becomes one block or several: each text and each refusal a text block, a function call a
+`tool_use` block, and reasoning a thinking block, whose signature holds the item for the next request. An item may come in
+pieces, whole at its end, or only in the whole response at the end of the stream. No part is taken twice. Unknown
+events and items are ignored.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ralph.api.error_body import reports_error
+from ralph.api.responses.errors import failure_event, incomplete_reason
+from ralph.conversation.messages import to_json
+from ralph.values.errors import StreamTransient
+from ralph.values.strict_json import strict_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Event = dict[str, Any]
+
+_ENDS = frozenset({"response.completed", "response.incomplete"})
+_FAILURES = frozenset({"response.failed", "response.cancelled"})
+_TEXTS = {"response.output_text": "text", "response.refusal": "refusal"}
+"""The events of the parts of a message, with the field that holds the whole part."""
+_THOUGHTS = {"response.reasoning_summary_text": "summary_index", "response.reasoning_text": "content_index"}
+"""The events of the parts of reasoning, with the field that holds the number of the part."""
+_KINDS = frozenset({"message", "reasoning", "function_call"})
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+"""The type and the field of a delta for each type of block."""
+_GAP = "\n\n"
+"""The text between the parts of reasoning."""
+
+
+class _SentPart:
+    """A part of an item: a block of the Messages API that has begun, with the text of it that was sent."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.sent = ""
+
+
+class _Item:
+    """An item of the response, as far as it has come."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.id: str | None = None
+        self.call_id: str | None = None
+        self.blocks: dict[int, _SentPart] = {}
+        """The blocks by the number of the part. Reasoning and a call have only number 0."""
+        self.place: tuple[str, int] | None = None
+        """The part of reasoning to which the last piece belonged."""
+        self.arguments = ""
+        """The pieces of a call's arguments."""
+        self.is_done = False
+
+    @property
+    def text(self) -> str:
+        return "".join(block.sent for block in self.blocks.values())
+
+    def is_another(self, told: Event) -> bool:
+        """Whether `told` is another item than this one. Some servers give all items the same `output_index`."""
+        if self.call_id and told.get("call_id"):
+            return bool(self.call_id != told["call_id"])
+        return self.is_done and self.id != told.get("id")
+
+
+class ResponseStream:
+    """Translates the events of one response. The message is complete only if the server has said so."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        self._items: list[_Item] = []
+        """All items, in the order of their first events."""
+        self._at: dict[tuple[int, str], _Item] = {}
+        """The newest item of each `output_index` and type."""
+        self._blocks = 0
+        """The number of blocks that have begun."""
+        self._has_refused = False
+
+    def events(self, name: str, event: Event) -> Iterator[Event]:
+        """The events of the Messages API for one event of the stream. `name` is the type of an event that has none itself."""
+        kind = str(event.get("type") or name)
+        response, told = event.get("response"), event.get("item")
+        whole = response if isinstance(response, dict) else {}
+        if reports_error(event):
+            yield event
+        elif kind in _FAILURES:
+            yield failure_event(whole)
+        elif kind == "keepalive":
+            yield {"type": "ping"}
+        elif kind.startswith("response."):
+            if not self._has_begun:
+                yield self._begin(whole)
+            base, _, step = kind.rpartition(".")
+            if kind in _ENDS:
+                yield from self._end(kind, whole)
+            elif base == "response.output_item" and isinstance(told, dict) and told.get("type") in _KINDS:
+                item = self._item(event, told["type"], told)
+                yield from self._finish(item, told) if step == "done" else self._announce(item, told)
+            else:
+                yield from self._piece(base, step, event)
+
+    def end(self) -> Iterator[Event]:
+        """Yields nothing: the end of the stream completes no response."""
+        return iter(())
+
+    def _begin(self, response: Event) -> Event:
+        self._has_begun = True
+        told = {"id": str(response.get("id") or ""), "model": str(response.get("model") or "")}
+        message: Event = {
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "stop_reason": None,
+            "usage": {},
+        }
+        return {"type": "message_start", "message": {**told, **message}}
+
+    def _item(self, event: Event, kind: str, told: Event | None = None) -> _Item:
+        """The item to which an event belongs. `told` is the item in the event, or None if there is none."""
+        key = (_number(event, "output_index"), kind)
+        known = self._at.get(key)
+        if known is None or (told is not None and known.is_another(told)):
+            known = self._at[key] = self._added(kind)
+        return known
+
+    def _added(self, kind: str) -> _Item:
+        self._items.append(_Item(kind))
+        return self._items[-1]
+
+    def _piece(self, base: str, step: str, event: Event) -> Iterator[Event]:
+        """Takes a piece of an item. The whole of a part tells what is missing of its pieces."""
+        is_whole = step == "done"
+        piece = event.get(_TEXTS.get(base, "") if is_whole else "delta")
+        if not isinstance(piece, str):
+            return
+        if base in _TEXTS:
+            self._has_refused |= base == "response.refusal"
+            item = self._item(event, "message")
+            yield from self._say(item, "text", _number(event, "content_index"), piece, is_whole=is_whole)
+        elif base in _THOUGHTS:
+            item, place = self._item(event, "reasoning"), (base, _number(event, _THOUGHTS[base]))
+            gap = _GAP if item.place not in {None, place} else ""
+            item.place = place
+            yield from self._say(item, "thinking", 0, gap + piece)
+        elif base == "response.function_call_arguments":
+            item = self._item(event, "function_call")
+            item.arguments += piece
+            if item.blocks:
+                yield from self._say(item, "tool_use", 0, item.arguments, is_whole=True)
+
+    def _announce(self, item: _Item, told: Event) -> Iterator[Event]:
+        """Takes what the beginning of an item tells. The arguments of a call are not complete yet."""
+        if item.is_done:
+            return
+        item.id = told.get("id")
+        if item.kind == "function_call" and not item.blocks and told.get("name"):
+            item.call_id = told.get("call_id") or told.get("id")
+            call = {"type": "tool_use", "id": item.call_id, "name": told["name"], "input": {}}
+            yield self._start(item, 0, call)
+            yield from self._say(item, "tool_use", 0, item.arguments)
+        elif item.kind == "message" and told.get("phase") and not item.blocks:
+            kept = {"type": "message", "phase": told["phase"]}
+            yield self._start(
+                item, -1, {"type": "thinking", "thinking": "", "signature": to_json(kept).decode()}
+            )
+
+    def _finish(self, item: _Item, told: Event) -> Iterator[Event]:
+        """Takes a whole item: what has not come of it yet, and its end."""
+        if item.is_done:
+            return
+        yield from self._announce(item, told)
+        item.is_done = True
+        is_cut = told.get("status") == "incomplete"
+        match item.kind:
+            case "message":
+                for number, part in enumerate(_objects(told.get("content"))):
+                    self._has_refused |= part.get("type") == "refusal"
+                    text = str(part.get("text") or part.get("refusal") or "")
+                    yield from self._say(item, "text", number, text, is_whole=True)
+            case "reasoning":
+                yield from self._finish_thought(item, told, is_cut=is_cut)
+            case _:
+                yield from self._finish_arguments(item, told.get("arguments"))
+                if is_cut:
+                    return
+        for block in item.blocks.values():
+            yield {"type": "content_block_stop", "index": block.index}
+
+    def _finish_thought(self, item: _Item, told: Event, *, is_cut: bool) -> Iterator[Event]:
+        summary, content = _objects(told.get("summary")), _objects(told.get("content"))
+        text = _GAP.join(str(part.get("text") or "") for part in summary or content)
+        yield from self._say(item, "thinking", 0, text, is_whole=True)
+        kept = {"type": "reasoning", "id": str(told.get("id") or ""), "summary": summary}
+        # OpenAI gives encrypted reasoning, other servers give it as text.
+        secret = told.get("encrypted_content")
+        if (secret or content) and not is_cut:
+            kept |= {"encrypted_content": secret} if secret else {"content": content}
+            if not item.blocks:
+                yield self._start(item, 0, {"type": "thinking", "thinking": "", "signature": ""})
+            signature = {"type": "signature_delta", "signature": to_json(kept).decode()}
+            yield {"type": "content_block_delta", "index": item.blocks[0].index, "delta": signature}
+
+    def _finish_arguments(self, item: _Item, told: object) -> Iterator[Event]:
+        """Sends what is missing of the arguments of a call. If they came in two versions, the call is in doubt, and the answer
+        is asked for again.
+        """
+        whole = told if isinstance(told, str) else "" if told is None else to_json(told).decode()
+        if not whole or (item.arguments and _is_same_json(whole, item.arguments)):
+            return
+        if not whole.startswith(item.arguments):
+            raise StreamTransient(f"the arguments of the call {item.call_id} came in two versions")
+        yield from self._say(item, "tool_use", 0, whole, is_whole=True)
+
+    def _end(self, kind: str, response: Event) -> Iterator[Event]:
+        """Takes the items that only the whole response has, and ends the message."""
+        has_items = bool(self._items)
+        for place, told in enumerate(_objects(response.get("output"))):
+            item = self._of_output(place, told, has_items=has_items)
+            if item is not None:
+                yield from self._finish(item, told)
+        for item in self._items:
+            # A call that was not ended is left to the assembler, which refuses it if it may be incomplete.
+            if not item.is_done and item.kind != "function_call":
+                yield from (
+                    {"type": "content_block_stop", "index": one.index} for one in item.blocks.values()
+                )
+        if "incomplete" in (kind.rpartition(".")[2], response.get("status")):
+            stop = incomplete_reason(response)
+        elif self._has_refused:
+            stop = "refusal"
+        else:
+            stop = "tool_use" if any(one.kind == "function_call" for one in self._items) else "end_turn"
+        yield {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop},
+            "usage": _usage(response.get("usage")),
+        }
+        yield {"type": "message_stop"}
+
+    def _of_output(self, place: int, told: Event, *, has_items: bool) -> _Item | None:
+        """The item that `told`, an item of the whole response, is. None if it must be ignored. `has_items` is True if items have
+        come before the whole response.
+        """
+        kind = told.get("type")
+        if kind not in _KINDS:
+            return None
+        same = [one for one in self._items if one.kind == kind]
+        if kind == "function_call" and told.get("call_id"):
+            known = next((one for one in same if one.call_id == told["call_id"]), None)
+        else:
+            known = next(
+                (one for one in same if one.id and one.id == told.get("id")), self._at.get((place, kind))
+            )
+        if known is None and kind == "message":
+            whole = "".join(str(part.get("text") or "") for part in _objects(told.get("content")))
+            known = next((one for one in same if one.text == whole), None)
+        if known is None and kind == "reasoning" and has_items:
+            return None  # it would come after the items that it belongs to
+        return known or self._added(kind)
+
+    def _start(self, item: _Item, number: int, block: Event) -> Event:
+        item.blocks[number] = _SentPart(self._blocks)
+        self._blocks += 1
+        return {"type": "content_block_start", "index": item.blocks[number].index, "content_block": block}
+
+    def _say(
+        self, item: _Item, kind: str, number: int, text: str, *, is_whole: bool = False
+    ) -> Iterator[Event]:
+        """Sends a piece of a block, or what is missing of a whole one. A whole one that differs from its pieces is ignored."""
+        block = item.blocks.get(number)
+        if is_whole and block is not None:
+            text = text.removeprefix(block.sent) if text.startswith(block.sent) else ""
+        if not text:
+            return
+        if block is None:
+            yield self._start(item, number, {"type": kind, kind: ""})
+            block = item.blocks[number]
+        block.sent += text
+        name, field = _DELTAS[kind]
+        yield {"type": "content_block_delta", "index": block.index, "delta": {"type": name, field: text}}
+
+
+def whole_message(value: Event) -> Event | None:
+    """A whole response as a message of the Messages API. None if `value` is no whole response."""
+    status = value.get("status")
+    if status not in {"completed", "incomplete"} or not isinstance(value.get("output"), list):
+        return None
+    message: Event = {}
+    content: list[Event] = []
+    for event in ResponseStream().events("", {"type": f"response.{status}", "response": value}):
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+            case "content_block_start":
+                content.append(dict(event["content_block"]))
+            case "content_block_delta":
+                _extend(content[event["index"]], event["delta"])
+            case "message_delta":
+                message |= {**event["delta"], "usage": event["usage"]}
+    return {**message, "content": content}
+
+
+def _extend(block: Event, delta: Event) -> None:
+    """Adds the delta of a block that comes in one piece. Arguments that are no JSON stay a text, which is no valid input."""
+    match delta["type"]:
+        case "signature_delta":
+            block["signature"] = delta["signature"]
+        case "input_json_delta":
+            block["input"] = delta["partial_json"]
+            with suppress(ValueError, RecursionError):
+                block["input"] = strict_json(delta["partial_json"])
+        case _:
+            block[block["type"]] += delta[block["type"]]
+
+
+def _usage(told: object) -> Event:
+    """The counts of tokens. Those that were read from the cache or written to it are not among `input_tokens`, as in the
+    Messages API. Reasoning is part of the output.
+    """
+    usage = told if isinstance(told, dict) else {}
+    details = usage.get("input_tokens_details")
+    details = details if isinstance(details, dict) else {}
+    read, written = _number(details, "cached_tokens"), _number(details, "cache_write_tokens")
+    return {
+        "input_tokens": max(_number(usage, "input_tokens") - read - written, 0),
+        "output_tokens": _number(usage, "output_tokens"),
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": written,
+    }
+
+
+def _number(holder: Event, name: str) -> int:
+    value = holder.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _objects(value: object) -> list[Event]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _is_same_json(one: str, other: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        return bool(strict_json(one) == strict_json(other))
+    return False
