@@ -27,8 +27,8 @@ class Dialect(Protocol):
         """A translator for one stream."""
         ...
 
-    def message(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """An answer that is one JSON object, as a message of the Messages API. None if `value` is no answer."""
+    def whole(self, value: dict[str, Any]) -> Sequence[dict[str, Any]] | None:
+        """The events of the Messages API that an answer in one JSON object means. None if `value` is no answer."""
         ...
 
 

@@ -57,8 +57,8 @@ ANSWER_BYTES = 64 * 1024 * 1024
 # Where no byte has arrived, the second is no garbage either.
 _ENDS_OF_CONNECTION = (NetworkCause.RESET, NetworkCause.PROTOCOL_GARBAGE)
 
-_BEGINNINGS = rb'"(chat\.completion\.chunk|message_start|response\.created)"'
-"""The first event of a stream has one of these words, by which the API is known."""
+_BEGINNINGS = frozenset({"chat.completion.chunk", "message_start", "response.created"})
+"""The first events of streams in all APIs have these words as their `object` or `type`."""
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -99,6 +99,8 @@ class Reception:
         self._arrived_s = 0.0
         """The time on the run's clock at which the main thread took the newest bytes of the body."""
         self._bytes_since_event = 0
+        self._has_beginning = False
+        """True if an event was the beginning of an answer in any API."""
         self._answer_bytes = 0
         self._is_over = False
         """True if the body was read to its end."""
@@ -189,8 +191,7 @@ class Reception:
             if self._translator is not None and not assembler.is_complete:
                 self._feed(assembler, self._translator.end())
             is_readable = has_event or re.match(STREAM_START, first) is not None
-            has_begun = assembler.message_id is not None
-            is_of_another_api = has_event and not has_begun and re.search(_BEGINNINGS, first) is not None
+            is_of_another_api = assembler.message_id is None and self._has_beginning
             if is_of_another_api or (not is_readable and len(first.strip(b"\0\r\n ")) >= ENOUGH_BYTES):
                 raise not_a_stream(self._host, content_type, first[:ERROR_BODY_BYTES], self._redact)
             answer = assembler.answer(request_id)
@@ -215,6 +216,10 @@ class Reception:
     def _events_in(self, name: str, data: str) -> Iterable[dict[str, Any]]:
         """The events of the Messages API in a piece of the stream with this name and this data. Raises the errors of `_event`."""
         event = self._event(name, data)
+        if event is not None and not self._has_beginning:
+            self._has_beginning = not _BEGINNINGS.isdisjoint(
+                map(str, (event.get("object"), event.get("type")))
+            )
         if self._translator is None:
             return () if event is None else (event,)
         if event is None:
@@ -341,22 +346,37 @@ class Reception:
         value = out_of_list(value)
         if isinstance(value, dict) and reports_error(value):
             raise _redacted(stream_error(value, self._clock.utc_now()), self._redact)
-        message = self._whole_message(value) if isinstance(value, dict) else None
-        if message is not None:
+        has_invalid_utf8 = "\ufffd" in text and b"\xef\xbf\xbd" not in body
+        try:
+            answer = self._whole_answer(value, request_id, has_invalid_utf8=has_invalid_utf8)
+        except AgentError as error:
+            raise _redacted(error, self._redact) from error.__cause__
+        if answer is not None:
             if not self._is_whole:
                 self._events.emit(Notice("the server ignored `stream` and sent the whole message as JSON"))
-            try:
-                has_invalid_utf8 = "\ufffd" in text and b"\xef\xbf\xbd" not in body
-                return answer_from_message(message, request_id, has_invalid_utf8=has_invalid_utf8)
-            except AgentError as error:
-                raise _redacted(error, self._redact) from error.__cause__
+            return answer
         raise not_a_stream(self._host, content_type, bytes(body[:ERROR_BODY_BYTES]), self._redact)
 
-    def _whole_message(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """The message of the Messages API in a JSON object, or None if the object is no answer."""
-        if self._dialect is not None:
-            return self._dialect.message(value)
-        return value if value.get("type") == "message" else None
+    def _whole_answer(
+        self, value: object, request_id: str | None, *, has_invalid_utf8: bool
+    ) -> Answer | None:
+        """The answer in a decoded body, or None if the body is no answer."""
+        if not isinstance(value, dict):
+            return None
+        if self._dialect is None:
+            is_message = value.get("type") == "message"
+            return (
+                answer_from_message(value, request_id, has_invalid_utf8=has_invalid_utf8)
+                if is_message
+                else None
+            )
+        events = self._dialect.whole(value)
+        if events is None:
+            return None
+        assembler = StreamAssembler(self._clock.utc_now())
+        for event in events:
+            assembler.feed(event, has_invalid_utf8=has_invalid_utf8)
+        return assembler.answer(request_id)
 
 
 class _TextResponse(httpx.Response):

@@ -226,7 +226,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "max_tokens"),
     "stop": "end_turn",
     **dict.fromkeys(("tool_calls", "function_call", "malformed_function_call"), "tool_use"),
-    **dict.fromkeys(("content_filter", "safety", "prohibited_content", "recitation"), "refusal"),
+    **dict.fromkeys(("content_filter", "safety", "prohibited_content", "recitation", "sensitive"), "refusal"),
 }
 
 # Fields that a `message_delta` may not change.
@@ -335,7 +335,7 @@ class StreamAssembler:
             message["stop_reason"] = "tool_use" if any(b.is_client_call for b in self._blocks) else "end_turn"
             warnings.append(f"the server gave no stop reason; taken as {message['stop_reason']}")
         stop = str(message["stop_reason"])
-        meant = _meant(stop)
+        meant = stop_reason_of(stop)
         if meant != stop:
             message["stop_reason"] = meant
             warnings.append(f"the server gave the stop reason {stop!r}; taken as {meant}")
@@ -482,7 +482,7 @@ class StreamAssembler:
             if not block.is_closed:
                 if not stop_reason:
                     raise StreamParse(f"message_stop came while block {block.index} was open")
-                if _meant(str(stop_reason)) == "max_tokens" and block is self._newest:
+                if stop_reason_of(str(stop_reason)) == "max_tokens" and block is self._newest:
                     block.close()
                 else:
                     self._close_unstopped(block)
@@ -542,5 +542,6 @@ def answer_from_message(
     return assembler.answer(request_id)
 
 
-def _meant(stop_reason: str) -> str:
-    return _OTHER_NAMES.get(stop_reason.lower(), stop_reason)
+def stop_reason_of(word: str) -> str:
+    """The Messages API's name for a stop reason, which may be another vendor's word."""
+    return _OTHER_NAMES.get(word.lower(), word)

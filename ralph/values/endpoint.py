@@ -74,12 +74,12 @@ def _above_the_api(path: str) -> str:
 
 def is_default(base_url: str) -> bool:
     """Whether the URL's host is Anthropic's own API. This host accepts no request without a key."""
-    return _host(base_url) == _host(DEFAULT_BASE_URL)
+    return host_in(base_url) == host_in(DEFAULT_BASE_URL)
 
 
 def is_loopback(url: str) -> bool:
     """Whether the URL's host is this machine, so that requests to it do not leave the machine."""
-    host = _host(url)
+    host = host_in(url)
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, 6.3
         return True
     if not re.fullmatch(r"[\d.]+|[\da-f:]*:[\da-f:.]*", host):
@@ -95,7 +95,8 @@ def is_loopback(url: str) -> bool:
     return mapped.is_loopback or mapped.is_unspecified
 
 
-def _host(url: str) -> str:
+def host_in(url: str) -> str:
+    """The host in a URL, in lower case and without its port. Empty if there is none."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.api.openai_requests import ConvertedMessages, cache_key, is_openai
 from ralph.api.responses.request import input_items, request_fields
-from ralph.api.responses.stream import ResponseStream, whole_message
+from ralph.api.responses.stream import ResponseStream, events_of_whole
 from ralph.conversation.messages import to_json
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Responses:
     def translator(self) -> ResponseStream:
         return ResponseStream()
 
-    def message(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        return whole_message(value)
+    def whole(self, value: dict[str, Any]) -> tuple[dict[str, Any], ...] | None:
+        return events_of_whole(value)
 
 
 dialect = Responses

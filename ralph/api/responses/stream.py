@@ -109,9 +109,9 @@ class ResponseStream:
             else:
                 yield from self._piece(base, step, event)
 
-    def end(self) -> Iterator[Event]:
-        """Yields nothing: the end of the stream completes no response."""
-        return iter(())
+    def end(self) -> tuple[Event, ...]:
+        """Nothing: only an event of the API ends a response."""
+        return ()
 
     def _begin(self, response: Event) -> Event:
         self._has_begun = True
@@ -290,37 +290,12 @@ class ResponseStream:
         yield {"type": "content_block_delta", "index": block.index, "delta": {"type": name, field: text}}
 
 
-def whole_message(value: Event) -> Event | None:
-    """A whole response as a message of the Messages API. None if `value` is no whole response."""
+def events_of_whole(value: Event) -> tuple[Event, ...] | None:
+    """The events that a whole response means. None if `value` is no whole response."""
     status = value.get("status")
     if status not in {"completed", "incomplete"} or not isinstance(value.get("output"), list):
         return None
-    message: Event = {}
-    content: list[Event] = []
-    for event in ResponseStream().events("", {"type": f"response.{status}", "response": value}):
-        match event["type"]:
-            case "message_start":
-                message = event["message"]
-            case "content_block_start":
-                content.append(dict(event["content_block"]))
-            case "content_block_delta":
-                _extend(content[event["index"]], event["delta"])
-            case "message_delta":
-                message |= {**event["delta"], "usage": event["usage"]}
-    return {**message, "content": content}
-
-
-def _extend(block: Event, delta: Event) -> None:
-    """Adds the delta of a block that comes in one piece. Arguments that are no JSON stay a text, which is no valid input."""
-    match delta["type"]:
-        case "signature_delta":
-            block["signature"] = delta["signature"]
-        case "input_json_delta":
-            block["input"] = delta["partial_json"]
-            with suppress(ValueError, RecursionError):
-                block["input"] = strict_json(delta["partial_json"])
-        case _:
-            block[block["type"]] += delta[block["type"]]
+    return tuple(ResponseStream().events("", {"type": f"response.{status}", "response": value}))
 
 
 def _usage(told: object) -> Event:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from ralph.values.endpoint import ANTHROPIC
 from tests.api.harness import Rig
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ class PieceClient:
     parser.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, speaks: str = ANTHROPIC) -> None:
+        """`speaks` is the API of the server."""
         self._pieces: list[bytes] = []
         self._content_type = ""
-        self.rig = Rig("http://api.test", transport=httpx.MockTransport(self._respond))
+        self.rig = Rig("http://api.test", speaks=speaks, transport=httpx.MockTransport(self._respond))
 
     def receive(self, pieces: list[bytes], content_type: str = "text/event-stream") -> Answer:
         self._pieces, self._content_type = pieces, content_type

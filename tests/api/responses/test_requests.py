@@ -12,6 +12,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 from ralph.agent.report_tool import report_tool
 from ralph.api.responses import Responses
 from ralph.api.responses.request import input_items, request_fields
+from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import Conversation, RequestHead, RequestShape, make_message, to_json
 from ralph.values.tool_calls import ToolDefinition
 from tests.api.answers.streams import texts
@@ -242,9 +243,10 @@ def test_reasoning_goes_back_as_it_came_without_what_only_an_answer_has() -> Non
     whole = response(
         reasoning("Hm."), message(text_part("I look."), phase="commentary"), call('{"command":"ls"}')
     )
-    answer = Responses(OPENAI).message(whole)
-    assert answer is not None
-    items = list(input_items({"role": "assistant", "content": answer["content"]}))
+    assembler = StreamAssembler()
+    for event in Responses(OPENAI).whole(whole) or ():
+        assembler.feed(event)
+    items = list(input_items({"role": "assistant", "content": assembler.answer().content}))
     assert items == [
         REASONING,
         spoken("I look.", phase="commentary"),

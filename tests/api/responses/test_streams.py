@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.api.responses import Responses
 from ralph.api.responses.stream import ResponseStream
-from ralph.api.stream import StreamAssembler, answer_from_message
+from ralph.api.stream import StreamAssembler
 from ralph.values.answer import MalformedCall
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.endpoint import OPENAI_RESPONSES
@@ -140,14 +139,21 @@ def test_an_answer_is_what_the_official_client_reads_however_its_bytes_are_split
 
 @given(responses())
 def test_a_whole_response_is_the_same_message_as_its_stream(whole: Event) -> None:
-    converted = Responses("https://api.openai.com/v1").message(json.loads(json.dumps(whole)))
-    assert converted is not None
-    from_whole, from_stream = answer_from_message(converted), answer_of(events_of(whole))
+    from_whole, from_stream = whole_answer(whole), answer_of(events_of(whole))
     assert [one for one in from_whole.content if one.get("thinking") != ""] == [
         one for one in from_stream.content if one.get("thinking") != ""
     ]
     assert (from_whole.calls, from_whole.stop_reason) == (from_stream.calls, from_stream.stop_reason)
     assert from_whole.message["usage"] == from_stream.message["usage"]
+
+
+def whole_answer(whole: Event) -> Answer:
+    """The answer that ralph's client makes of a response in one JSON object."""
+    rig = _rig([json.dumps(whole).encode()], "application/json")
+    try:
+        return rig.send()
+    finally:
+        rig.close()
 
 
 def received(pieces: list[bytes]) -> Answer:

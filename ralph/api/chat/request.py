@@ -1,0 +1,236 @@
+"""Translates requests of the Messages API to Chat Completions. No I/O happens here.
+
+Each message is translated by itself, so a request begins with the same bytes as the one before it. What servers want
+differently stands in one table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.api.chat.reasoning import given_back
+from ralph.api.openai_requests import (
+    ConvertedMessages,
+    cache_key,
+    function_of,
+    image_url,
+    is_openai,
+    system_text,
+)
+from ralph.conversation.messages import THINKING, to_json
+from ralph.values.endpoint import host_in
+from ralph.values.tool_calls import FINAL_REPORT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ralph.conversation.messages import RequestBody
+    from ralph.values.tool_calls import Block
+
+
+class Server(Struct, frozen=True):
+    """The wishes of a server of Chat Completions, as far as they differ from OpenAI's."""
+
+    limit: str = "max_completion_tokens"
+    """The field for the longest answer."""
+    counts_when_asked: bool = True
+    """False if the server sends token counts unasked, and refuses `stream_options`."""
+    ids: str = ".{1,40}"
+    """The ids of calls that the server takes, as a regular expression."""
+    is_openai: bool = False
+    """Whether the server has OpenAI's further fields: `prompt_cache_key` and strict functions."""
+    has_developer: bool = False
+    """Whether OpenAI's models that reason get the system prompt in the role `developer`."""
+    has_thinking: bool = False
+    """Whether the server has a field `thinking`, as the Messages API has."""
+    may_omit_reasoning: bool = True
+    """False if the server refuses an assistant message without `reasoning_content`, even one of another model."""
+    signs_calls: bool = False
+    """Whether the server refuses calls without its signature. It documents a text for calls that others have made."""
+
+
+_SERVERS = {
+    r"(^|\.)openai\.com$": Server(is_openai=True, has_developer=True),
+    r"(^|\.)mistral\.ai$": Server("max_tokens", counts_when_asked=False, ids="[a-zA-Z0-9]{9}"),
+    r"(^|\.)deepseek\.com$": Server("max_tokens", has_thinking=True, may_omit_reasoning=False),
+    r"(^|\.)(moonshot|kimi)\.(ai|cn|com)$": Server("max_tokens", has_thinking=True, may_omit_reasoning=False),
+    r"(^|\.)(z\.ai|bigmodel\.cn)$": Server("max_tokens", has_thinking=True),
+    r"(^|\.)(together\.(ai|xyz)|perplexity\.ai)$": Server("max_tokens"),
+    r"(^|\.)googleapis\.com$": Server(signs_calls=True),
+}
+"""The servers by their hosts. The fields are from the vendors' pages and from reports of refused requests."""
+_SELF_HOSTED = Server("max_tokens")
+"""A server without TLS. Ollama and LM Studio know the older name of the limit alone; vLLM and SGLang know both."""
+
+_WANTS_REASONING = re.compile(r"deepseek|kimi")
+"""Models of these families are served elsewhere with their vendors' rule for `reasoning_content`."""
+_OF_OPENAI = re.compile(r"(^|/)(gpt-(?!oss)|o\d|chatgpt-|codex)")
+_REASONS_NOT = re.compile(r"^(gpt-[34]|chatgpt-)")
+_UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""For a call without a signature (ai.google.dev/gemini-api/docs/thought-signatures)."""
+
+
+def server_at(base_url: str) -> Server:
+    if base_url.startswith("http:"):
+        return _SELF_HOSTED
+    host = host_in(base_url)
+    other = Server(is_openai=is_openai(base_url))
+    return next((server for end, server in _SERVERS.items() if re.search(end, host)), other)
+
+
+class ChatRequests:
+    """Makes the requests to one server."""
+
+    def __init__(self, base_url: str) -> None:
+        self._server = server_at(base_url)
+        self._messages: dict[str, ConvertedMessages] = {}
+        """The messages of the last request to each model."""
+
+    def body(self, request: RequestBody) -> tuple[bytes, ...]:
+        fields = self._fields(request.head.fields)
+        if self._server.is_openai:
+            fields["prompt_cache_key"] = cache_key(request)
+        model = fields["model"]
+        if model not in self._messages:
+            self._messages[model] = ConvertedMessages(lambda message: self._messages_of(message, model))
+        head = to_json(fields)[:-1] + b',"messages":['
+        if system := system_text(request.head.fields):
+            role = "developer" if self._server.has_developer and not _REASONS_NOT.match(model) else "system"
+            head += to_json({"role": role, "content": system}) + b","
+        *packed, newest = self._messages[model].pieces(request)
+        return (head, *packed, newest + b"]}") if packed else (head + newest + b"]}",)
+
+    def _fields(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a request without its messages."""
+        server, model = self._server, str(asked.get("model"))
+        fields: dict[str, Any] = {"model": model}
+        if "max_tokens" in asked:
+            # OpenAI's newer models refuse the older name, at whichever server.
+            limit = "max_completion_tokens" if _OF_OPENAI.search(model) else server.limit
+            fields[limit] = asked["max_tokens"]
+        fields["stream"] = asked.get("stream", True)
+        if fields["stream"] and server.counts_when_asked:
+            fields["stream_options"] = {"include_usage": True}
+        fields.update(_thinking(asked, server))
+        if asked.get("tools"):
+            fields["tools"] = [
+                {"type": "function", "function": self._function(tool)} for tool in asked["tools"]
+            ]
+        if "tool_choice" in asked:
+            fields["tool_choice"] = _tool_choice(asked["tool_choice"])
+        return fields
+
+    def _function(self, tool: dict[str, Any]) -> dict[str, Any]:
+        """The tool as a function. That of the report has a strict schema where the server has such schemas."""
+        function = function_of(tool)
+        if function["strict"] and self._server.is_openai and tool["name"] == FINAL_REPORT:
+            return function
+        # A schema of an object without `properties` is refused.
+        parameters = {"type": "object", "properties": {}, **tool["input_schema"]}
+        return {name: function[name] for name in ("name", "description")} | {"parameters": parameters}
+
+    def _messages_of(self, message: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:
+        content = message["content"]
+        blocks: list[Block] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if message["role"] == "assistant":
+            yield self._assistant(blocks, model)
+            return
+        pictures: list[Block] = []
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                inner = block.get("content")
+                pictures += (
+                    [one for one in inner if one.get("type") == "image"] if isinstance(inner, list) else ()
+                )
+                text = _result(block)
+                yield {"role": "tool", "tool_call_id": self._id(block["tool_use_id"]), "content": text}
+        rest = [*pictures, *(block for block in blocks if block.get("type") != "tool_result")]
+        if rest:
+            yield {"role": "user", "content": _user_content(rest)}
+
+    def _assistant(self, blocks: list[Block], model: str) -> dict[str, Any]:
+        calls = [
+            {
+                "id": self._id(block["id"]),
+                "type": "function",
+                "function": {"name": block["name"], "arguments": to_json(block.get("input") or {}).decode()},
+            }
+            for block in blocks
+            if block.get("type") == "tool_use"
+        ]
+        said: dict[str, Any] = {"role": "assistant", "content": _text(blocks) or (None if calls else "")}
+        reasoning, signatures = given_back([block for block in blocks if block.get("type") in THINKING])
+        said.update(reasoning)
+        wants = not self._server.may_omit_reasoning or _WANTS_REASONING.search(model.lower())
+        if wants and not reasoning:
+            said["reasoning_content"] = ""
+        for call, signature in zip(calls, signatures, strict=False):
+            if signature is not None:
+                call["extra_content"] = signature
+        if calls and self._server.signs_calls:
+            calls[0].setdefault("extra_content", _UNSIGNED)
+        if calls:
+            said["tool_calls"] = calls
+        return said
+
+    def _id(self, call_id: str) -> str:
+        """The id of a call in a form that the server takes: a hash, if it refuses the id itself. The call and its result get the
+        same one.
+        """
+        if re.fullmatch(self._server.ids, call_id):
+            return call_id
+        digits = hashlib.sha256(call_id.encode()).hexdigest()
+        return next(digits[:length] for length in (32, 9) if re.fullmatch(self._server.ids, digits[:length]))
+
+
+def _thinking(asked: Mapping[str, Any], server: Server) -> dict[str, Any]:
+    """The fields that say how hard the model thinks."""
+    fields: dict[str, Any] = {}
+    effort = (asked.get("output_config") or {}).get("effort")
+    if (asked.get("thinking") or {}).get("type") == "disabled":
+        if server.has_thinking:
+            return {"thinking": {"type": "disabled"}}
+        effort = "none"
+    if effort is not None:
+        fields["reasoning_effort"] = effort
+    return fields
+
+
+def _tool_choice(choice: Mapping[str, Any]) -> Any:
+    if choice.get("type") == "tool":
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return "required" if choice.get("type") == "any" else choice.get("type")
+
+
+def _user_content(blocks: list[Block]) -> str | list[dict[str, Any]]:
+    """The content of a user message. It is a text if there are no images: some servers take nothing else."""
+    if not any(block.get("type") == "image" for block in blocks):
+        return _text(blocks)
+    parts = (_part(block) for block in blocks)
+    return [part for part in parts if part is not None]
+
+
+def _part(block: Block) -> dict[str, Any] | None:
+    match block.get("type"):
+        case "text":
+            return {"type": "text", "text": block["text"]}
+        case "image":
+            return {"type": "image_url", "image_url": {"url": image_url(block)}}
+    return None
+
+
+def _text(content: str | list[Block]) -> str:
+    """The texts in a message or in a tool's result, joined by line breaks."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
+
+
+def _result(block: Block) -> str:
+    """The text of a tool's result. The API has no field for a failure, so the text says so."""
+    text = _text(block.get("content") or "")
+    return f"Error: {text}" if block.get("is_error") and not text.lower().startswith("error") else text
