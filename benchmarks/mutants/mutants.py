@@ -84,9 +84,74 @@ TURNS = (
 )
 THINKING = ("foreign/test_thinking.py", "test_reading.py", "test_switching.py")
 OVERFLOW = ("test_refusals.py", "foreign/test_overflow.py", "test_context_size.py", "test_step.py")
+RESPONSES = ("api/responses/test_*.py", "api/test_openai_requests.py")
 SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
 
 MUTANTS = (
+    # --- the Responses API
+    Mutant(
+        "responses-stored",
+        "the server stores nothing",
+        '"store": False,',
+        '"store": True,',
+        RESPONSES,
+    ),
+    Mutant(
+        "reasoning-alone-goes-back",
+        "reasoning goes back only before the item that follows it",
+        "                waiting.append(kept)\n",
+        "                yield kept\n",
+        RESPONSES,
+    ),
+    Mutant(
+        "strict-with-optional-arguments",
+        "only a schema without optional arguments is strict",
+        'if set(properties) != set(strict.get("required") or ()):',
+        "if False:",
+        RESPONSES,
+    ),
+    Mutant(
+        "an-item-twice",
+        "an item of the whole response that has come before is not taken again",
+        'known = next((one for one in same if one.call_id == told["call_id"]), None)',
+        "known = None",
+        RESPONSES,
+    ),
+    Mutant(
+        "arguments-in-two-versions-run",
+        "a call whose arguments came in two versions is in doubt",
+        "if not whole.startswith(item.arguments):",
+        "if False:",
+        RESPONSES,
+    ),
+    Mutant(
+        "cut-responses-are-whole",
+        "a response without its own end is no answer",
+        '_ENDS = frozenset({"response.completed", "response.incomplete"})',
+        '_ENDS = frozenset({"response.completed", "response.incomplete", "response.output_item.done"})',
+        RESPONSES,
+    ),
+    Mutant(
+        "a-cut-call-runs",
+        "the reason of an incomplete response that is unknown is taken for a cut",
+        'return _INCOMPLETE.get(str(reason), "max_tokens")',
+        'return _INCOMPLETE.get(str(reason), "end_turn")',
+        RESPONSES,
+    ),
+    Mutant(
+        "cached-tokens-twice",
+        "tokens from the cache are not among the input tokens",
+        '"input_tokens": max(_number(usage, "input_tokens") - read - written, 0),',
+        '"input_tokens": _number(usage, "input_tokens"),',
+        RESPONSES,
+    ),
+    Mutant(
+        "converted-again",
+        "a message is converted once",
+        "        self._kept = packed | loose\n",
+        "",
+        RESPONSES,
+    ),
     # --- thinking that a server refuses
     Mutant(
         "refused-thinking-ends",
