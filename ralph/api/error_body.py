@@ -110,13 +110,12 @@ class ErrorFields(Struct, frozen=True):
 
 def error_fields(value: object) -> ErrorFields:
     """Reads the fields of an error object. The object may have one of these forms: `{"error": {...}}` (Anthropic,
-    OpenAI), `[{"error": {...}}]` (Gemini), `{"error": "text"}`, `{"object": "error", ...}` (Mistral, vLLM),
+    OpenAI), `{"error": "text"}`, `{"object": "error", ...}` (Mistral, vLLM),
     `{"code": ..., "message": ...}` (DashScope), `{"code": ..., "error": "text"}` (xAI), `{"detail": ...}` or `{"base_resp": {...}}`
     (MiniMax).
 
-    `value` is the decoded body. If it is neither of these, all fields are None. Never raises an exception.
+    `value` is the decoded body, without the list of `out_of_list`. If it is not an object, all fields are None. Never raises an exception.
     """
-    value = out_of_list(value)
     if not isinstance(value, dict):
         return ErrorFields()
     error = value.get("error")
@@ -241,8 +240,8 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
 
 
 def _decoded(text: str) -> object:
-    """The decoded body of an error. None if the body is incomplete or not JSON."""
+    """The decoded body of an error, without the list of `out_of_list`. None if the body is incomplete or not JSON."""
     try:
-        return json.loads(text)
+        return out_of_list(json.loads(text))
     except (ValueError, RecursionError):
         return None

@@ -94,6 +94,11 @@ def system_text(fields: dict[str, Any] | Any) -> str:
     return system if isinstance(system, str) else "\n\n".join(str(block.get("text", "")) for block in system)
 
 
+def as_result(block: Block, text: str) -> str:
+    """The text of a tool's result. OpenAI's APIs have no field for a failure, so the text says so."""
+    return f"Error: {text}" if block.get("is_error") and not text.lower().startswith("error") else text
+
+
 def image_url(block: Block) -> str:
     """The URL of an image block, which may hold the image itself."""
     source = block["source"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ralph.api.error_body import ErrorFields, error_fields
+from ralph.api.error_body import ErrorFields, error_fields, out_of_list
 from tests.rows import every_row
 
 ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
@@ -60,16 +60,14 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
         ErrorFields(status=400, message="m"),
     ),
     "Gemini": (
-        [
-            {
-                "error": {
-                    "code": 400,
-                    "message": "m",
-                    "status": "INVALID_ARGUMENT",
-                    "details": [{"@type": "x"}, {"reason": "API_KEY_INVALID"}, "x"],
-                }
+        {
+            "error": {
+                "code": 400,
+                "message": "m",
+                "status": "INVALID_ARGUMENT",
+                "details": [{"@type": "x"}, {"reason": "API_KEY_INVALID"}, "x"],
             }
-        ],
+        },
         ErrorFields(type="INVALID_ARGUMENT", code="API_KEY_INVALID", status=400, message="m"),
     ),
     "Mistral": (
@@ -98,7 +96,6 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
     ),
     "too deep to be meant": ({"error": {"error": {"error": {"error": {"error": "m"}}}}}, ErrorFields()),
     "no object": (["m"], ErrorFields()),
-    "a list of two": ([{"error": "m"}, {"error": "n"}], ErrorFields()),
 }
 
 
@@ -110,3 +107,9 @@ def test_an_error_body_is_read_whichever_server_wrote_it(body: Any, fields: Erro
 def test_a_long_list_of_wrong_fields_is_cut() -> None:
     message = error_fields({"detail": [{"loc": ["x"], "msg": "m"}] * 1000}).message
     assert message == "; ".join(["x: m"] * 5)
+
+
+def test_an_error_object_alone_in_a_list_is_that_object() -> None:
+    assert out_of_list([{"error": "m"}]) == {"error": "m"}
+    for other in ([{"error": "m"}, {"error": "n"}], [{"message": "m"}], ["error"], [], "error", None):
+        assert out_of_list(other) is other

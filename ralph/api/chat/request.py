@@ -15,6 +15,7 @@ from msgspec import Struct
 from ralph.api.chat.reasoning import given_back
 from ralph.api.openai_requests import (
     ConvertedMessages,
+    as_result,
     cache_key,
     function_of,
     image_url,
@@ -146,7 +147,7 @@ class ChatRequests:
                 pictures += (
                     [one for one in inner if one.get("type") == "image"] if isinstance(inner, list) else ()
                 )
-                text = _result(block)
+                text = as_result(block, _text(inner or ""))
                 yield {"role": "tool", "tool_call_id": self._id(block["tool_use_id"]), "content": text}
         rest = [*pictures, *(block for block in blocks if block.get("type") != "tool_result")]
         if rest:
@@ -228,9 +229,3 @@ def _text(content: str | list[Block]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
-
-
-def _result(block: Block) -> str:
-    """The text of a tool's result. The API has no field for a failure, so the text says so."""
-    text = _text(block.get("content") or "")
-    return f"Error: {text}" if block.get("is_error") and not text.lower().startswith("error") else text

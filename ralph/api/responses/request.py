@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ralph.api.openai_requests import call_id_within, function_of, image_url, system_text
+from ralph.api.openai_requests import as_result, call_id_within, function_of, image_url, system_text
 from ralph.conversation.messages import THINKING, to_json
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ def _user_items(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
 
 def _result(block: Block) -> dict[str, Any]:
     content = block.get("content") or ""
-    output = content if isinstance(content, str) else [_part(inner) for inner in content]
+    if isinstance(content, str):
+        output: str | list[dict[str, Any]] = as_result(block, content)
+    else:
+        output = [_part(inner) for inner in content]
     call_id = call_id_within(block["tool_use_id"], _LONGEST_CALL_ID)
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 

@@ -90,6 +90,8 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
         [result("done"), said("go on")],
         [returned("done"), heard(input_text("go on"))],
     ),
+    "a failure": ("user", [result("No such file.", is_error=True)], [returned("Error: No such file.")]),
+    "a failure that says so": ("user", [result("Error: gone", is_error=True)], [returned("Error: gone")]),
     "an empty result": ("user", [result("")], [returned("")]),
     "a result with an image": (
         "user",

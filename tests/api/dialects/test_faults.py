@@ -1,0 +1,537 @@
+"""The faults of the network and of servers in every dialect: each row of the fault table that depends on the form of an answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ralph.api.reception import EVENT_BYTES
+from ralph.values.answer import MalformedCall
+from ralph.values.classify import (
+    ErrorClass,
+    FailureKind,
+    classify_error,
+    failure_kind,
+    is_bad_key,
+    is_damaged,
+)
+from ralph.values.errors import AgentError, HttpError, Json, StreamParse, StreamTransient
+from ralph.values.events import ClockFired, Notice, ResponseDiscarded
+from ralph.values.tool_calls import ToolCall
+from tests.api.answers.pieces import PieceClient, Pieces, split
+from tests.api.dialects.spoken import CALLS, JSON, SPOKEN, TEXT, Spoken, text_only
+from tests.api.harness import KEY, Rig, http_answer, limits, read_request, reset
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from ralph.values.answer import Answer
+
+SHORT_S = 0.15
+MEANT = tuple(ToolCall(*one) for one in CALLS)
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, PieceClient]]:
+    made = {spoken.api: PieceClient(spoken.api) for spoken in SPOKEN}
+    yield made
+    for one in made.values():
+        one.rig.close()
+
+
+def failure(client: PieceClient, body: bytes, content_type: str = "text/event-stream") -> AgentError:
+    with pytest.raises(AgentError) as caught:
+        client.receive([body], content_type)
+    return caught.value
+
+
+def discarded(rig: Rig) -> int:
+    return len(rig.events.of(ResponseDiscarded))
+
+
+def error_event(**fields: Any) -> bytes:
+    return f"data: {json.dumps({'error': fields})}\n\n".encode()
+
+
+@every_row("spoken", SPOKEN)
+def test_a6_in_each_dialect_an_answer_cut_anywhere_is_none(clients, spoken: Spoken) -> None:
+    client = clients[spoken.api]
+    assert client.receive([spoken.stream]).calls == MEANT
+    last = len(spoken.stream) - len(spoken.events[-1])
+    for length in (*range(0, last, 61), last, last + 20, len(spoken.stream) - 2):
+        before = discarded(client.rig)
+        assert isinstance(failure(client, spoken.stream[:length]), StreamTransient)
+        has_begun = length >= len(b"".join(spoken.events[: spoken.begun]))
+        assert discarded(client.rig) - before == has_begun
+
+
+@every_row("spoken", SPOKEN)
+def test_a7_in_each_dialect_a_reset_inside_an_answer_discards_it_and_one_after_it_changes_nothing(
+    raw_server, rig, spoken: Spoken
+) -> None:
+    bodies = iter([spoken.stream, b"".join(spoken.events[:-2])])
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        body = next(bodies)
+        size = b"%x\r\n" % (len(body) + 100)  # more was promised than ever comes
+        sock.sendall(http_answer(size + body, headers="transfer-encoding: chunked\r\n"))
+        reset(sock)
+
+    client = rig(raw_server(serve), speaks=spoken.api)
+    assert client.send().calls == MEANT
+    with pytest.raises(StreamTransient):
+        client.send()
+    assert discarded(client) == 1
+
+
+@every_row("spoken", SPOKEN)
+@every_row(("comment", "clock"), [(b"", "bytes idle"), (b": OPENROUTER PROCESSING\n\n", "progress idle")])
+def test_a8_a9_in_each_dialect_silence_and_comments_alone_end_at_their_clock(
+    raw_server, rig, spoken: Spoken, comment: bytes, clock: str
+) -> None:
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        sock.sendall(http_answer(b"".join(spoken.events[:3])))
+        while comment:
+            sock.sendall(comment)  # raises when the client has left
+            time.sleep(0.03)
+        sock.recv(1)
+
+    patient = limits(bytes_idle_s=SHORT_S if not comment else 3, progress_idle_s=SHORT_S if comment else 3)
+    client = rig(raw_server(serve), speaks=spoken.api, limits=patient)
+    with pytest.raises(StreamTransient, match=clock):
+        client.send()
+    assert [event.clock for event in client.events.of(ClockFired)] == [clock]
+
+
+@every_row("spoken", SPOKEN)
+def test_a10_in_each_dialect_an_event_that_is_too_large_is_refused(clients, spoken: Spoken) -> None:
+    endless = [spoken.events[0], b'data: {"x": "' + b"y" * EVENT_BYTES]
+    with pytest.raises(StreamParse, match="larger than"):
+        clients[spoken.api].receive(endless)
+
+
+@every_row("spoken", SPOKEN)
+def test_a12_in_each_dialect_json_that_does_not_parse_is_damage_wherever_it_stands(
+    clients, spoken: Spoken
+) -> None:
+    for place in range(len(spoken.events)):
+        broken = spoken.events[place].replace(b"}\n\n", b"\n\n")
+        error = failure(
+            clients[spoken.api], b"".join((*spoken.events[:place], broken, *spoken.events[place:]))
+        )
+        assert isinstance(error, Json)
+        assert is_damaged(error)
+
+
+@every_row("spoken", SPOKEN)
+@every_row("content_type", ["text/html", "text/event-stream"])
+def test_a13_in_each_dialect_a_page_is_shown_by_its_title(clients, spoken: Spoken, content_type: str) -> None:
+    error = failure(clients[spoken.api], b"<html><title>Sign in</title>" + b"x" * 500, content_type)
+    assert isinstance(error, StreamParse)
+    assert "Sign in" in str(error)
+
+
+@every_row("spoken", SPOKEN)
+def test_a13_in_each_dialect_a_stream_of_another_api_is_named_as_none(clients, spoken: Spoken) -> None:
+    for other in SPOKEN:
+        if other is not spoken:
+            error = failure(clients[spoken.api], other.stream)
+            assert isinstance(error, StreamParse)
+            assert "not an event stream" in str(error)
+
+
+@every_row("spoken", SPOKEN)
+def test_a15_in_each_dialect_a_whole_answer_is_taken_with_a_notice_and_nothing_else_is(
+    clients, spoken: Spoken
+) -> None:
+    client = clients[spoken.api]
+    before = len(client.rig.events.of(Notice))
+    answer = client.receive([json.dumps(spoken.whole).encode()], JSON)
+    assert (answer.text, answer.calls, answer.stop_reason) == (TEXT, MEANT, "tool_use")
+    assert len(client.rig.events.of(Notice)) == before + 1
+    assert isinstance(failure(client, b"", JSON), StreamTransient)
+    for body in (b'{"object": "list", "data": []}', b"[]", b'{"output": 3}', b'{"choices": 3}'):
+        assert isinstance(failure(client, body, JSON), StreamParse)
+    assert isinstance(failure(client, json.dumps(spoken.whole).encode()[:-9], JSON), StreamParse)
+
+
+@every_row("spoken", SPOKEN)
+def test_a15_a16_in_each_dialect_an_error_inside_a_200_goes_by_its_fields(clients, spoken: Spoken) -> None:
+    client = clients[spoken.api]
+    for fields, kind in IN_ANSWERS:
+        assert failure_kind(failure(client, json.dumps({"error": fields}).encode(), JSON)) is kind, fields
+        assert failure_kind(failure(client, json.dumps([{"error": fields}]).encode(), JSON)) is kind, fields
+        for place in range(len(spoken.events)):
+            before = discarded(client.rig)
+            error = failure(client, b"".join((*spoken.events[:place], error_event(**fields))))
+            assert (failure_kind(error), is_damaged(error)) == (kind, False), fields
+            assert discarded(client.rig) - before == (place >= spoken.begun)
+
+
+IN_ANSWERS: list[tuple[dict[str, Any], FailureKind]] = [
+    ({"message": "m", "type": "server_error", "code": None}, FailureKind.SERVER),
+    ({"message": "m", "type": "tokens", "code": "rate_limit_exceeded"}, FailureKind.RATE_LIMIT),
+    ({"message": "m", "type": "insufficient_quota", "code": "insufficient_quota"}, FailureKind.USAGE_LIMIT),
+    ({"message": "m", "type": "invalid_request_error", "code": None}, FailureKind.INVALID_REQUEST),
+    ({"message": "m", "code": "context_length_exceeded"}, FailureKind.CONTEXT_OVERFLOW),
+    ({"message": "m", "code": "invalid_api_key"}, FailureKind.AUTH),
+    ({"message": "m", "code": "model_not_found"}, FailureKind.NOT_FOUND),
+    ({"message": "Insufficient Balance", "code": "invalid_request_error"}, FailureKind.USAGE_LIMIT),
+    (
+        {"message": "m", "code": 502, "metadata": {"provider_name": "X", "raw": "overloaded"}},
+        FailureKind.SERVER,
+    ),
+    ({"message": "m", "code": "429"}, FailureKind.RATE_LIMIT),
+    ({"message": "m", "code": 503, "status": "UNAVAILABLE"}, FailureKind.OVERLOADED),
+    ({"message": "m", "code": "tool_use_failed", "status_code": 400}, FailureKind.STREAM),
+    ({"message": "m", "code": "content_filter", "status": 400}, FailureKind.INVALID_REQUEST),
+]
+
+GEMINI_QUOTA = {
+    "code": 429,
+    "message": "You exceeded your current quota, please check your plan and billing details.",
+    "status": "RESOURCE_EXHAUSTED",
+    "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}],
+}
+GEMINI_KEY = {
+    "code": 400,
+    "message": "API key not valid. Please pass a valid API key.",
+    "status": "INVALID_ARGUMENT",
+    "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}],
+}
+FILTERED = {
+    "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
+    "type": None,
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {
+        "code": "ResponsibleAIPolicyViolation",
+        "content_filter_result": {"jailbreak": {"filtered": True}},
+    },
+}
+TOO_LARGE = "Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 12328"
+STATUSES: dict[str, tuple[int, dict[str, str], Any, FailureKind, float | None]] = {
+    "OpenAI, a rate limit": (
+        429,
+        {"retry-after-ms": "1500", "retry-after": "2"},
+        {"error": {"message": "m", "type": "requests", "code": "rate_limit_exceeded"}},
+        FailureKind.RATE_LIMIT,
+        1.5,
+    ),
+    "OpenAI, tokens of a minute": (
+        429,
+        {
+            "x-ratelimit-remaining-requests": "9",
+            "x-ratelimit-reset-requests": "1m0s",
+            "x-ratelimit-remaining-tokens": "0",
+            "x-ratelimit-reset-tokens": "6.5s",
+        },
+        {"error": {"message": "m", "type": "tokens", "code": "rate_limit_exceeded"}},
+        FailureKind.RATE_LIMIT,
+        6.5,
+    ),
+    "OpenAI, no credit": (
+        429,
+        {"retry-after": "1"},
+        {"error": {"message": "m", "type": "insufficient_quota", "code": "insufficient_quota"}},
+        FailureKind.USAGE_LIMIT,
+        None,
+    ),
+    "OpenAI, a full context": (
+        400,
+        {},
+        {"error": {"message": "m", "type": "invalid_request_error", "code": "context_length_exceeded"}},
+        FailureKind.CONTEXT_OVERFLOW,
+        None,
+    ),
+    "OpenAI, a bad key": (
+        401,
+        {},
+        {"error": {"message": "m", "type": "invalid_request_error", "code": "invalid_api_key"}},
+        FailureKind.AUTH,
+        None,
+    ),
+    "OpenAI, no such model": (
+        400,
+        {},
+        {"error": {"message": "m", "type": "invalid_request_error", "code": "model_not_found"}},
+        FailureKind.NOT_FOUND,
+        None,
+    ),
+    "OpenAI, a field that is wrong": (
+        400,
+        {},
+        {
+            "error": {
+                "message": "m",
+                "type": "invalid_request_error",
+                "param": "x",
+                "code": "unknown_parameter",
+            }
+        },
+        FailureKind.INVALID_REQUEST,
+        None,
+    ),
+    "OpenAI, reasoning of another organization": (
+        400,
+        {},
+        {"error": {"message": "m", "code": "invalid_encrypted_content"}},
+        FailureKind.INVALID_REQUEST,
+        None,
+    ),
+    "Azure, no such deployment": (
+        404,
+        {},
+        {
+            "error": {
+                "code": "DeploymentNotFound",
+                "message": "The API deployment for this resource does not exist.",
+            }
+        },
+        FailureKind.NOT_FOUND,
+        None,
+    ),
+    "Azure, a rate limit": (
+        429,
+        {},
+        {
+            "error": {
+                "code": "429",
+                "message": "Requests have exceeded the limit. Please retry after 26 seconds.",
+            }
+        },
+        FailureKind.RATE_LIMIT,
+        26.0,
+    ),
+    "Azure, a filtered prompt": (400, {}, {"error": FILTERED}, FailureKind.INVALID_REQUEST, None),
+    "Gemini, a rate limit": (429, {}, [{"error": GEMINI_QUOTA}], FailureKind.RATE_LIMIT, 34.5),
+    "Gemini, a bad key": (400, {}, [{"error": GEMINI_KEY}], FailureKind.AUTH, None),
+    "Gemini, an overload": (
+        503,
+        {},
+        [{"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}],
+        FailureKind.OVERLOADED,
+        None,
+    ),
+    "Mistral, a rate limit": (
+        429,
+        {},
+        {"object": "error", "message": "m", "type": "rate_limited", "code": "1300", "raw_status_code": 429},
+        FailureKind.RATE_LIMIT,
+        None,
+    ),
+    "DeepSeek, no credit": (
+        402,
+        {},
+        {
+            "error": {
+                "message": "Insufficient Balance",
+                "type": "unknown_error",
+                "code": "invalid_request_error",
+            }
+        },
+        FailureKind.USAGE_LIMIT,
+        None,
+    ),
+    "DeepSeek, no such model": (
+        400,
+        {},
+        {
+            "error": {
+                "message": "Model Not Exist",
+                "type": "invalid_request_error",
+                "code": "invalid_request_error",
+            }
+        },
+        FailureKind.NOT_FOUND,
+        None,
+    ),
+    "xAI, no credit": (
+        429,
+        {},
+        {
+            "code": "Some resource has been exhausted",
+            "error": "Your team x has either used all available credits or reached its monthly spending limit.",
+        },
+        FailureKind.USAGE_LIMIT,
+        None,
+    ),
+    "xAI, a bad key": (
+        400,
+        {},
+        {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: na***ys."},
+        FailureKind.AUTH,
+        None,
+    ),
+    "Groq, a call that it could not read": (
+        400,
+        {},
+        {"error": {"message": "m", "type": "invalid_request_error", "code": "tool_use_failed"}},
+        FailureKind.STREAM,
+        None,
+    ),
+    "Groq, a request beyond its minute": (
+        413,
+        {},
+        {"error": {"message": TOO_LARGE, "type": "tokens", "code": "rate_limit_exceeded"}},
+        FailureKind.CONTEXT_OVERFLOW,
+        None,
+    ),
+    "OpenRouter, no credit": (
+        402,
+        {},
+        {"error": {"code": 402, "message": "Insufficient credits. Add more credits and retry the request."}},
+        FailureKind.USAGE_LIMIT,
+        None,
+    ),
+    "OpenRouter, its provider": (
+        502,
+        {},
+        {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "bad gateway"}}},
+        FailureKind.SERVER,
+        None,
+    ),
+    "a gateway's page": (504, {}, "<html>Gateway Timeout</html>", FailureKind.TIMEOUT, None),
+}
+
+
+@every_row("spoken", SPOKEN)
+@every_row(("status", "headers", "body", "kind", "wait_s"), STATUSES.values())
+def test_a14_a17_a18_a19_a20_in_each_dialect_a_status_goes_by_the_vendors_fields(
+    spoken: Spoken, status: int, headers: dict[str, str], body: Any, kind: FailureKind, wait_s: float | None
+) -> None:
+    content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    transport = httpx.MockTransport(
+        lambda _: httpx.Response(status, headers=headers, stream=Pieces([content]))
+    )
+    client = Rig("http://api.test", speaks=spoken.api, transport=transport)
+    try:
+        with pytest.raises(HttpError) as caught:
+            client.send()
+    finally:
+        client.close()
+    error = caught.value
+    assert (failure_kind(error), error.retry_after) == (kind, wait_s)
+    transient = {FailureKind.RATE_LIMIT, FailureKind.OVERLOADED, FailureKind.SERVER, FailureKind.STREAM}
+    is_transient = kind in transient | {FailureKind.TIMEOUT}
+    assert classify_error(error) is (ErrorClass.TRANSIENT if is_transient else ErrorClass.PERMANENT)
+    assert is_bad_key(error) == (kind is FailureKind.AUTH)
+
+
+@every_row("spoken", SPOKEN)
+def test_a19_in_each_dialect_a_key_in_an_error_is_redacted(clients, spoken: Spoken) -> None:
+    error = failure(clients[spoken.api], error_event(message=f"the key {KEY[1]} is not known"))
+    assert KEY[1] not in str(error)
+
+
+@given(st.sampled_from(SPOKEN), st.data())
+def test_a21_in_each_dialect_moved_doubled_and_missing_events_make_no_other_call(
+    spoken: Spoken, data: st.DataObject
+) -> None:
+    *events, last = spoken.events
+    place = data.draw(st.integers(0, len(events) - 2))
+    match data.draw(st.sampled_from(["twice", "missing", "swapped"])):
+        case "twice":
+            events.insert(place, events[place])
+        case "missing":
+            del events[place]
+        case _:
+            events[place], events[place + 1] = events[place + 1], events[place]
+    client = PieceClient(spoken.api)
+    try:
+        answer = client.receive([*events, last])
+    except (StreamTransient, StreamParse):
+        return
+    finally:
+        client.rig.close()
+    assert {*runnable(answer)} <= {(one.name, json.dumps(one.arguments)) for one in MEANT}
+    assert len(answer.calls) <= len(MEANT)
+
+
+def runnable(answer: Answer) -> list[tuple[str, str]]:
+    return [(one.name, json.dumps(one.arguments)) for one in answer.calls if isinstance(one, ToolCall)]
+
+
+@every_row("spoken", SPOKEN)
+def test_a22_in_each_dialect_events_and_fields_of_the_future_are_ignored(clients, spoken: Spoken) -> None:
+    news = [
+        b'data: {"type": "response.future", "x": [1]}\n\n',
+        b'event: future\ndata: {"y": null}\n\n',
+        b"data:\n\n",
+    ]
+    for place in range(len(spoken.events)):
+        events = [*spoken.events[:place], *news, *spoken.events[place:]]
+        events = [event.replace(b'"index": 0', b'"index": 0, "future": {"x": 1}') for event in events]
+        answer = clients[spoken.api].receive(events)
+        assert (answer.text, answer.calls, answer.warnings) == (TEXT, MEANT, ())
+
+
+@every_row("spoken", SPOKEN)
+def test_a23_in_each_dialect_bytes_that_are_no_utf8_are_a_warning_in_text_and_never_in_a_call(
+    clients, spoken: Spoken
+) -> None:
+    client = clients[spoken.api]
+    answer = client.receive([b"".join(text_only(spoken.api, "Ja: ä")).replace("ä".encode(), b"\xff")])
+    assert answer.text == "Ja: \ufffd"
+    assert any("invalid UTF-8" in warning for warning in answer.warnings)
+    assert isinstance(failure(client, spoken.stream.replace("ä".encode(), b"\xff")), StreamTransient)
+    whole = json.dumps(spoken.whole, ensure_ascii=False).encode().replace(b"\\\\u00e4", b"\xff")
+    damaged = whole.replace("ä".encode(), b"\xff")
+    assert damaged.count(b"\xff")
+    assert isinstance(failure(client, damaged, JSON), StreamTransient)
+
+
+@given(
+    st.sampled_from(SPOKEN),
+    st.lists(st.integers(0, 9999), max_size=30),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_in_each_dialect_an_answer_is_the_same_however_its_bytes_are_split(
+    spoken: Spoken, at: list[int], line_end: str
+) -> None:
+    stream = spoken.stream.replace(b"\n", line_end.encode())
+    client = PieceClient(spoken.api)
+    try:
+        answer = client.receive(split(stream + line_end.encode(), at))
+    finally:
+        client.rig.close()
+    assert (answer.text, answer.calls) == (TEXT, MEANT)
+
+
+CUTS = {"openai-chat": "length", "openai-responses": "max_output_tokens"}
+
+
+@every_row("spoken", SPOKEN)
+def test_d3_in_each_dialect_a_call_that_the_limit_has_cut_is_malformed(clients, spoken: Spoken) -> None:
+    words = b'"finish_reason": "tool_calls"', b'"finish_reason": "length"'
+    *events, last = [event.replace(*words) for event in spoken.events]
+    done = b'"type": "response.completed"', b'"type": "response.incomplete"'
+    status = b'"status": "completed", "error"', b'"status": "incomplete", "error"'
+    last = last.replace(*done).replace(*status)
+    answer = clients[spoken.api].receive([*events, last])
+    assert answer.stop_reason == "max_tokens"
+    assert [type(one) for one in answer.calls] == [ToolCall, MalformedCall]
+
+
+@every_row("spoken", SPOKEN)
+def test_d7_in_each_dialect_a_filtered_answer_is_a_refusal_that_runs_nothing(clients, spoken: Spoken) -> None:
+    answer = clients[spoken.api].receive(text_only(spoken.api, "No.", "content_filter"))
+    assert (answer.stop_reason, answer.text, answer.calls) == ("refusal", "No.", ())
+
+
+@every_row("spoken", SPOKEN)
+def test_d10_in_each_dialect_a_reason_of_the_future_ends_the_answer(clients, spoken: Spoken) -> None:
+    answer = clients[spoken.api].receive(text_only(spoken.api, "Done.", "future"))
+    assert answer.text == "Done."
+    assert answer.stop_reason in {"future", "max_tokens"}
