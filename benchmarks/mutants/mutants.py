@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "arguments-in-two-versions-run",
         "a call whose arguments came in two versions is in doubt",
-        "if not whole.startswith(item.arguments):",
+        "if not whole.startswith(sent):",
         "if False:",
         RESPONSES,
     ),

@@ -35,16 +35,17 @@ _DELTAS = {
     "tool_use": ("input_json_delta", "partial_json"),
 }
 """The type and the field of a delta for each type of block."""
+_NO_NAME = "the answer has a call without a name"
 _GAP = "\n\n"
 """The text between the parts of reasoning."""
 
 
 class _SentPart:
-    """A part of an item: a block of the Messages API that has begun, with the text of it that was sent."""
+    """A part of an item: a block of the Messages API that has begun, with the pieces of it that were sent."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.sent = ""
+        self.pieces: list[str] = []
 
 
 class _Item:
@@ -58,13 +59,13 @@ class _Item:
         """The blocks by the number of the part. Reasoning and a call have only number 0."""
         self.place: tuple[str, int] | None = None
         """The part of reasoning to which the last piece belonged."""
-        self.arguments = ""
-        """The pieces of a call's arguments."""
+        self.early: list[str] = []
+        """The pieces of a call's arguments that came before its name."""
         self.is_done = False
 
     @property
     def text(self) -> str:
-        return "".join(block.sent for block in self.blocks.values())
+        return "".join(piece for block in self.blocks.values() for piece in block.pieces)
 
     def is_another(self, told: Event) -> bool:
         """Whether `told` is another item than this one. Some servers give all items the same `output_index`."""
@@ -89,25 +90,30 @@ class ResponseStream:
     def events(self, name: str, event: Event) -> Iterator[Event]:
         """The events of the Messages API for one event of the stream. `name` is the type of an event that has none itself."""
         kind = str(event.get("type") or name)
+        base, _, step = kind.rpartition(".")
+        if not kind.startswith("response."):
+            if reports_error(event):
+                yield event
+            elif kind == "keepalive":
+                yield {"type": "ping"}
+            return
         response, told = event.get("response"), event.get("item")
         whole = response if isinstance(response, dict) else {}
-        if reports_error(event):
-            yield event
+        if not self._has_begun and kind not in _FAILURES:
+            yield self._begin(whole)
+        if step == "delta":
+            yield from self._piece(base, event)
         elif kind in _FAILURES:
             yield failure_event(whole)
-        elif kind == "keepalive":
-            yield {"type": "ping"}
-        elif kind.startswith("response."):
-            if not self._has_begun:
-                yield self._begin(whole)
-            base, _, step = kind.rpartition(".")
-            if kind in _ENDS:
-                yield from self._end(kind, whole)
-            elif base == "response.output_item" and isinstance(told, dict) and told.get("type") in _KINDS:
-                item = self._item(event, told["type"], told)
-                yield from self._finish(item, told) if step == "done" else self._announce(item, told)
-            else:
-                yield from self._piece(base, step, event)
+        elif kind in _ENDS:
+            yield from self._end(kind, whole)
+        elif base == "response.output_item" and isinstance(told, dict) and told.get("type") in _KINDS:
+            item = self._item(event, told["type"], told)
+            yield from self._finish(item, told) if step == "done" else self._announce(item, told)
+        elif base in _TEXTS and step == "done":
+            self._has_refused |= base == "response.refusal"
+            part = self._item(event, "message"), "text", _number(event, "content_index")
+            yield from self._complete(*part, event.get(_TEXTS[base]))
 
     def end(self) -> tuple[Event, ...]:
         """Nothing: only an event of the API ends a response."""
@@ -137,16 +143,14 @@ class ResponseStream:
         self._items.append(_Item(kind))
         return self._items[-1]
 
-    def _piece(self, base: str, step: str, event: Event) -> Iterator[Event]:
-        """Takes a piece of an item. The whole of a part tells what is missing of its pieces."""
-        is_whole = step == "done"
-        piece = event.get(_TEXTS.get(base, "") if is_whole else "delta")
+    def _piece(self, base: str, event: Event) -> Iterator[Event]:
+        piece = event.get("delta")
         if not isinstance(piece, str):
             return
         if base in _TEXTS:
             self._has_refused |= base == "response.refusal"
             item = self._item(event, "message")
-            yield from self._say(item, "text", _number(event, "content_index"), piece, is_whole=is_whole)
+            yield from self._say(item, "text", _number(event, "content_index"), piece)
         elif base in _THOUGHTS:
             item, place = self._item(event, "reasoning"), (base, _number(event, _THOUGHTS[base]))
             gap = _GAP if item.place not in {None, place} else ""
@@ -154,9 +158,10 @@ class ResponseStream:
             yield from self._say(item, "thinking", 0, gap + piece)
         elif base == "response.function_call_arguments":
             item = self._item(event, "function_call")
-            item.arguments += piece
             if item.blocks:
-                yield from self._say(item, "tool_use", 0, item.arguments, is_whole=True)
+                yield from self._say(item, "tool_use", 0, piece)
+            else:
+                item.early.append(piece)
 
     def _announce(self, item: _Item, told: Event) -> Iterator[Event]:
         """Takes what the beginning of an item tells. The arguments of a call are not complete yet."""
@@ -167,7 +172,7 @@ class ResponseStream:
             item.call_id = told.get("call_id") or told.get("id")
             call = {"type": "tool_use", "id": item.call_id, "name": told["name"], "input": {}}
             yield self._start(item, 0, call)
-            yield from self._say(item, "tool_use", 0, item.arguments)
+            yield from self._say(item, "tool_use", 0, "".join(item.early))
         elif item.kind == "message" and told.get("phase") and not item.blocks:
             kept = {"type": "message", "phase": told["phase"]}
             yield self._start(
@@ -179,27 +184,26 @@ class ResponseStream:
         if item.is_done:
             return
         yield from self._announce(item, told)
-        item.is_done = True
         is_cut = told.get("status") == "incomplete"
         match item.kind:
             case "message":
                 for number, part in enumerate(_objects(told.get("content"))):
                     self._has_refused |= part.get("type") == "refusal"
-                    text = str(part.get("text") or part.get("refusal") or "")
-                    yield from self._say(item, "text", number, text, is_whole=True)
+                    yield from self._complete(item, "text", number, _text_of(part))
             case "reasoning":
                 yield from self._finish_thought(item, told, is_cut=is_cut)
             case _:
                 yield from self._finish_arguments(item, told.get("arguments"))
-                if is_cut:
-                    return
+        item.is_done = True
+        if is_cut and item.kind == "function_call":
+            return
         for block in item.blocks.values():
             yield {"type": "content_block_stop", "index": block.index}
 
     def _finish_thought(self, item: _Item, told: Event, *, is_cut: bool) -> Iterator[Event]:
         summary, content = _objects(told.get("summary")), _objects(told.get("content"))
-        text = _GAP.join(str(part.get("text") or "") for part in summary or content)
-        yield from self._say(item, "thinking", 0, text, is_whole=True)
+        text = _GAP.join(map(_text_of, summary or content))
+        yield from self._complete(item, "thinking", 0, text)
         kept = {"type": "reasoning", "id": str(told.get("id") or ""), "summary": summary}
         # OpenAI gives encrypted reasoning, other servers give it as text.
         secret = told.get("encrypted_content")
@@ -211,15 +215,18 @@ class ResponseStream:
             yield {"type": "content_block_delta", "index": item.blocks[0].index, "delta": signature}
 
     def _finish_arguments(self, item: _Item, told: object) -> Iterator[Event]:
-        """Sends what is missing of the arguments of a call. If they came in two versions, the call is in doubt, and the answer
-        is asked for again.
+        """Sends what is missing of the arguments of a call. If they came in two versions or the call has no name, the call is in
+        doubt, and the answer is asked for again.
         """
         whole = told if isinstance(told, str) else "" if told is None else to_json(told).decode()
-        if not whole or (item.arguments and _is_same_json(whole, item.arguments)):
+        if not item.blocks:
+            raise StreamTransient(_NO_NAME)
+        sent = item.text
+        if not whole or (sent and _is_same_json(whole, sent)):
             return
-        if not whole.startswith(item.arguments):
+        if not whole.startswith(sent):
             raise StreamTransient(f"the arguments of the call {item.call_id} came in two versions")
-        yield from self._say(item, "tool_use", 0, whole, is_whole=True)
+        yield from self._complete(item, "tool_use", 0, whole)
 
     def _end(self, kind: str, response: Event) -> Iterator[Event]:
         """Takes the items that only the whole response has, and ends the message."""
@@ -229,6 +236,8 @@ class ResponseStream:
             if item is not None:
                 yield from self._finish(item, told)
         for item in self._items:
+            if item.kind == "function_call" and not item.blocks:
+                raise StreamTransient(_NO_NAME)
             # A call that was not ended is left to the assembler, which refuses it if it may be incomplete.
             if not item.is_done and item.kind != "function_call":
                 yield from (
@@ -254,6 +263,8 @@ class ResponseStream:
         kind = told.get("type")
         if kind not in _KINDS:
             return None
+        if not has_items:
+            return self._added(kind)
         same = [one for one in self._items if one.kind == kind]
         if kind == "function_call" and told.get("call_id"):
             known = next((one for one in same if one.call_id == told["call_id"]), None)
@@ -262,9 +273,9 @@ class ResponseStream:
                 (one for one in same if one.id and one.id == told.get("id")), self._at.get((place, kind))
             )
         if known is None and kind == "message":
-            whole = "".join(str(part.get("text") or "") for part in _objects(told.get("content")))
+            whole = "".join(map(_text_of, _objects(told.get("content"))))
             known = next((one for one in same if one.text == whole), None)
-        if known is None and kind == "reasoning" and has_items:
+        if known is None and kind == "reasoning":
             return None  # it would come after the items that it belongs to
         return known or self._added(kind)
 
@@ -273,19 +284,20 @@ class ResponseStream:
         self._blocks += 1
         return {"type": "content_block_start", "index": item.blocks[number].index, "content_block": block}
 
-    def _say(
-        self, item: _Item, kind: str, number: int, text: str, *, is_whole: bool = False
-    ) -> Iterator[Event]:
-        """Sends a piece of a block, or what is missing of a whole one. A whole one that differs from its pieces is ignored."""
-        block = item.blocks.get(number)
-        if is_whole and block is not None:
-            text = text.removeprefix(block.sent) if text.startswith(block.sent) else ""
-        if not text:
+    def _complete(self, item: _Item, kind: str, number: int, whole: object) -> Iterator[Event]:
+        """Sends what is missing of a whole block. A whole block that differs from its pieces is ignored."""
+        sent = "".join(item.blocks[number].pieces) if number in item.blocks else ""
+        if isinstance(whole, str) and whole.startswith(sent):
+            yield from self._say(item, kind, number, whole.removeprefix(sent))
+
+    def _say(self, item: _Item, kind: str, number: int, text: str) -> Iterator[Event]:
+        """Sends a piece of a block."""
+        if not text or item.is_done:
             return
-        if block is None:
+        if number not in item.blocks:
             yield self._start(item, number, {"type": kind, kind: ""})
-            block = item.blocks[number]
-        block.sent += text
+        block = item.blocks[number]
+        block.pieces.append(text)
         name, field = _DELTAS[kind]
         yield {"type": "content_block_delta", "index": block.index, "delta": {"type": name, field: text}}
 
@@ -312,6 +324,10 @@ def _usage(told: object) -> Event:
         "cache_read_input_tokens": read,
         "cache_creation_input_tokens": written,
     }
+
+
+def _text_of(part: Event) -> str:
+    return str(part.get("text") or part.get("refusal") or "")
 
 
 def _number(holder: Event, name: str) -> int:

@@ -481,6 +481,17 @@ def test_arguments_in_two_versions_are_asked_for_again() -> None:
         answer_of(events)
 
 
+def test_a_call_without_a_name_is_asked_for_again() -> None:
+    nameless = {**call(LS), "name": ""}
+    for events in (
+        [delta("function_call_arguments", LS)],
+        [done(0, nameless)],
+        [added(0, nameless), delta("function_call_arguments", LS)],
+    ):
+        with pytest.raises(StreamTransient, match="without a name"):
+            answer_of([created(), *events, completed()])
+
+
 FAILURES: dict[str, tuple[Event, FailureKind]] = {
     "an overload": (
         {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "m"}}},
