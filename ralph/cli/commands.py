@@ -17,7 +17,7 @@ HELP_LINES = {
     "loop": "Do one task in fresh runs until a check passes: the outer loop.",
     "doctor": "Show the settings, where each comes from, and what works.",
     "demo": "Watch ralph work with a scripted model: no key, no network.",
-    "mock-api": "Serve a scripted Messages API on 127.0.0.1.",
+    "mock-api": "Serve a scripted model on 127.0.0.1.",
     "sessions": "Look at what earlier runs did.",
     "report": "Write one HTML page that shows what a loop or a session did.",
     "fleet": "Spread many jobs over many machines.",

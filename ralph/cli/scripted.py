@@ -68,7 +68,7 @@ def mock_api(
     port: Annotated[int, option("0: any free port.", "PORT", min=0, max=65535)] = 0,
     record: Annotated[str | None, option("Append each request to this file, as JSON lines.", "PATH")] = None,
 ) -> int:
-    """Serve a scripted Messages API on 127.0.0.1, for tests and CI. The answers and the faults come from a file."""
+    """Serve a scripted model on 127.0.0.1, for tests and CI. The answers and the faults come from a file."""
     from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help
 
     is_example = scenario in server.example_names() and not Path(scenario).exists()

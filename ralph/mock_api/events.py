@@ -1,39 +1,64 @@
-"""Converts a turn to the API's format. The results are the message object, the events of the stream, and the bytes of
-the events. A fault may break the events. No I/O happens here.
+"""Converts a turn to the format of the Messages API: the message object, the events of the stream, and the bytes of
+the events. A fault may break the events. The other dialects translate these events. No I/O happens here.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.mock_api.fault import Fault
 
 Event = dict[str, Any]
+Line = Event | str
+"""An event of a stream in any dialect. A string stands for a line that is no JSON: a comment, or `data: [DONE]`."""
+_Line = TypeVar("_Line", Event, Line)
 
 DEFAULT_MODEL = "claude-mock"
+
+
+class ScriptedAnswer(Struct, frozen=True):
+    """An answer to one request, before it is translated to a dialect."""
+
+    turn: Turn
+    message: Event
+    """The answer as the message of the Messages API."""
+    payload: Mapping[str, Any]
+    """The request."""
+
+
 PING: Event = {"type": "ping"}
 
 
-def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dict[str, Any]:
+def as_message(
+    turn: Turn,
+    *,
+    index: int = 0,
+    model: str = DEFAULT_MODEL,
+    message_id: str = "msg_mock",
+    call_id: str = "toolu_mock",
+) -> dict[str, Any]:
     """The complete message of a turn. It answers a request without `stream`. `index` is the number of the answer,
-    counted from 0. If the turn defines no ids, ids are made from this number.
+    counted from 0. If the turn defines no ids, ids are made from this number. They begin with `message_id` and
+    `call_id`.
     """
     blocks = turn.blocks()
     calls_tool = any(isinstance(block, ToolUse) for block in blocks)
     default_reason = "tool_use" if calls_tool else "end_turn"
     message = {
-        "id": turn.id or f"msg_mock_{index:06d}",
+        "id": turn.id or f"{message_id}_{index:06d}",
         "type": "message",
         "role": "assistant",
         "model": turn.model or model,
-        "content": [_whole_block(block, index, position) for position, block in enumerate(blocks)],
+        "content": [_whole_block(block, f"{call_id}_{index:06d}_{at}") for at, block in enumerate(blocks)],
         "stop_reason": default_reason if turn.stop_reason is None else turn.stop_reason,
         "stop_sequence": turn.stop_sequence,
         "usage": dict(turn.usage) if turn.usage is not None else _default_usage(blocks),
@@ -45,7 +70,12 @@ def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dic
 
 def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list[Event]:
     """The events of an intact stream for a turn, in order. `index` is as in `as_message`."""
-    message = as_message(turn, index=index, model=model)
+    return with_pings(message_events(turn, as_message(turn, index=index, model=model)), turn, PING)
+
+
+def message_events(turn: Turn, whole: dict[str, Any]) -> list[Event]:
+    """The events that stream `whole`, the message of the turn. They contain no pings."""
+    message = dict(whole)
     end = {
         key: message.pop(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message
     }
@@ -58,38 +88,52 @@ def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list
         "stop_sequence": None,
         "usage": _first_usage(usage),
     }
-    events = [PING] * turn.pings_before_start
-    events.append({"type": "message_start", "message": start})
-    for position, (block, whole) in enumerate(zip(turn.blocks(), content, strict=True)):
-        events.extend(_block_events(block, whole, position, turn.chunk_chars))
+    events: list[Event] = [{"type": "message_start", "message": start}]
+    for position, (block, whole_block) in enumerate(zip(turn.blocks(), content, strict=True)):
+        events.extend(_block_events(block, whole_block, position, turn.chunk_chars))
     events.append({"type": "message_delta", "delta": end, "usage": usage})
     events.append({"type": "message_stop"})
-    return events if not turn.ping_every else list(_with_pings(events, turn.ping_every))
+    return events
 
 
-def encode_event(event: Event, line_ending: str = "\n") -> bytes:
-    """Encodes an event as a server-sent event in UTF-8. As in the API, lone surrogates become JSON escapes."""
+def with_pings(events: list[_Line], turn: Turn, ping: _Line) -> list[_Line]:
+    """The events with the pings that the turn asks for."""
+    events = [ping] * turn.pings_before_start + events
+    spread: list[_Line] = []
+    for count, event in enumerate(events, start=1):
+        spread.append(event)
+        if turn.ping_every and count % turn.ping_every == 0 and count < len(events):
+            spread.append(ping)
+    return spread
+
+
+def encode_event(event: Line, line_ending: str = "\n") -> bytes:
+    """Encodes an event as a server-sent event in UTF-8. Its name is its `type`, if it has one. As in the API, lone
+    surrogates become JSON escapes.
+    """
+    end = line_ending.encode()
+    if isinstance(event, str):
+        return event.encode() + end + end
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     try:
         encoded = data.encode()
     except UnicodeEncodeError:
         encoded = json.dumps(event, separators=(",", ":")).encode()
-    end = line_ending.encode()
-    return b"event: " + str(event["type"]).encode() + end + b"data: " + encoded + end + end
+    name = b"event: " + str(event["type"]).encode() + end if "type" in event else b""
+    return name + b"data: " + encoded + end + end
 
 
-def encode_events(events: Iterable[Event], line_ending: str = "\n") -> bytes:
+def encode_events(events: Iterable[Line], line_ending: str = "\n") -> bytes:
     return b"".join(encode_event(event, line_ending) for event in events)
 
 
-def _whole_block(block: Block, index: int, position: int) -> dict[str, Any]:
+def _whole_block(block: Block, call_id: str) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, Thinking):
         return {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
     if isinstance(block, ToolUse):
-        call_id = block.id or f"toolu_mock_{index:06d}_{position}"
-        return {"type": "tool_use", "id": call_id, "name": block.name, "input": dict(block.input)}
+        return {"type": "tool_use", "id": block.id or call_id, "name": block.name, "input": dict(block.input)}
     return dict(block)
 
 
@@ -108,7 +152,7 @@ def _block_events(block: Block, whole: dict[str, Any], position: int, chunk_char
     elif isinstance(block, ToolUse):
         opening["input"] = {}
         # The API begins with an empty fragment. A client that expects JSON in the first fragment fails on it.
-        fragments = ["", *_split(_input_json(block), chunk_chars)]
+        fragments = ["", *_split(input_json(block), chunk_chars)]
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in fragments]
     yield {"type": "content_block_start", "index": position, "content_block": opening}
     for delta in deltas:
@@ -116,7 +160,8 @@ def _block_events(block: Block, whole: dict[str, Any], position: int, chunk_char
     yield {"type": "content_block_stop", "index": position}
 
 
-def _input_json(block: ToolUse) -> str:
+def input_json(block: ToolUse) -> str:
+    """The arguments of a call as they are streamed. Empty if there are none."""
     if block.input_json is not None:
         return block.input_json
     return json.dumps(block.input, ensure_ascii=False) if block.input else ""
@@ -143,7 +188,7 @@ def _count_chars(block: Block) -> int:
         return len(block.text)
     if isinstance(block, Thinking):
         return len(block.thinking)
-    return len(_input_json(block)) if isinstance(block, ToolUse) else 0
+    return len(input_json(block)) if isinstance(block, ToolUse) else 0
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
@@ -151,15 +196,8 @@ def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 
-def _with_pings(events: list[Event], every: int) -> Iterator[Event]:
-    for count, event in enumerate(events, start=1):
-        yield event
-        if count % every == 0 and count < len(events):
-            yield PING
-
-
-def break_events(events: list[Event], fault: Fault) -> list[Event]:
-    """Applies the fault to the events of a stream. It does not apply a fault that cuts off the bytes of the stream."""
+def break_order(events: list[Event], fault: Fault) -> list[Event]:
+    """Applies the parts of the fault that move or leave out events and fields of the Messages API."""
     if fault.interleaved:
         events = _interleaved(events)
     if fault.omit_tool_input:
@@ -168,13 +206,10 @@ def break_events(events: list[Event], fault: Fault) -> list[Event]:
         events = [event for event in events if event["type"] != "message_delta"]
     if fault.omit_message_stop:
         events = [event for event in events if event["type"] != "message_stop"]
-    if fault.error_event is not None:
-        error = {"type": fault.error_event.type, "message": fault.error_event.message}
-        events = [*events[: fault.error_event.after_events], {"type": "error", "error": error}]
     return events
 
 
-def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
+def encode_broken(events: list[Line], fault: Fault) -> list[bytes]:
     """The bytes of each event. The fault defines the line endings, and may name an event whose JSON is cut off."""
     encoded = [encode_event(event, fault.line_ending) for event in events]
     position = (fault.malformed_json_at_event or 0) - 1
@@ -191,10 +226,10 @@ def _interleaved(events: list[Event]) -> list[Event]:
     if True not in is_block:
         return events
     first, end = is_block.index(True), len(events) - is_block[::-1].index(True)
-    turns: dict[Any, list[Event]] = {}
+    turns: dict[int, list[Event]] = {}
     for event in events[first:end]:
         if event["type"] != "content_block_stop":
-            turns.setdefault(event.get("index"), []).append(event)  # pings, without an index, take turns too
+            turns.setdefault(event["index"], []).append(event)
     rounds = chain.from_iterable(zip_longest(*turns.values()))
     stops = [event for event in events if event["type"] == "content_block_stop"]
     return [*events[:first], *(event for event in rounds if event is not None), *stops, *events[end:]]
@@ -208,6 +243,5 @@ def _without_tool_input(event: Event) -> Event:
 
 
 def _half_of_its_json(encoded: bytes, end: bytes) -> bytes:
-    name, _, rest = encoded.partition(end + b"data: ")
-    data = rest.removesuffix(end + end)
-    return name + end + b"data: " + data[: len(data) // 2] + end + end
+    before, mark, data = encoded.removesuffix(end + end).partition(b"data: ")
+    return before + mark + data[: len(data) // 2] + end + end

@@ -11,39 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.mock_api.events import (
-    DEFAULT_MODEL,
-    PING,
-    as_events,
-    as_message,
-    break_events,
-    encode_broken,
-    encode_event,
-)
+from ralph.mock_api.dialect import ANTHROPIC, Dialect
+from ralph.mock_api.events import DEFAULT_MODEL, encode_broken, encode_event
 from ralph.mock_api.fault import Fault, Framing
-from ralph.mock_api.scenario import STAND_IN, Step
+from ralph.mock_api.scenario import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ralph.mock_api.events import ScriptedAnswer
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 # Python's table lacks status 529, which only this API uses.
 _PHRASES = {known.value: known.phrase for known in http.HTTPStatus} | {529: "Overloaded"}
-_BY_STATUS = {
-    400: ("invalid_request_error", "Invalid request"),
-    401: ("authentication_error", "invalid x-api-key"),
-    402: ("billing_error", "There is an issue with your billing or payment information."),
-    403: ("permission_error", "Your API key does not have permission to use the specified resource."),
-    404: ("not_found_error", "Not found"),
-    408: ("timeout_error", "Request timed out"),
-    409: ("conflict_error", "Conflict"),
-    413: ("request_too_large", "Request exceeds the maximum size"),
-    429: ("rate_limit_error", "This request would exceed your account's rate limit. Please try again later."),
-    500: ("api_error", "Internal server error"),
-    504: ("timeout_error", "Request timed out"),
-    529: ("overloaded_error", "Overloaded"),
-}
 
 
 class Send(Struct, frozen=True):
@@ -99,7 +80,10 @@ class Context(Struct, frozen=True):
     index: int = 0
     """The number of the answer, counted from 0."""
     request_id: str = "req_mock_000000"
+    dialect: Dialect = ANTHROPIC
     model: str = DEFAULT_MODEL
+    payload: Mapping[str, Any] = {}
+    """The body of the request. Empty if it was not parsed."""
     stream: bool = True
     keep_alive: bool = True
     """True if the client allows the connection to be used again."""
@@ -121,8 +105,7 @@ def plan_step(step: Step, context: Context) -> Plan:
         return _plan_replacement(fault, context)
     if context.stream and not fault.json_instead_of_sse:
         return _frame(200, _stream_body(step, fault, context), fault, context)
-    message = as_message(step.turn or STAND_IN, index=context.index, model=context.model)
-    return _frame(200, _json_body(message), fault, context)
+    return _frame(200, _json_body(context.dialect.whole(_answer(step, context))), fault, context)
 
 
 def plan_error(
@@ -148,7 +131,11 @@ def _plan_replacement(fault: Fault, context: Context) -> Plan:
     if fault.garbage is not None:
         return Plan(ConnectionEnding.CLOSE, wait_s, head=_as_bytes(fault.garbage))
     status = 200 if fault.status is None else fault.status
-    return _frame(status, _plain_body(fault, status, context.request_id), fault, context)
+    return _frame(status, _plain_body(fault, status, context), fault, context)
+
+
+def _answer(step: Step, context: Context) -> ScriptedAnswer:
+    return context.dialect.answer(step, index=context.index, model=context.model, payload=context.payload)
 
 
 def _as_bytes(data: str | bytes) -> bytes:
@@ -159,7 +146,7 @@ def _json_body(value: Any) -> _Body:
     return _Body("application/json", (Send(json.dumps(value).encode()),))
 
 
-def _plain_body(fault: Fault, status: int, request_id: str) -> _Body:
+def _plain_body(fault: Fault, status: int, context: Context) -> _Body:
     content_type = "application/json"
     parts: tuple[BodyPart, ...] = ()
     if isinstance(fault.body, (str, bytes)):
@@ -170,16 +157,15 @@ def _plain_body(fault: Fault, status: int, request_id: str) -> _Body:
     elif fault.huge_body_bytes is not None:
         content_type = "text/plain"
     elif status >= http.HTTPStatus.BAD_REQUEST:
-        parts = _json_body(error_object(status, fault.message, request_id=request_id)).parts
+        error = context.dialect.error_body(status, fault.message, context.request_id)
+        parts = _json_body(error).parts
     if fault.huge_body_bytes is not None:
         parts = (*parts, Fill(fault.huge_body_bytes))
     return _Body(content_type, parts)
 
 
 def _stream_body(step: Step, fault: Fault, context: Context) -> _Body:
-    turn = step.turn or STAND_IN
-    events = break_events(as_events(turn, index=context.index, model=context.model), fault)
-    encoded = encode_broken(events, fault)
+    encoded = encode_broken(context.dialect.stream(_answer(step, context), fault), fault)
     cut_at = None
     if fault.cut_after_events is not None:
         cut_at = len(b"".join(encoded[: fault.cut_after_events]))
@@ -187,7 +173,7 @@ def _stream_body(step: Step, fault: Fault, context: Context) -> _Body:
         return _Body(EVENT_STREAM, (Send(b"".join(encoded)),), cut_at)
     before = b"".join(encoded[: fault.stall_after_events])
     after = b"".join(encoded[fault.stall_after_events :])
-    pause = Pause(fault.stall_s, fault.ping_interval_s, encode_event(PING, fault.line_ending))
+    pause = Pause(fault.stall_s, fault.ping_interval_s, encode_event(context.dialect.ping, fault.line_ending))
     return _Body(EVENT_STREAM, (Send(before), pause, Send(after)), cut_at)
 
 
@@ -202,7 +188,7 @@ def _frame(status: int, body: _Body, fault: Fault, context: Context) -> Plan:
     headers = {
         "content-type": fault.content_type or body.content_type,
         **_framing_headers(framing, body, keep_alive=context.keep_alive),
-        "request-id": context.request_id,
+        context.dialect.request_id_header: context.request_id,
         **{name.lower(): str(value) for name, value in fault.headers.items()},
     }
     head = _encode_head(status, headers)
@@ -259,14 +245,3 @@ def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
         kept.append(Send(part.data[:left]) if isinstance(part, Send) else Fill(left))
         break
     return tuple(kept)
-
-
-def error_object(status: int, message: str | None = None, *, request_id: str | None = None) -> dict[str, Any]:
-    """The body of an error response. If `message` is None, the body contains the API's own message for the status."""
-    fallback = _BY_STATUS[400] if status < 500 else _BY_STATUS[500]
-    error_type, default_message = _BY_STATUS.get(status, fallback)
-    text = default_message if message is None else message
-    body: dict[str, Any] = {"type": "error", "error": {"type": error_type, "message": text}}
-    if request_id is not None:
-        body["request_id"] = request_id
-    return body

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.mock_api.dialect import BY_API
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -43,12 +45,20 @@ class RecordedRequest(Struct, frozen=True):
     body: bytes | None
     """The body of the request. None if the body is not stored any more, because `keep_bodies` limits how many are
     stored."""
+    api: str = "anthropic"
+    """The dialect of the request: `anthropic`, `openai-chat` or `openai-responses`."""
 
     def json(self) -> Any:
         """Decodes the body. Raises ValueError if the body is not JSON or is not stored."""
         if self.body is None:
             raise ValueError(f"the body of request {self.index} was not kept")
         return json.loads(self.body)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages of a valid request in the form of the Messages API, whatever its dialect is. Raises as
+        `json()`.
+        """
+        return BY_API[self.api].conversation(self.json())
 
 
 def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -106,13 +116,14 @@ class Recorder:
         target: str,
         headers: Mapping[str, str],
         body: bytes,
+        api: str = "anthropic",
     ) -> RecordedRequest:
         """Records a request and returns it. Raises OSError if the file cannot be written."""
         path = redact_path(target)
         kept_headers = redact_headers(headers)
         with self._changed:
             request = RecordedRequest(
-                self._count, received_at, monotonic_s, method, path, kept_headers, len(body), body
+                self._count, received_at, monotonic_s, method, path, kept_headers, len(body), body, api
             )
             self._count += 1
             self._keep(request)
@@ -147,6 +158,7 @@ def _json_line(request: RecordedRequest) -> bytes:
         "index": request.index,
         "received_at": request.received_at,
         "monotonic_s": request.monotonic_s,
+        "api": request.api,
         "method": request.method,
         "path": request.path,
         "headers": dict(request.headers),

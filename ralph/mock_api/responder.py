@@ -12,18 +12,19 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
+from ralph.mock_api.chat import CREATED
+from ralph.mock_api.dialect import ANTHROPIC, BY_PATH, Dialect, dialect_at, lookup_path
 from ralph.mock_api.events import DEFAULT_MODEL
-from ralph.mock_api.fault import Fault
+from ralph.mock_api.fault import Fault, ScenarioError
 from ralph.mock_api.plan import Context, Plan, plan_error, plan_json, plan_step
 from ralph.mock_api.scenario import FOREVER, Model, Scenario, Script, Step, ToolUse, as_step
-from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, find_violation, parse_body
+from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, parse_body
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ralph.mock_api.http_request import BadRequestError, HttpHead
     from ralph.mock_api.recording import RecordedRequest, Recorder
-
-MESSAGES_PATH = "/v1/messages"
-_MODELS_PATH = "/v1/models/"
 
 
 class ExhaustedError(Exception):
@@ -95,7 +96,7 @@ class Responder:
         self._lookups = lookups
         self._models = {model.id: model for model in scenario.models}
         self._playback = Playback(scenario, script)
-        self._cached: tuple[Step, Plan] | None = None
+        self._cached: tuple[Step, Dialect, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
         """The plan for a new connection before anything has been read from the connection. None if its requests are
@@ -117,6 +118,8 @@ class Responder:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         context = Context(keep_alive=head.keeps_alive, accepts_chunks=head.version != "HTTP/1.0")
         path = head.target.partition("?")[0]
+        dialect = dialect_at(path, head.headers)
+        context = replace(context, dialect=dialect)
         model_id = _model_asked_for(head.method, path)
         recorder = self._recorder if model_id is None else self._lookups
         try:
@@ -127,6 +130,7 @@ class Responder:
                 target=head.target,
                 headers=head.headers,
                 body=body,
+                api=dialect.api,
             )
         except OSError as error:
             return plan_error(500, f"mock-api cannot record the request: {error}", context)
@@ -134,28 +138,32 @@ class Responder:
             context = replace(context, request_id=f"req_mock_model_{request.index:06d}")
             return self._answer_about(model_id, head, context)
         context = replace(context, request_id=f"req_mock_{request.index:06d}")
-        if path != MESSAGES_PATH:
+        if path not in BY_PATH:
             return plan_error(404, "Not found", context)
         if head.method != "POST":
             return plan_error(405, "Method Not Allowed", context, headers={"allow": "POST"})
         return self._answer_message(head, request, body, context)
 
     def _answer_about(self, model_id: str, head: HttpHead, context: Context) -> Plan:
-        if self._lacks_key(head):
-            return plan_error(401, "x-api-key header is required", context)
+        if self._lacks_key(head, context.dialect):
+            return plan_error(401, context.dialect.no_key, context)
+        describe = _describe if context.dialect is ANTHROPIC else _describe_as_openai
+        if not model_id:
+            return plan_json(_list(map(describe, self._scenario.models), context.dialect), context, Fault())
         model = self._models.get(model_id)
         if model is None:
-            return plan_error(404, f"model: {model_id}", context)
-        return plan_json(_model_object(model), context, model.fault or Fault())
+            unknown = f"The model '{model_id}' does not exist"
+            return plan_error(404, f"model: {model_id}" if context.dialect is ANTHROPIC else unknown, context)
+        return plan_json(describe(model), context, model.fault or Fault())
 
-    def _lacks_key(self, head: HttpHead) -> bool:
-        return self._scenario.require_key and not {"x-api-key", "authorization"} & head.headers.keys()
+    def _lacks_key(self, head: HttpHead, dialect: Dialect) -> bool:
+        return self._scenario.require_key and not dialect.key_headers & head.headers.keys()
 
     def _answer_message(
         self, head: HttpHead, request: RecordedRequest, body: bytes, context: Context
     ) -> Plan:
-        if self._lacks_key(head):
-            return plan_error(401, "x-api-key header is required", context)
+        if self._lacks_key(head, context.dialect):
+            return plan_error(401, context.dialect.no_key, context)
         payload: dict[str, Any] = {"stream": True}
         if self._scenario.parse_requests:
             try:
@@ -163,11 +171,11 @@ class Responder:
             except InvalidBodyError as error:
                 return plan_error(400, str(error), context)
         if self._scenario.validate and self._scenario.parse_requests:
-            if len(body) > MAX_REQUEST_BYTES:
+            if len(body) > MAX_REQUEST_BYTES and context.dialect is ANTHROPIC:
                 return plan_error(413, None, context)
-            violation = find_violation(payload, head.headers, continues_turn=self._playback.after_pause_turn)
-            if violation is not None:
-                return plan_error(400, violation, context)
+            refusal = context.dialect.find_refusal(payload, head.headers, self._playback.after_pause_turn)
+            if refusal is not None:
+                return plan_step(Step(fault=refusal), context)
         return self._play(request, payload, context)
 
     def _play(self, request: RecordedRequest, payload: dict[str, Any], context: Context) -> Plan:
@@ -177,18 +185,22 @@ class Responder:
             return plan_error(400, str(error), context)
         except Exception as error:  # noqa: BLE001 - a script is the user's code; the client must see that it failed
             return plan_error(400, f"the mock-api script failed: {error!r}", context)
-        if self._cached is not None and self._cached[0] is step and context.keep_alive:
-            return self._cached[1]
+        if self._cached is not None and self._cached[:2] == (step, context.dialect) and context.keep_alive:
+            return self._cached[2]
         model = payload.get("model")
         context = replace(
             context,
             index=index,
             model=model if isinstance(model, str) else DEFAULT_MODEL,
+            payload=payload,
             stream=payload.get("stream") is True,
         )
-        plan = plan_step(step, context)
+        try:
+            plan = plan_step(step, context)
+        except ScenarioError as error:
+            return plan_error(400, f"mock-api cannot play this step: {error}", context)
         if not self._scenario.parse_requests and context.keep_alive and _is_always_the_same(step):
-            self._cached = step, plan
+            self._cached = step, context.dialect, plan
         return plan
 
 
@@ -199,12 +211,22 @@ def _is_always_the_same(step: Step) -> bool:
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """The model id in a request `GET /v1/models/{id}`. None for any other request."""
-    quoted = path.removeprefix(_MODELS_PATH)
-    return unquote(quoted) if method == "GET" and quoted not in {"", path} and "/" not in quoted else None
+    """The model id in a request `GET /v1/models/{id}`. Empty for a request of all models, and None for any other."""
+    quoted = lookup_path(path)
+    if quoted is None or method != "GET" or quoted == "/" or "/" in quoted[1:]:
+        return None
+    return unquote(quoted[1:])
 
 
-def _model_object(model: Model) -> dict[str, Any]:
+def _list(models: Iterable[dict[str, Any]], dialect: Dialect) -> dict[str, Any]:
+    data = list(models)
+    if dialect is not ANTHROPIC:
+        return {"object": "list", "data": data}
+    ids = [model["id"] for model in data] or [None]
+    return {"data": data, "has_more": False, "first_id": ids[0], "last_id": ids[-1]}
+
+
+def _describe(model: Model) -> dict[str, Any]:
     return {
         "type": "model",
         "id": model.id,
@@ -215,3 +237,9 @@ def _model_object(model: Model) -> dict[str, Any]:
         "max_input_tokens": model.max_input_tokens,
         "max_tokens": model.max_tokens,
     }
+
+
+def _describe_as_openai(model: Model) -> dict[str, Any]:
+    """OpenAI tells no numbers. `max_model_len` is what vLLM and SGLang add."""
+    numbers = {"max_model_len": model.max_input_tokens} if model.max_input_tokens else {}
+    return {"id": model.id, "object": "model", "created": CREATED, "owned_by": "mock", **numbers}

@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from ralph.mock_api.fault import Fault
 from ralph.mock_api.message_rules import blocks_of, message_violations, text_violation
 
 if TYPE_CHECKING:
@@ -66,6 +67,14 @@ def find_violation(
     True if the previous answer ended with `pause_turn`. The last message may then be the assistant's.
     """
     return next(_violations(payload, headers, continues_turn=continues_turn), None)
+
+
+def find_refusal(
+    payload: Mapping[str, Any], headers: Mapping[str, str], continues_turn: bool
+) -> Fault | None:
+    """The answer that refuses the request, or None if the request is valid."""
+    violation = find_violation(payload, headers, continues_turn=continues_turn)
+    return None if violation is None else Fault(status=400, message=violation)
 
 
 def _violations(

@@ -202,7 +202,9 @@ def test_what_is_said_of_a_model_breaks_as_it_should_every_time(
     with MockApi(Scenario((Turn("whole"),), models=(Model("m", fault=fault),))) as server:
         for _ in range(2):
             sock = connect(server)
-            sock.sendall(b"GET /v1/models/m HTTP/1.1\r\nconnection: close\r\n\r\n")
+            sock.sendall(
+                b"GET /v1/models/m HTTP/1.1\r\nanthropic-version: 2023-06-01\r\nconnection: close\r\n\r\n"
+            )
             seen = read_to_the_end(sock, silent_after=sent.encode() if ended == "timeout" else None)
             assert seen.ended == ended
             assert seen.data.decode().endswith(sent)

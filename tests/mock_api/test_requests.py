@@ -128,7 +128,8 @@ def test_other_paths_and_methods_are_refused_in_the_apis_words(serve: Serve) -> 
 
 
 def about(server: MockApi, path: str, method: str = "GET", **headers: str) -> httpx.Response:
-    return sent(method, f"{server.base_url}/v1/models/{path}", headers=headers)
+    version = {"anthropic-version": "2023-06-01"}
+    return sent(method, f"{server.base_url}/v1/models/{path}", headers=version | headers)
 
 
 MODELS = Scenario((HELLO,), models=(Model("claude-x", 200_000, 64_000), Model("a/b c")))

@@ -1,0 +1,167 @@
+"""The common rules of OpenAI's two APIs for requests: the types of values, the rules for tools, and the words in which
+a request is refused. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from ralph.mock_api.error_bodies import openai_body
+from ralph.mock_api.fault import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+class Strict(Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of a request. A field that is not documented is refused."""
+
+
+Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
+NonEmpty = Annotated[str, Meta(min_length=1)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Detail = Literal["auto", "low", "high", "original"]
+JsonObject = dict[str, Any]
+Verbosity = Literal["low", "medium", "high"]
+ToolChoice = Literal["none", "auto", "required"] | JsonObject
+_Shape = TypeVar("_Shape", bound=Strict)
+_UNCHECKED = frozenset(
+    ("metadata store temperature top_p top_logprobs service_tier safety_identifier prompt_cache_key").split()
+    + ("prompt_cache_retention prompt_cache_options").split()
+)
+"""Fields of both APIs that may have any value."""
+
+
+class ViolationError(Exception):
+    """A request that the API refuses with status 400."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+def refusal_by(
+    shape: type[_Shape], check: Callable[[_Shape], None], payload: JsonObject, unchecked: frozenset[str]
+) -> Fault | None:
+    """The answer to a request that has not this shape, or that the check raises for. None if it is valid. Unchecked
+    fields may have any value.
+    """
+    checked = {name: value for name, value in payload.items() if name not in _UNCHECKED | unchecked}
+    try:
+        check(convert(checked, shape))
+    except ViolationError as error:
+        violation = error
+    except ValidationError as error:
+        violation = _in_openais_words(str(error))
+    else:
+        return None
+    body = openai_body(str(violation), param=violation.param, code=violation.code)
+    return Fault(status=400, body=body)
+
+
+def _in_openais_words(message: str) -> ViolationError:
+    sentence, _, path = message.partition(" - at `$")
+    param = path.removeprefix(".").removesuffix("`")
+    if field := re.match(r"Object (contains unknown|missing required) field `(.+)`", sentence):
+        param = f"{param}.{field[2]}".removeprefix(".")
+        if field[1] == "contains unknown":
+            return ViolationError(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+        text = f"Missing required parameter: '{param}'."
+        return ViolationError(text, param=param, code="missing_required_parameter")
+    if mismatch := re.match(r"Expected `(.+)`, got `(.+)`", sentence):
+        text = f"Invalid type for '{param}': expected {mismatch[1]}, but got {mismatch[2]} instead."
+        return ViolationError(text, param=param, code="invalid_type")
+    for pattern, code in _CODES.items():
+        if re.search(pattern, sentence):
+            return ViolationError(f"Invalid '{param}': {sentence}.", param=param, code=code)
+    return ViolationError(f"Invalid value at '{param}': {sentence}.", param=param, code="invalid_value")
+
+
+_CODES = {
+    r"`str` of length <=": "string_above_max_length",
+    r"`str` of length >=": "empty_string",
+    r"`array` of length >=": "empty_array",
+    r"`array` of length <=": "array_above_max_length",
+    r"`(int|float)` >=": "integer_below_min_value",
+    r"`(int|float)` <=": "integer_above_max_value",
+}
+
+
+class FunctionTool(Strict, frozen=True):
+    """A function that the model may call."""
+
+    name: Name
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: bool | None = None
+
+
+def check_functions(functions: Iterable[tuple[str, FunctionTool]]) -> None:
+    """Raises `ViolationError`. Each function has the path of its fields."""
+    for path, function in functions:
+        schema = function.parameters
+        if schema is None:
+            continue
+        problem = next(_schema_problems(schema, is_strict=function.strict is True), None)
+        if problem is not None:
+            text = f"Invalid schema for function '{function.name}': {problem}"
+            raise ViolationError(text, param=f"{path}.parameters", code="invalid_function_parameters")
+
+
+def _schema_problems(schema: Mapping[str, Any], *, is_strict: bool) -> Iterator[str]:
+    if schema.get("type") != "object":
+        yield f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema.get('type')}\"'."
+    if is_strict:
+        yield from _strict_problems(schema, "()")
+
+
+def _strict_problems(schema: Any, context: str) -> Iterator[str]:
+    """Yields what structured outputs do not take: each object lists all of its properties as required, and no others."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _strict_problems(part, context)
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") == "object" or "properties" in schema:
+        properties = schema.get("properties", {})
+        if schema.get("additionalProperties") is not False:
+            yield f"In context={context}, 'additionalProperties' is required to be supplied and to be false."
+        if set(schema.get("required", ())) != set(properties):
+            yield (
+                f"In context={context}, 'required' is required to be supplied and to be an array including every "
+                "key in properties."
+            )
+        for name, inner in properties.items():
+            yield from _strict_problems(inner, f"('properties', '{name}')")
+    inner = [schema.get("items"), schema.get("anyOf"), *schema.get("$defs", {}).values()]
+    yield from _strict_problems(inner, context)
+
+
+def is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def add_blocks(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:
+    """Adds the blocks to the last message if it has this role, and else a message."""
+    if messages and messages[-1]["role"] == role:
+        messages[-1]["content"] += blocks
+    else:
+        messages.append({"role": role, "content": blocks})
+
+
+def text_blocks(content: Any) -> list[JsonObject]:
+    """The texts of a message, as blocks of the Messages API."""
+    parts = [{"text": content}] if isinstance(content, str) else content or []
+    return [{"type": "text", "text": part["text"]} for part in parts if "text" in part]
+
+
+def tool_use(call_id: str, *, name: str, arguments: str) -> JsonObject:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": json.loads(arguments or "{}")}
