@@ -74,7 +74,7 @@ def openai_error(status: int, message: str | None, _request_id: str) -> dict[str
     """
     kind, code, text = _OPENAI[_type_of(status)[0]]
     if message is not None:
-        text, code = message, None if status == 400 else code
+        text = message
     if too_long := _TOO_LONG.match(text):
         code = "context_length_exceeded"
         text = (

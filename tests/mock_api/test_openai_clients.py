@@ -189,6 +189,17 @@ def test_a_whole_response_says_what_its_stream_says(serve: Serve, client_of: Cli
     assert unknown_fields(whole) == set()
 
 
+def test_the_encrypted_content_of_an_item_is_whole_at_its_end_only(serve: Serve, client_of: ClientOf) -> None:
+    events = ask(client_of(serve(TURN)), "responses", stream=True)
+
+    added, done = (
+        next(event.item.encrypted_content for event in events if event.type == f"response.output_item.{end}")
+        for end in ("added", "done")
+    )
+    assert done.startswith(added)
+    assert len(added) < len(done)
+
+
 @every_row(
     "step",
     [
@@ -200,6 +211,7 @@ def test_a_whole_response_says_what_its_stream_says(serve: Serve, client_of: Cli
         Step(Turn([Thinking("", "")])),
         Step(Turn("x"), Fault(error_event=ErrorEvent(after_events=2))),
         Step(Turn("x"), Fault(error_event=ErrorEvent(type="server_error", after_events=2))),
+        Step(Turn("x", ping_every=1), Fault(error_event=ErrorEvent(after_events=4))),
     ],
 )
 def test_every_event_of_a_response_has_the_type_of_the_sdk(serve: Serve, openai: Any, step: Step) -> None:
@@ -303,7 +315,7 @@ def test_a_stop_reason_has_its_counterparts(
     response = client.responses.create(**RESPONSES)
 
     assert completion.choices[0].finish_reason == finish_reason
-    assert response.status == status
+    assert response.status == response.output[-1].status == status
     assert (response.incomplete_details and response.incomplete_details.reason) == reason
 
 
@@ -467,6 +479,24 @@ def test_an_end_without_its_last_word(serve: Serve, client_of: ClientOf) -> None
     assert {chunk.choices[0].finish_reason for chunk in no_reason} == {None}
     with pytest.raises(Exception, match="omit_message_delta: has no counterpart in openai-responses"):
         ask(client, "responses", stream=True)
+
+
+def test_calls_can_begin_without_arguments(serve: Serve, client_of: ClientOf) -> None:
+    fault = Fault(omit_tool_input=True)
+    client = client_of(serve(Step(TURN, repeat=2), Step(TURN, fault, repeat=2)))
+
+    def beginnings() -> list[Any]:
+        chunks = ask(client, "chat", stream=True)
+        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or () if call.id]
+        events = ask(client, "responses", stream=True)
+        items = [event.item for event in events if event.type == "response.output_item.added"]
+        return [
+            *(call.function.arguments for call in calls),
+            *(getattr(item, "arguments", None) for item in items if item.type == "function_call"),
+        ]
+
+    assert beginnings() == [""] * 4
+    assert beginnings() == [None] * 4
 
 
 def test_a_raw_block_is_an_item_and_no_chunk(serve: Serve, client_of: ClientOf) -> None:
