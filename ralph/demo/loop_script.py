@@ -7,7 +7,6 @@ open task that it knows, the model's answer says so.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +95,7 @@ class LoopScript(Struct, frozen=True):
     gets an overload error. None if there is no outage."""
 
     def __call__(self, request: RecordedRequest, _index: int) -> Playable:
-        messages = json.loads(request.body or b"{}").get("messages", [])
+        messages = request.messages()
         prompt = _text_of(messages[0]) if messages else ""
         answered = sum(message["role"] == "assistant" for message in messages)
         iteration = _ITERATION.search(prompt)

@@ -4,7 +4,6 @@ script reads the real results of the tools. If the tests do not pass, the last a
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -43,7 +42,7 @@ class DemoScript(Struct, frozen=True):
     interrupts it."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
-        messages = json.loads(request.body or b"{}").get("messages", [])
+        messages = request.messages()
         turn = self._turn(messages)
         fault = self.faults.get(index)
         if fault is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tests.rows import every_row
 def request_after(answers: int, said: list[dict[str, Any]] | str = "go on") -> Any:
     """A request whose conversation has this number of answers, and `said` as its last message."""
     messages = [{"role": "assistant", "content": []}] * answers + [{"role": "user", "content": said}]
-    return SimpleNamespace(body=json.dumps({"messages": messages}).encode())
+    return SimpleNamespace(messages=lambda: messages)
 
 
 def last_word(result: dict[str, Any]) -> str:
@@ -86,7 +85,7 @@ def asked_in_loop(
     blocks = [{"type": "tool_result", "tool_use_id": "a", "content": plan}]
     blocks += [{"type": "tool_result", "tool_use_id": "b", **(result or {"content": "OK"})}]
     messages = [prompt, *answered] + ([{"role": "user", "content": blocks}] if answers else [])
-    request: Any = SimpleNamespace(body=json.dumps({"messages": messages}).encode())
+    request: Any = SimpleNamespace(messages=lambda: messages)
     return LoopScript(has_git=has_git, outage=OUTAGE)(request, 7)
 
 
