@@ -23,7 +23,7 @@ from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError
 from ralph.mock_api.scenario import STAND_IN, Step
 
 
-class Dialect(Struct, frozen=True, kw_only=True):
+class ServedApi(Struct, frozen=True, kw_only=True):
     api: str
     """The name in recorded requests, and in ralph's settings."""
     message_id: str
@@ -71,7 +71,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
         return [*before, self.error_event(fault.error_event, number, answer)]
 
 
-ANTHROPIC = Dialect(
+ANTHROPIC = ServedApi(
     api="anthropic",
     message_id="msg_mock",
     call_id="toolu_mock",
@@ -100,7 +100,7 @@ _OPENAI: dict[str, Any] = {
     "ping": ": ping",
     "error_body": openai_error,
 }
-CHAT = Dialect(
+CHAT = ServedApi(
     api="openai-chat",
     message_id="chatcmpl-mock",
     find_refusal=lambda payload, _, __: chat_request.find_refusal(payload),
@@ -110,7 +110,7 @@ CHAT = Dialect(
     lines=chat.chunks,
     **_OPENAI,
 )
-RESPONSES = Dialect(
+RESPONSES = ServedApi(
     api="openai-responses",
     message_id="resp_mock",
     without=frozenset({"omit_message_delta"}),  # the reason for the end stands in the last event
@@ -136,7 +136,7 @@ def lookup_path(path: str) -> str | None:
     return rest if mark and base in _OPENAI_BASES else None
 
 
-def dialect_at(path: str, headers: Mapping[str, str]) -> Dialect:
+def dialect_at(path: str, headers: Mapping[str, str]) -> ServedApi:
     """The dialect in which a request to this path is answered. Where the path says nothing, the header of the Messages
     API does.
     """

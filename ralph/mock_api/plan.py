@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.mock_api.dialect import ANTHROPIC, Dialect
+from ralph.mock_api.dialect import ANTHROPIC, ServedApi
 from ralph.mock_api.events import DEFAULT_MODEL, encode_broken, encode_event
 from ralph.mock_api.fault import Fault, Framing
 from ralph.mock_api.scenario import Step
@@ -80,7 +80,7 @@ class Context(Struct, frozen=True):
     index: int = 0
     """The number of the answer, counted from 0."""
     request_id: str = "req_mock_000000"
-    dialect: Dialect = ANTHROPIC
+    dialect: ServedApi = ANTHROPIC
     model: str = DEFAULT_MODEL
     payload: Mapping[str, Any] = {}
     """The body of the request. Empty if it was not parsed."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from ralph.mock_api.chat import CREATED
-from ralph.mock_api.dialect import ANTHROPIC, BY_PATH, Dialect, dialect_at, lookup_path
+from ralph.mock_api.dialect import ANTHROPIC, BY_PATH, ServedApi, dialect_at, lookup_path
 from ralph.mock_api.events import DEFAULT_MODEL
 from ralph.mock_api.fault import Fault, ScenarioError
 from ralph.mock_api.plan import Context, Plan, plan_error, plan_json, plan_step
@@ -96,7 +96,7 @@ class Responder:
         self._lookups = lookups
         self._models = {model.id: model for model in scenario.models}
         self._playback = Playback(scenario, script)
-        self._cached: tuple[Step, Dialect, Plan] | None = None
+        self._cached: tuple[Step, ServedApi, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
         """The plan for a new connection before anything has been read from the connection. None if its requests are
@@ -156,7 +156,7 @@ class Responder:
             return plan_error(404, f"model: {model_id}" if context.dialect is ANTHROPIC else unknown, context)
         return plan_json(describe(model), context, model.fault or Fault())
 
-    def _lacks_key(self, head: HttpHead, dialect: Dialect) -> bool:
+    def _lacks_key(self, head: HttpHead, dialect: ServedApi) -> bool:
         return self._scenario.require_key and not dialect.key_headers & head.headers.keys()
 
     def _answer_message(
@@ -218,7 +218,7 @@ def _model_asked_for(method: str, path: str) -> str | None:
     return unquote(quoted[1:])
 
 
-def _list(models: Iterable[dict[str, Any]], dialect: Dialect) -> dict[str, Any]:
+def _list(models: Iterable[dict[str, Any]], dialect: ServedApi) -> dict[str, Any]:
     data = list(models)
     if dialect is not ANTHROPIC:
         return {"object": "list", "data": data}

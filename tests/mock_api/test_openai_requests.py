@@ -18,7 +18,7 @@ from ralph.mock_api import (
     chat_request,
     responses_request,
 )
-from ralph.mock_api.dialect import CHAT, RESPONSES, Dialect
+from ralph.mock_api.dialect import CHAT, RESPONSES, ServedApi
 from tests.mock_api.harness import HELLO, Serve, sent
 from tests.rows import every_row
 
@@ -29,7 +29,7 @@ CHAT_REQUEST: dict[str, Any] = {"model": "m", "messages": [USER]}
 REQUEST: dict[str, Any] = {"model": "m", "input": [USER]}
 
 
-def refused(dialect: Dialect, payload: dict[str, Any], **changes: Any) -> tuple[Any, Any, str] | None:
+def refused(dialect: ServedApi, payload: dict[str, Any], **changes: Any) -> tuple[Any, Any, str] | None:
     """The parameter, the code and the message of the refusal. None if there is no refusal."""
     request = {name: value for name, value in {**payload, **changes}.items() if value is not ...}
     fault = dialect.find_refusal(request, {}, False)

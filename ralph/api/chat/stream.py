@@ -103,11 +103,13 @@ class ChatTranslator:
         calls = [(call.block, call.extra) for call in self._calls if call.block is not None]
         events = [] if self._open is None else [_stop(self._open[1])]
         events += [_stop(block) for block, _ in calls]
+        reason = "refusal" if self._has_refused else stop_reason_of(self._reason)
         signature = self._details.signature_with([extra for _, extra in calls])
-        if signature is not None:
+        if (
+            signature is not None and reason != "max_tokens"
+        ):  # the block that was cut off must stay the last one
             block = {"type": "thinking", "thinking": "", "signature": signature}
             events += (_start(self._blocks, block), _stop(self._blocks))
-        reason = "refusal" if self._has_refused else stop_reason_of(self._reason)
         if calls and reason == "end_turn":
             reason = "tool_use"
         delta = {"stop_reason": reason, "stop_sequence": None}

@@ -237,8 +237,9 @@ def test_a_piece_whose_call_is_in_doubt_makes_no_answer(client, deltas) -> None:
         answer_to(client, *map(chunk, deltas), *ended("tool_calls"))
 
 
-def test_a_call_that_was_cut_by_the_limit_does_not_run(client) -> None:
-    answer = answer_to(client, chunk(call(A, call_id="c1", name="X")), *ended("length"))
+@every_row("extra", [{}, {"extra_content": {"google": {"thought_signature": "c2ln"}}}])
+def test_a_call_that_was_cut_by_the_limit_does_not_run(client, extra) -> None:
+    answer = answer_to(client, chunk(call(A, call_id="c1", name="X", **extra)), *ended("length"))
     assert [type(one) for one in answer.calls] == [MalformedCall]
 
 
