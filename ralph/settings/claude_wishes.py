@@ -110,7 +110,10 @@ def _trusted_only(document: Mapping[str, Any]) -> list[str]:
 
 def _value(document: Mapping[str, Any], name: str) -> Any:
     above, _, key = name.rpartition(".")
-    return (document.get(above) or {}).get(key) if above else document.get(key)
+    inside = document.get(above) if above else document
+    return (
+        inside.get(key) if isinstance(inside, dict) else None
+    )  # what guards cannot read is refused with the rules
 
 
 def _with(

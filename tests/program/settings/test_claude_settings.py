@@ -259,6 +259,8 @@ def test_a_value_of_a_wrong_type_is_named(ralph, serve, own) -> None:
         ({"env": ["A=b"]}, "env must be an object"),
         ({"env": {"A": {}}}, "env.A must be a text"),
         ({"permissions": {"additionalDirectories": "x"}}, "must be a list of directories"),
+        ({"permissions": "x"}, "permissions must be an object"),
+        ({"sandbox": "x"}, "sandbox must be an object"),
     ):
         path = own(**document)
         ran = ralph("go")
