@@ -75,7 +75,9 @@ class _Part:
     def occurs_in(self, words: frozenset[str]) -> bool:
         if "*" in self._name:
             return any(fnmatchcase(word.lower(), self._name) for word in words)
-        return any(word.lower() == self._name or word.lower().endswith(f"={self._name}") for word in words)
+        # Alone, behind a `=`, or as the value of an option in the same word.
+        ends = re.compile(r"(?:.*=|-\w)?" + re.escape(self._name), re.IGNORECASE)
+        return any(map(ends.fullmatch, words))
 
 
 def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:

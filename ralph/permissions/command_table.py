@@ -116,11 +116,14 @@ pdm run      | {_PDM} sg --site-packages --global --recreate | cpk --config --pr
 hatch        | vq --verbose --quiet --color --no-color --interactive --no-interactive
     | ep --env --project --data-dir --cache-dir --config | | hatch.pypa.io/latest/cli/reference
 hatch run    | --force-continue --ignore-compat | ixf --include --exclude --filter | environment |
+hatch env    | | | |
+hatch env run | --force-continue --ignore-compat | eixf --env --include --exclude --filter | |
 rye          | vq --verbose --quiet | --env-file | | rye.astral.sh/guide/commands/run
 rye run      | vq --verbose --quiet | --pyproject | |
 pixi         | vq --verbose --quiet --no-progress | --color | | pixi.prefix.dev/latest/reference/cli/pixi/run
-pixi run     | vqx --verbose --quiet --no-progress --frozen --locked --as-is --no-install --clean-env --executable
+pixi run/r   | vqx --verbose --quiet --no-progress --frozen --locked --as-is --no-install --clean-env --executable
     | e --environment --manifest-path --color | |
+pixi exec/x  | vq --verbose --quiet --no-progress --force-reinstall | swcp --spec --with --channel --platform | version |
 npx          | {_NPM} | {_NPM_VALUES} pn --node-arg | version input | docs.npmjs.com/cli/commands/npx
 npm          | {_NPM} p | {_NPM_VALUES} | | docs.npmjs.com/cli/commands/npm-exec
 npm exec/exe/x | {_NPM} p | {_NPM_VALUES} | version input |
@@ -130,21 +133,22 @@ pnpm         | rsw --recursive --parallel --stream --silent --workspace-root --o
 pnpm exec    | | | |
 pnpm dlx     | s --silent | --package --allow-build | version |
 pnpx         | s --silent | --package --allow-build | version | pnpm.io/cli/dlx
-corepack     | | | also | github.com/nodejs/corepack
-yarn         | {_YARN} | --cwd | also | yarnpkg.com/cli and classic.yarnpkg.com/en/docs/cli
-yarn run     | {_YARN} --inspect --inspect-brk | --require --cwd | |
-yarn exec    | {_YARN} | --cwd | |
+corepack     | | | also version | github.com/nodejs/corepack
+yarn/yarnpkg | {_YARN} | --cwd | also | yarnpkg.com/cli and classic.yarnpkg.com/en/docs/cli
+yarn/yarnpkg run | {_YARN} --inspect --inspect-brk | --require --cwd | |
+yarn/yarnpkg exec | {_YARN} | --cwd | |
 yarn dlx     | q --quiet | p --package | version |
 yarn workspace | {_YARN} | | 1 as yarn |
 yarn workspaces | | | |
+yarn workspaces run | | | as yarn |
 yarn workspaces foreach | ARWpivt --all --recursive --worktree --parallel --interlaced --verbose --topological
     --topological-dev --no-private --dry-run | j --jobs --include --exclude --from --since | as yarn |
 bun          | {_BUN} | F --cwd --filter --env-file | also | bun.sh/docs/cli/run
 bun run      | {_BUN} | F --cwd --filter --env-file | |
 bunx, bun x  | --bun --no-install --verbose --silent | p --package | version | bun.sh/docs/cli/bunx
 cross-env    | | | assignments | github.com/kentcdodds/cross-env
-bundle       | V --verbose --no-color | r --retry | | bundler.io/man/bundle-exec.1.html
-bundle exec  | --keep-file-descriptors --no-keep-file-descriptors --verbose --no-color | --gemfile | |
+bundle/bundler | V --verbose --no-color | r --retry | | bundler.io/man/bundle-exec.1.html
+bundle/bundler exec/e/ex/exe | --keep-file-descriptors --no-keep-file-descriptors --verbose --no-color | --gemfile | |
 conda/mamba/micromamba | v --verbose --no-plugins | r --root-prefix | | docs.conda.io/projects/conda/en/latest/commands/run.html
 conda/mamba/micromamba run | vsd --verbose --dev --debug-wrapper-scripts --no-capture-output --live-stream --detach --clean-env
     | nprea --name --prefix --cwd --root-prefix --env --attach --label | |
@@ -162,7 +166,7 @@ direnv exec  | | | 1 |
 coverage     | | | | coverage.readthedocs.io/en/latest/cmd.html
 coverage run | ampL --append --module --parallel-mode --pylib --branch --timid
     | d --concurrency --context --data-file --debug --include --omit --rcfile --save-signal --source | |
-python/pypy  | bBdEiIOPqRsSuvVx? | WX --check-hash-based-pycs -m=command | | docs.python.org/3/using/cmdline.html
+python/pypy/py | bBdEiIOPqRsSuvVx? | WX --check-hash-based-pycs -m=command | | docs.python.org/3/using/cmdline.html
 op           | {_OP} | {_OP_VALUES} | | developer.1password.com/docs/cli/reference/commands/run
 op run       | {_OP} --no-masking | {_OP_VALUES} --env-file --environment | |
 doppler      | {_DOPPLER} | {_DOPPLER_VALUES} | | docs.doppler.com/docs/cli

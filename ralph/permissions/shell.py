@@ -73,6 +73,7 @@ _ONE_WORD, _ONE_LINE = (
     re.compile(rb"(?:\\.|[^\s\\])*", re.DOTALL),
     re.compile(rb"(?:\\.|[^\n\\])*", re.DOTALL),
 )
+_NUMBER = re.compile(rb"(?:^|[\s|&;({!])\d+$")
 _QUOTING = frozenset(["string", "translated_string"])
 _DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
 _WORDS = frozenset(
@@ -408,9 +409,13 @@ class ParsedLine:
         """Whether the parser has read two lines as one, or one word as two."""
         for before, after in pairwise(node.children):
             gap = self._source[before.end_byte : after.start_byte].replace(b"\\\n", b"")
+            # Of `0<&-`, the parser takes the number for a word.
+            is_number = (
+                node.type == "redirected_statement" and not gap and _NUMBER.search(self._bytes(before))
+            )
             is_one_word = node.type in ("concatenation", "simple_expansion") and gap.strip() != gap
             ends_line = b"\n" in gap and {before.type, after.type}.isdisjoint(("heredoc_body", "heredoc_end"))
-            if ends_line or is_one_word or (before.type == "variable_assignment" and not gap):
+            if ends_line or is_one_word or is_number or (before.type == "variable_assignment" and not gap):
                 return True
         if node.type == "word":
             is_alone = node.parent.type in (*_OF_ONE_LINE, "command_name")

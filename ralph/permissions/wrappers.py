@@ -56,6 +56,7 @@ _RUN_OTHERS = frozenset(
     prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
     scalene kernprof memray retry setuidgid chpst cross-env-shell softlimit lerna nx turbo env-cmd
+    cprofile pdb runpy timeit trace opam stack cabal composer fnm
     """.split()
 )
 # Builtins that change what later words mean, or run their words later.
@@ -72,7 +73,9 @@ _EVALUATE = frozenset(
 # Options of ordinary programs that run a command, too short to be known by themselves.
 _SHORT_RUNNING = {
     "make": r"-f.*|--eval.*|--file.*|--makefile.*|-E.*|SHELL=.*",
-    "tar": r"-[a-zA-Z]*[IF].*",
+    "tar": r"-[a-zA-Z]*[IF].*|--(?:checkpoint-a|info-|new-v|rsh|rmt|to-c|use).*",
+    "split": r"--fil.*",
+    "sort": r"--com.*",
     "bsdtar": r"-[a-zA-Z]*I.*",
     "rsync": r"-[a-zA-Z]*e.*",
     "zip": r"-TT.*|-[a-zA-Z]*TT",
@@ -93,11 +96,16 @@ _RUNNING_OPTION = re.compile(
     r"--(?:exec|exec-batch|to-command|checkpoint-action|use-compress-program|rsh|pre|unzip-command|upload-pack|"
     r"receive-pack|run|command|open-files-in-pager|ext-diff|compress-program|shell|call)(?:=.*)?"
 )
-# Environment variables whose value a program runs as a command of the shell, and those by which git reads configuration.
+# Environment variables whose value a program runs as a command of the shell, and those by which git reads configuration and
+# bash takes functions and the places of programs.
 _COMMAND_VARIABLE = re.compile(
     r"\w*(?:EDITOR|PAGER|_RSH|_COMMAND|_ASKPASS)|VISUAL|BROWSER|LESSOPEN|LESSCLOSE|GIT_SSH|GIT_EXTERNAL_DIFF"
 )
-_GIT_CONFIGURATION = re.compile(r"GIT_CONFIG(?!_NOSYSTEM)\w*|GIT_TEMPLATE_DIR|GIT_EXEC_PATH")
+_CONFIGURATION = re.compile(
+    r"GIT_CONFIG(?!_NOSYSTEM)\w*|GIT_TEMPLATE_DIR|GIT_EXEC_PATH|BASH_(?:FUNC_.*|(?:CMDS|ALIASES)\b.*)"
+)
+# The GNU programs that package managers of macOS install with a `g` before their names.
+_WITH_G = frozenset("env find nice nohup sort split stdbuf tar time timeout xargs".split())
 _FIND_EXECUTES = ("-exec", "-execdir", "-ok", "-okdir")
 _GIT_RUNS = frozenset("bisect foreach filter-branch -c -x --exec difftool mergetool for-each-repo".split())
 # Options by which git's own commands run one: the commands, and the option. Git takes each unique beginning of a long
@@ -131,6 +139,7 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
         return Within(runs_unknown=True)
     if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
         name = name.lower()
+    name = name[1:] if name[:1] == "g" and name[1:] in _WITH_G else name
     if name in SHELLS:
         return _of_shell(words[1:])
     if name in ("eval", "source", "."):
@@ -159,8 +168,8 @@ def within_assignment(word: Word) -> Within:
     name, equals, value = word.known.partition("=")
     if not equals or value in ("", "/dev/null"):
         return NOTHING
-    if _GIT_CONFIGURATION.fullmatch(name):
-        return Within(not_understood=f"`{name}`, by which git gets configuration,")
+    if _CONFIGURATION.fullmatch(name):
+        return Within(not_understood=f"`{name}`, by which a program gets configuration,")
     if not _COMMAND_VARIABLE.fullmatch(name):
         return NOTHING
     return Within(not_understood=f"the value of `{name}`") if word.text is None else Within(scripts=(value,))
@@ -335,7 +344,10 @@ def _of_find(words: Sequence[Word]) -> Within:
         if word.text in _FIND_EXECUTES:
             inner = takewhile(lambda one: one.text not in (";", "+"), rest)
             commands.append(tuple(UNKNOWN if one.text is None or "{}" in one.text else one for one in inner))
-    return Within(commands=tuple(commands))
+    is_hidden = any(choice in _FIND_EXECUTES for word in words for choice in word.choices)
+    return Within(
+        commands=tuple(commands), not_understood="`find` with an option in braces" if is_hidden else ""
+    )
 
 
 def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:
