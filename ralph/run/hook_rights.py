@@ -146,16 +146,31 @@ def only_unchanged(
 def only_as_it_was(
     run: Callable[[str, bytes, float, str], HookEnding], guards: Mapping[str, str]
 ) -> Callable[[str, bytes, float, str], HookEnding]:
-    """The function `run`, but no hook runs if one of the files `guards` has not the digest any more that it had."""
+    """The function `run`, but no hook runs if one of the files `guards` has not the digest any more that it had, and none counts
+    if one has changed meanwhile: a command in the background may exchange a script for the moment in which it is read.
+    """
 
     def run_as_it_was(command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
-        changed = next((path for path, digest in guards.items() if digest_of(path) != digest), None)
+        before, ending = {path: _state_of(path) for path in guards}, None
+        changed = next((path for path, digest in guards.items() if before[path][0] != digest), None)
         if changed is None:
-            return run(command, given, limit_s, waiting_for)
+            ending = run(command, given, limit_s, waiting_for)
+            changed = next((path for path in guards if _state_of(path) != before[path]), None)
+            if changed is None:
+                return ending
         why = f"{changed}, which decides about calls, has changed since the run began: no hook runs any more; keep it elsewhere"
-        return HookEnding(None, problem=why)
+        return HookEnding(None, problem=why, undone="" if ending is None else ending.undone)
 
     return run_as_it_was
+
+
+def _state_of(path: str) -> tuple[str, int, int]:
+    """A digest of a file, and what changes with each write to it and nobody can set back. Empty if it cannot be read."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a string
+    except OSError:
+        return "", 0, 0
+    return digest_of(path), status.st_ino, status.st_ctime_ns
 
 
 def doubts(

@@ -111,9 +111,8 @@ def _trusted_only(document: Mapping[str, Any]) -> list[str]:
 def _value(document: Mapping[str, Any], name: str) -> Any:
     above, _, key = name.rpartition(".")
     inside = document.get(above) if above else document
-    return (
-        inside.get(key) if isinstance(inside, dict) else None
-    )  # what guards cannot read is refused with the rules
+    # What is no object is refused with the rules.
+    return inside.get(key) if isinstance(inside, dict) else None
 
 
 def _with(

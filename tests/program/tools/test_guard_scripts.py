@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ralph.places.own_commands import digest_of
+from ralph.run.hook_rights import only_as_it_was
+from ralph.tools.hook_command import HookEnding
+from tests.patience import wait_until
 from tests.program.conftest import loop_lines
 from tests.program.model_answers import DONE, bash, results, write
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
@@ -65,6 +69,26 @@ def test_what_the_model_changes_in_a_script_that_guards_has_no_effect(ralph, ser
     else:
         assert "not today" in refused
         assert (ralph.cwd / SCRIPT).read_text() == GUARD
+
+
+@pytest.mark.parametrize("is_exchanged", [True, False])
+def test_a_script_that_is_exchanged_while_a_hook_runs_decides_nothing(tmp_path, is_exchanged) -> None:
+    script = tmp_path / "guard"
+    script.write_text(GUARD)
+    began = script.stat().st_ctime_ns
+
+    def is_good_again() -> bool:
+        script.write_text(OPEN)
+        script.write_text(GUARD)
+        return bool(script.stat().st_ctime_ns != began)
+
+    def run(*_: object) -> HookEnding:
+        if is_exchanged:  # as by a command in the background
+            wait_until(is_good_again)
+        return HookEnding(0)
+
+    run_hook = only_as_it_was(run, {str(script): digest_of(str(script))})
+    assert ("has changed since the run began" in run_hook("x", b"", 1, "x").problem) is is_exchanged
 
 
 def test_what_such_a_script_starts_is_guarded_too(ralph, serve) -> None:
