@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import iglob
-from itertools import chain, dropwhile, islice, product
+from itertools import chain, islice, product
 from shlex import shlex
 from typing import TYPE_CHECKING
 
@@ -50,9 +50,11 @@ _PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]"
 _PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
 # Interpreters, which take a module or a directory by its bare name.
 _INTERPRETER = re.compile(
-    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile)[0-9.]*"
+    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile|tclsh|expect|tsx|ts-node)[0-9.]*"
 )
-_SHELL = re.compile(r"(?:ba|da|k|z)?sh|source|\.")
+_SHELL = re.compile(r"(?:ba|da|k|z|fi)?sh|source|\.")
+# The option behind which a text or a module stands.
+_IS_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
 _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua".split()
 # Their options that have no value and leave the script to be named.
 _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
@@ -126,16 +128,29 @@ def why_changeable(
     )
 
 
-def script_of(words: Sequence[str]) -> str:
-    """The path of what a command starts: its program, or the script of a shell or an interpreter. Empty for a name on PATH, a text
-    and a module.
+def scripts_of(words: Sequence[str]) -> Iterator[str]:
+    """Yields what a command may start: its program by a path, and what a shell or an interpreter among the words may take as its
+    script. Behind an option that may have a value, these are all words that look like a file. No name on PATH, text or module.
     """
-    name = os.path.basename(words[0])
-    for starter, option in ((_SHELL, _OF_SHELLS), (_INTERPRETER, _PLAIN_OPTION)):
-        if starter.fullmatch(name):
-            script = next(dropwhile(option.fullmatch, words[1:]), "")
-            return "" if script.startswith("-") else script
-    return words[0] if "/" in words[0] else ""
+    plain: re.Pattern[str] | None = None
+    is_first = True
+    for number, word in enumerate(words):
+        starters = ((_SHELL, _OF_SHELLS), (_INTERPRETER, _PLAIN_OPTION))
+        found = next(
+            (plain for starter, plain in starters if starter.fullmatch(word.rpartition("/")[2])), None
+        )
+        if number == 0 or (found and plain is None and word != "."):
+            plain, is_first = found, True
+            yield from [word] if "/" in word else ()
+        elif plain is None or plain.fullmatch(word):
+            continue
+        elif _IS_TEXT.fullmatch(word):
+            plain = None
+        elif word.startswith("-"):
+            is_first = False
+        else:
+            yield from [word] if is_first or "/" in word or "." in word else ()
+            plain = None if is_first else plain
 
 
 def guarding_files(

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ralph.machine.repository import is_within_any
 from ralph.permissions.shell import parse_line
 from ralph.permissions.wildcard import ANY
-from ralph.places.own_commands import ENTERS, absolute_path, digest_of, script_of, why_changeable
+from ralph.places.own_commands import ENTERS, absolute_path, digest_of, scripts_of, why_changeable
 from ralph.run.permission_rules import has_parser
 from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
 from ralph.sandbox.bubblewrap import TEMPORARY
@@ -101,7 +102,7 @@ def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearc
         cwd,
         *(absolute_path(" ".join(one[1:2]) or home, cwd, home) for one in words if one[0] in ENTERS),
     ]
-    for script in filter(None, map(script_of, words)):
+    for script in filter(None, chain.from_iterable(map(scripts_of, words))):
         paths = [absolute_path(script, place, home) for place in places]
         roots = [] if any(map(os.path.lexists, paths)) else [*filter(None, map(search.root_around, paths))]
         if roots:

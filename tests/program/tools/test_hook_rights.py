@@ -128,6 +128,10 @@ OUTSIDE = [
     "sh -e later.sh || true",
     "if [ -x $CLAUDE_PROJECT_DIR/later ]; then $CLAUDE_PROJECT_DIR/later; fi",
     "cd $CLAUDE_PROJECT_DIR/tools && python3 later.py || true",
+    ".venv/bin/python ~/hook.js || true",
+    "flock /dev/null sh later.sh || true",
+    "sh -o errexit later.sh || true",
+    "node --require ./later.js ~/hook.js || true",
 ]
 # What a hook outside may do with the work, beside a file `package.json` there.
 DATA = [
@@ -135,6 +139,7 @@ DATA = [
     "date >> ${TARGET:-/dev/null}; date >> $LOG && touch ~/ran",
     "cd ~ && cat >> new.log && touch ran",
     "cd ~ && sh mine.sh",
+    "find . -path ./later -prune; perl -e 'print 1/2'; touch ~/ran",
     "test -e $CLAUDE_PROJECT_DIR/later || sh -c 'touch ~/ran'",
     'echo "2>1" > /dev/null 2>&1; date >> ~/ran',
 ]
