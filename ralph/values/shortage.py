@@ -20,6 +20,8 @@ _MISSING = {
     errno.ENFILE: "file descriptor",
     errno.ENOMEM: "memory",
     errno.ENOBUFS: "memory",
+    # The kernel counts those that a user's programs have sent to each other and nobody has received (unix(7)).
+    errno.ETOOMANYREFS: "file descriptor",
 }
 # Parts of the messages that the dynamic loader gives if an extension module cannot be loaded. Such an error has no
 # error number.

@@ -14,6 +14,7 @@ LACKING = [
     (OSError(errno.ENFILE, ""), "file descriptor"),
     (OSError(errno.ENOMEM, ""), "memory"),
     (OSError(errno.ENOBUFS, ""), "memory"),
+    (OSError(errno.ETOOMANYREFS, ""), "file descriptor"),
     (MemoryError(), "memory"),
     (RuntimeError("can't start new thread"), "thread"),
     (RuntimeError("can't allocate lock"), "memory"),
