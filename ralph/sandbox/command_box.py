@@ -408,8 +408,10 @@ class CommandBox:
         """Makes all parts that the next command needs. Raises OSError."""
         with self._lock:
             # A shared box lives as long as the thread that makes it, so it is made when the command starts.
-            box = None if self._sharing else self._fresh_box()
-            self._prepared = box, self._fresh_ruleset(box)
+            _, self._prepared = self.parts, None
+            if not self._sharing:
+                box = self._fresh_box()
+                self._prepared = box, self._fresh_ruleset(box)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,

@@ -217,8 +217,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     @cached_property
     def hook_supervisor(self) -> CommandSupervisor:
-        is_own = self.settings.hook_plan is not None
-        return self.new_supervisor(self.hook_box.confine()) if is_own else self.supervisor
+        # A command in the background could kill what decides in a hook, such as a `grep` of a guard.
+        return self.new_supervisor(self.hook_box.confine(is_alone=True))
 
     def new_supervisor(self, confine: Callable[[str], Confinement] | None) -> CommandSupervisor:
         """A new supervisor that runs commands in the sandbox that `confine` makes, or without a sandbox if that is None,

@@ -312,6 +312,18 @@ def test_a_shared_box_that_a_command_has_ended_is_not_used_again(run) -> None:
     assert [*brought_by_bubblewrap()] == []
 
 
+def test_what_must_be_alone_has_namespaces_of_its_own_also_then(run) -> None:
+    end = run.box.share_namespaces()
+    shared = run.said("readlink /proc/self/ns/pid")
+    alone = CommandSupervisor(run.environment, most_processes=0, confinement=run.box.confine(is_alone=True))
+    run.supervisors.append(alone)
+    run.box.prepare()  # as before each command, and before a server starts
+    seen = ended(run.start("readlink /proc/self/ns/pid; cd /proc; echo [0-9]*", alone)).split()
+    assert seen[0] not in (shared, str(Path("/proc/self/ns/pid").readlink()))
+    assert seen[1:] == ["2"]
+    end()
+
+
 def test_a_command_in_the_background_can_be_stopped(run) -> None:
     end = run.box.share_namespaces()
     background = run.background("trap 'echo cleaned; exit' TERM; touch there; while :; do sleep 0.01; done")

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -204,6 +205,23 @@ def test_hooks_judge_the_tools_by_any_of_their_names_and_a_stop_hook_is_told_wha
     assert results(server, 2) == [("PreToolUse:KillBash hook error: no", True)]
     running = json.loads((ralph.cwd / "told").read_text())["background_tasks"]
     assert [(one["id"], one["command"]) for one in running] == [("bash_1", "sleep 300")]
+
+
+@pytest.mark.sandboxed
+@needs_namespaces
+def test_a_hook_shares_no_process_namespace_with_it(ralph, serve) -> None:
+    """It could kill what decides in the hook."""
+    space = "readlink /proc/self/ns/pid"
+    server = serve(calls(in_background(f"{space} > space; sleep 300")), bash(space), DONE)
+    hooks = {
+        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": f"{space} >> hooks"}]}]
+    }
+    ran = ralph("-p", "work", "--settings", json.dumps({"hooks": hooks}))
+    assert ran.code == 0, ran.stderr
+    shared = (ralph.cwd / "space").read_text()
+    assert results(server, 2)[0][0] == shared.strip()
+    last = (ralph.cwd / "hooks").read_text().splitlines()[-1]
+    assert last not in (shared.strip(), str(Path("/proc/self/ns/pid").readlink()))
 
 
 @pytest.mark.sandboxed
