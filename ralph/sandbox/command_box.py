@@ -536,6 +536,7 @@ class CommandBox:
                 unix_sockets=self._plan.unix_sockets == "none" or self._not_covered is not None,
                 tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
+                processes=self._sharing > 0,
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
             protected=protected,

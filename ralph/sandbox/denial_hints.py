@@ -27,6 +27,8 @@ class Refusals(Struct, frozen=True):
     """Whether commands cannot write in /tmp."""
     gpus: bool = False
     """Whether the machine has GPUs of which commands get none."""
+    processes: bool = False
+    """Whether commands run in the background, into which other commands cannot look."""
     agents: frozenset[str] = frozenset()
     """The variables with the addresses of the user's agents that commands do not get."""
 
@@ -117,6 +119,7 @@ SOCKETS = (
     Hint(r"or HotSpot VM not loaded", "kill -3 PID lets a Java process print its threads"),
     Hint(r"because some of the raylet failed", "use multiprocessing instead of ray", is_sure=False),
     Hint(r"AF_UNIX|unix_events\.py", "use TCP on 127.0.0.1", _REFUSED),
+    Hint(r'/socket\.py", line \d+, in __init__$', "use TCP instead of AF_UNIX", _REFUSED, is_sure=False),
     Hint(
         r"(?i)\b(?:(?:dial|listen) unix |unix:\S|unix([ -]domain)?[ -]sockets?\b).{0,300}\bpermission denied",
         "use TCP on 127.0.0.1",
@@ -129,6 +132,11 @@ TMP = (
     Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),
 )
 """Programs that need files in /tmp, whatever TMPDIR says, and name none."""
+
+PROCESSES = (
+    Hint(r"\b(?:lsof|fuser)\b", "KillBash ends what runs in the background", is_sure=False, is_silent=True),
+)
+"""Programs that look for processes by what they have open."""
 
 GPUS = (
     # PyTorch, TensorFlow and JAX warn, compute on the CPU, and succeed.
@@ -174,6 +182,9 @@ def hint_of(
         if _found(row, command if row.is_silent else text):
             may_be = "" if row.is_sure else ", which may be the cause"
             return f"the sandbox denies writing /tmp{may_be}: {row.instead}; the user can open it (sandbox.write)"
+    for row in PROCESSES if refusals.processes else ():
+        if _found(row, command):
+            return f"the sandbox lets no command look into what another one has open, which may be the cause: {row.instead}"
     if refusals.gpus and about_gpus(text):
         return (
             "the sandbox gives commands no GPU: compute on the CPU; the user can give it (--gpu auto or all)"
@@ -182,4 +193,4 @@ def hint_of(
 
 
 def _found(row: Hint, text: str) -> re.Match[str] | None:
-    return re.search(row.pattern, text) if row.beside in text else None
+    return re.search(row.pattern, text, re.MULTILINE) if row.beside in text else None

@@ -31,6 +31,7 @@ SOCKET_TEXTS = (
     ),
     (f'  File "/x/multiprocessing/resource_sharer.py", line 126, in _start\n{LAST}', "num_workers=0"),
     (f"    with socket.socket(socket.AF_UNIX) as listener:\n{LAST}", "use TCP"),
+    (LAST, "which may be the cause: use TCP"),
     (f'  File "/x/asyncio/unix_events.py", line 302, in create_unix_server\n{LAST}', "use TCP"),
     # Chromium 156.0.8078.108 by playwright 1.65.2 and puppeteer-core 25.16.0, and by selenium 4.44.0
     (
@@ -215,6 +216,15 @@ def test_where_tmp_is_closed_a_program_that_needs_it_and_does_not_say_so_is_told
     assert said.startswith("the sandbox denies writing /tmp: use npm")
     assert hint_of("xvfb-run", closed, nowhere, "cat notes") is None
     assert hint_of("(no output)", Refusals(), nowhere, "xvfb-run -a npm test") is None
+
+
+def test_a_program_that_looks_for_what_runs_in_the_background_is_told_of_killbash() -> None:
+    # lsof 4.95.0 says nothing.
+    others, command = Refusals(processes=True), "kill $(lsof -ti:3000)"
+    said = hint_of("(no output)", others, nowhere, command) or ""
+    assert said.endswith("which may be the cause: KillBash ends what runs in the background")
+    assert hint_of("(no output)", others, nowhere, "kill 3000") is None
+    assert hint_of("(no output)", Refusals(), nowhere, command) is None
 
 
 @every_row("text", ORDINARY)
