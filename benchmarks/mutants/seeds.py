@@ -758,8 +758,8 @@ SEEDS = (
     ),
     Break(
         "Q23",
-        "return implicit_targets(model, first_model, fallbacks, access)",
-        "return implicit_targets(model, first_model, (), access)",
+        "return implicit_targets(model, first_model, fallbacks, servers)",
+        "return implicit_targets(model, first_model, (), servers)",
     ),
     Break(
         "Q24", "return state.releases_s.get(route, -math.inf) <= at_s", "return route not in state.releases_s"

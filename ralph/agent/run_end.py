@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.endpoint import API_VERSION, requests_url
+from ralph.values.endpoint import API_NAMES, API_VERSION, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from ralph.conversation.target import Target
     from ralph.values.errors import AgentError
     from ralph.values.limits import Budget
     from ralph.values.report import Report, ReportDesk
@@ -286,11 +287,11 @@ def hint_in_words(text: str) -> str | None:
     return None
 
 
-def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
-    """The advice for the user about this error. The tuple is empty if there is no advice. `credential` is the name of
-    the variable that holds the key, or a text that says that there is no key.
+def hints_for(error: AgentError, target: Target, credential: str) -> tuple[str, ...]:
+    """The advice for the user about this error of the target. The tuple is empty if there is no advice. `credential` is the name
+    of the variable that holds the key, or a text that says that there is no key.
     """
-    return tuple(_hints(error, model, endpoint, credential))
+    return tuple(_hints(error, target, credential))
 
 
 def come_back_hint(retry_after_s: float, now: datetime) -> str:
@@ -306,12 +307,14 @@ def _duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number) or "0 s"
 
 
-def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Iterator[str]:
+def _hints(error: AgentError, target: Target, credential: str) -> Iterator[str]:
     kind = failure_kind(error)
+    api = f"{API_NAMES[target.api]} API"
+    asked = f"Requests go to: POST {requests_url(target.base_url, target.api)}"
     if isinstance(error, Api) and error.proxy and error.cause in _BEFORE_THE_PROXY:
         yield _PROXY_HINT.format(proxy=error.proxy)
     elif isinstance(error, Api) and error.cause in _NETWORK_HINTS:
-        yield _NETWORK_HINTS[error.cause].format(endpoint=endpoint)
+        yield _NETWORK_HINTS[error.cause].format(endpoint=target.base_url)
     elif kind in (FailureKind.BILLING, FailureKind.USAGE_LIMIT):
         yield (
             "The account has no credit or quota left: see billing and limits in the provider's console, or wait until the "
@@ -328,18 +331,15 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
         yield f"Check the key: {credential}."
     elif kind is FailureKind.NOT_FOUND:
         yield (
-            f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or there is no Messages "
-            f"API at this address (--base-url). Requests go to: POST {requests_url(endpoint)}"
+            f"Either the model {target.model!r} does not exist there (--model, ANTHROPIC_MODEL), or there is no {api} at this "
+            f"address (--base-url, --api). {asked}"
         )
     elif isinstance(error, HttpError) and error.status in (405, 501):
-        yield f"Is that a Messages API? Check --base-url. Requests go to: POST {requests_url(endpoint)}"
+        yield f"Is that a {api}? Check --base-url and --api. {asked}"
     elif kind is FailureKind.CONTEXT_OVERFLOW:
         yield "The conversation is larger than the model's window. Start afresh with a smaller task."
     elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:
-        yield (
-            "Is that a Messages API? Check --base-url and ANTHROPIC_BASE_URL. Requests go to: "
-            f"POST {requests_url(endpoint)}"
-        )
+        yield f"Is that a {api}? Check --base-url, ANTHROPIC_BASE_URL and --api. {asked}"
 
 
 FORCES = ("max_turns", "context", "report")

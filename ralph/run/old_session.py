@@ -31,6 +31,8 @@ from ralph.sessions.looking import holder_of
 from ralph.sessions.naming import named_session
 from ralph.sessions.skimming import skim
 from ralph.sessions.store import SessionStore, written_at
+from ralph.settings.tables import OF_VENDOR
+from ralph.values.endpoint import ANTHROPIC
 from ralph.values.events import SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
@@ -96,7 +98,8 @@ class OldSession:
             notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
             total = SessionTotal(history.turns, history.cost_usd)
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
-            _refuse_another_server(old, settings)
+            again = history.runs[-1].opening.again if history.runs else {}
+            _refuse_another_server(old, settings, again)
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
@@ -199,21 +202,29 @@ class _Records:
         return forked_record(opening, self._first, self._number, has_moved=self._has_moved)
 
 
-def _refuse_another_server(old: Session, settings: Settings) -> None:
+def _refuse_another_server(old: Session, settings: Settings, again: Mapping[str, str]) -> None:
     """Raises CannotError if the run would send the conversation to another server than before.
 
-    The conversation was meant only for the server that has received it so far. The user can permit another server by
-    naming it on the command line. If the settings list targets, this check is skipped, because the names of the
-    targets identify their servers.
+    The conversation was meant only for the servers that the user has chosen for it so far. The user can permit another server by
+    naming it, its API or a model of its vendor on the command line. If the settings list targets, this check is skipped, because the
+    names of the targets identify their servers. `again` are the options that the last run needs again.
     """
-    recorded, planned = old.shape.endpoint, settings.targets[0].base_url
-    is_implicit = settings.origins.get("targets", "default") == "default"
-    is_named = settings.origins.get("model.base_url", "default").startswith("flag")
-    if is_implicit and not is_named and recorded not in {None, planned}:
-        raise CannotError(
-            f"session {old.id} was with {recorded}, and this run would go on with {planned}: "
-            f"say which by --base-url {recorded} or --base-url {planned}"
-        )
+    first, origins = settings.targets[0], settings.origins
+    recorded = {shape.endpoint for shape in (old.shape, *old.shapes.values())}
+    is_implicit = origins.get("targets", "default") == "default"
+    named_by = "model.name" if origins.get("model.base_url", "").startswith(OF_VENDOR) else "model.base_url"
+    is_named = any(origins.get(name, "default").startswith("flag") for name in (named_by, "model.api"))
+    if not is_implicit or is_named or not recorded.isdisjoint({None, first.base_url}):
+        return
+    before = {name: again[name] for name in ("--api", "--model", "--base-url") if name in again}
+    there = before if before.keys() - {"--base-url"} else {"--base-url": old.shape.endpoint}
+    here = {} if first.api == ANTHROPIC else {"--api": first.api, "--model": first.model}
+    ways = (there, {**here, "--base-url": first.base_url})
+    flags = (" ".join(f"{name} {value}" for name, value in way.items()) for way in ways)
+    raise CannotError(
+        f"session {old.id} was with {old.shape.endpoint}, and this run would go on with {first.base_url}: "
+        f"say which by {' or '.join(flags)}"
+    )
 
 
 def take_over_cooldowns(roster: Roster, old: Session, clock: Clock) -> None:

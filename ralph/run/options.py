@@ -10,6 +10,8 @@ from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.run.session import SessionOptions
 from ralph.settings.claude_wishes import without_values
+from ralph.values.endpoint import ANTHROPIC
+from ralph.values.models import is_claude
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +90,8 @@ class RunOptions(Struct, frozen=True):
         options = {
             "--max-budget-usd": None if budget is None else str(budget).removesuffix(".0"),
             "--config": self.config_file,
+            "--api": self.settings.get("model.api"),
+            "--model": self.settings.get("model.name") if self._names_vendor else None,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
             "--permission-mode": self.permission_mode
@@ -103,6 +107,16 @@ class RunOptions(Struct, frozen=True):
             "--mcp-config": self._mcp_file,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
+
+    @property
+    def _names_vendor(self) -> bool:
+        """Whether the options name a vendor other than Anthropic, so that the model belongs to that server."""
+        from ralph.values.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
+
+        model = self.settings.get("model.name")
+        api = self.settings.get("model.api")
+        is_others = isinstance(model, str) and not is_claude(model) and vendor_of(model) is not None
+        return api not in {None, ANTHROPIC} or (api is None and is_others)
 
     @property
     def _allowed_hosts(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import header_table, normal_base_url
+from ralph.values.endpoint import checked_base_url, header_table
 from ralph.values.setting import TEXT, Kind, printable
 from ralph.values.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 
@@ -68,7 +68,7 @@ def _comma_separated(text: str) -> tuple[str, ...]:
     return names
 
 
-BASE_URL = Kind(str, TEXT.says, lambda text: normal_base_url(printable(text)), is_secret=True)
+BASE_URL = Kind(str, TEXT.says, lambda text: checked_base_url(printable(text)), is_secret=True)
 PATH = Kind(str, TEXT.says, lambda text: Path(printable(text)))
 TARGET_NAME = Kind(str, TEXT.says, _target_name)
 COMMA_SEPARATED = Kind(str, TEXT.says, _comma_separated)

@@ -43,6 +43,7 @@ def target_lines(target: Target) -> Iterator[str]:
     yield target.name
     rows = (
         ("model", target.model),
+        ("API", target.api),
         ("base URL", target.base_url),
         ("posts to", requests_url(target.base_url, target.api)),
         ("keys", ", ".join(keys) or "none"),

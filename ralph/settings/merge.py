@@ -30,6 +30,7 @@ from ralph.settings.tables import (
     BY_NAME,
     CUSTOM_ONLY,
     KEYS,
+    OF_VENDOR,
     TABLES,
     TARGETS,
     McpSettings,
@@ -41,6 +42,7 @@ from ralph.settings.tables import (
 from ralph.settings.targets import (
     API_KEY_COMMAND,
     EnvironmentAccess,
+    ServerChoice,
     entry_secrets,
     explicit_targets,
     implicit_targets,
@@ -53,7 +55,7 @@ from ralph.settings.targets import (
 )
 from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_path
 from ralph.values.credentials import Credential, Secret, credential_from
-from ralph.values.endpoint import header_lines, is_default
+from ralph.values.endpoint import ANTHROPIC, header_lines, is_default, normal_base_url
 from ralph.values.models import NamedModel, named_model
 from ralph.values.outcome import CannotError
 from ralph.values.tool_choice import MCP_PREFIX, lacking
@@ -74,6 +76,7 @@ _FLAG = "flag "
 _FOREIGN = "has no table of ralph's, so it is another program's and is not read"
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK, _MODEL = "model.fallback", "model.name"
+_API, _BASE_URL = "model.api", "model.base_url"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
@@ -256,7 +259,7 @@ def _with_program(settings: Settings, program: KeyProgram) -> Settings:
 
     def with_it(target: Target) -> Target:
         is_meant_for = target.base_url == settings.model.base_url or is_default(target.base_url)
-        if target.credentials or not is_meant_for:
+        if target.credentials or not is_meant_for or target.api != ANTHROPIC:
             return target
         others = tuple(one for one in target.headers.plain if one[0].lower() != "authorization")
         return replace(target, credentials=(credential,), headers=Secret(others))
@@ -344,8 +347,15 @@ def _settings(
 ) -> Settings:
     access = _with_betas(_environment_access(environment), _given_or_default(given, "model.betas").value)
     first = _settle_model(given, access, environment)
+    servers = _server_choice(given, layers, access, environment)
+    if TARGETS not in given:
+        _settle_server(given, first, servers)
+    elif _BASE_URL in given:
+        with _explained(""):
+            normal = normal_base_url(given[_BASE_URL].value, servers.api or ANTHROPIC)
+        given[_BASE_URL] = _Given(normal, given[_BASE_URL].origin)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
-    targets = _targets(tables["model"], flags, given, access, environment, first_model=first)
+    targets = _targets(tables["model"], flags, given, servers, first_model=first)
     # Lists of targets that a stronger source replaced are included, because the keys that they name are secrets
     # too.
     all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
@@ -627,19 +637,63 @@ def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentA
     return replace(access, headers=Secret((*others, (_BETA_HEADER, ",".join((*asked, *betas))))))
 
 
+def _server_choice(
+    given: _Layer, layers: _Layers, access: EnvironmentAccess, environment: Mapping[str, str]
+) -> ServerChoice:
+    """The choice of servers for models. A file in the working directory names no vendor by its model, and ANTHROPIC_BASE_URL is that of a
+    server which speaks the Messages API.
+    """
+    api = given[_API].value if _API in given else None
+    base_url = given.get(_BASE_URL)
+    named = given.get(_MODEL)
+    is_repositorys = named is not None and any(
+        _MODEL in layer and layer[_MODEL].origin == named.origin for layer in layers.untrusted
+    )
+    if api is None and is_repositorys and TARGETS not in given:
+        api = ANTHROPIC
+    if (
+        base_url is not None
+        and base_url.origin == BY_NAME[_BASE_URL].variable
+        and api not in {None, ANTHROPIC}
+    ):
+        base_url = None
+    return ServerChoice(environment, access, api, None if base_url is None else base_url.value)
+
+
+def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> None:
+    """Writes the API and the base URL for the first model into `given`. Raises SettingsError if the API of another vendor has no
+    model.
+    """
+    if servers.api not in {None, ANTHROPIC} and _MODEL not in given:
+        key = BY_NAME[_API]
+        subject = _subject(key, given[_API].origin)
+        from_flag = given[_API].origin.startswith(_FLAG)
+        raise SettingsError(
+            f"{subject} needs a model of that server: name it by --model", from_flag=from_flag
+        )
+    with _explained(""):
+        server = servers.of(first.id)
+    origin = server.variable or (f"{OF_VENDOR}{first.id}" if servers.api is None else "default")
+    for name, value in ((_API, server.api), (_BASE_URL, server.base_url)):
+        is_users = name in given and (name == _API or servers.base_url is not None)
+        if is_users or value != BY_NAME[name].default:
+            given[name] = _Given(value, given[name].origin if is_users else origin)
+        else:
+            given.pop(name, None)
+
+
 def _targets(
     model: ModelSettings,
     flags: Mapping[str, object],
     given: _Layer,
-    access: EnvironmentAccess,
-    environment: Mapping[str, str],
+    servers: ServerChoice,
     *,
     first_model: NamedModel,
 ) -> tuple[Target, ...]:
     fallbacks = given[_FALLBACK].value if _FALLBACK in given else ()
     if TARGETS not in given:
         with _explained(BY_NAME[_FALLBACK].spelling, from_flag=True):
-            return implicit_targets(model, first_model, fallbacks, access)
+            return implicit_targets(model, first_model, fallbacks, servers)
     entries: tuple[TargetEntry, ...] = given[TARGETS].value
     first = flags.get("model.name")
     if first is not None:  # not resolved, because a target may have the name of an alias
@@ -651,7 +705,7 @@ def _targets(
     if flags.get("model.max_tokens") is not None:  # the flag is meant for all targets
         entries = tuple(replace(entry, max_tokens=None) for entry in entries)
     with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
-        return explicit_targets(entries, model, access, environment)
+        return explicit_targets(entries, model, servers)
 
 
 # --- Refusals

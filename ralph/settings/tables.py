@@ -22,7 +22,7 @@ from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
 from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
 from ralph.settings import kinds as must_be
 from ralph.values.credentials import NO_HEADERS, Secret, known_secrets, secret_header_values
-from ralph.values.endpoint import DEFAULT_BASE_URL
+from ralph.values.endpoint import ANTHROPIC, APIS, DEFAULT_BASE_URL
 from ralph.values.limits import LimitSettings
 from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
 from ralph.values.setting import (
@@ -57,6 +57,9 @@ else:
     from ralph.values.setting import Declared as Annotated
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
+OF_VENDOR = "vendor of "
+"""The origin of an API and a base URL that the vendor of the model has decided begins with these words."""
+
 RETRY_POLICIES = ("standard", "patient", "off", "custom")
 STRATEGIES = ("fallback", "round_robin")
 REVERTS = ("cooldown-expiry", "never")
@@ -131,16 +134,32 @@ class ModelSettings(Struct, frozen=True):
         ),
     ] = None
     """One of `EFFORTS`. None leaves the choice to the API."""
+    api: Annotated[
+        str,
+        Key(
+            one_of(*APIS),
+            "the API that the server speaks: `anthropic`, `openai-chat`, `openai-responses`; if it is not set, the "
+            "[vendor of the model](models.md#models-of-other-vendors) decides",
+            Flag(
+                "--api",
+                "The API of the server: anthropic (Messages), openai-chat (Chat Completions), openai-responses.",
+                choices=APIS,
+            ),
+            "RALPH_API",
+        ),
+    ] = ANTHROPIC
+    """One of `APIS`."""
     base_url: Annotated[
         str,
         Key(
             must_be.BASE_URL,
-            "address of the server, with or without `/v1` or `/v1/messages` at its end; no user, password, query",
-            Flag("--base-url", "Any server that speaks the Messages API.", "URL"),
+            "address of the server, with or without `/v1` or `/v1/messages` at its end; no user, password, query; "
+            "`OPENAI_BASE_URL` is the variable of the other two APIs",
+            Flag("--base-url", "The server to ask, which speaks the API that --api names.", "URL"),
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """The server's address, as `values/endpoint.normal_base_url` returns it."""
+    """The server's address, as `values/endpoint.normal_base_url` returns it for `api`."""
     ca_file: Annotated[
         Path | None,
         Key(

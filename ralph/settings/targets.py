@@ -1,7 +1,8 @@
 """Makes the targets of a run, from the `[[targets]]` in a settings file or from a model and its fallbacks.
 
 A target is a model at a server, with the keys for that server. If an entry sets a base URL, the target gets the key
-from the environment only if the URL is the default API. So no key is sent to a server that it is not meant for.
+from the environment only if the URL is that of the vendor. So no key is sent to a server that it is not meant for. And
+nobody is billed by a vendor that the user has not named, by its API or by a model.
 Errors are ValueErrors whose texts contain no secrets.
 """
 
@@ -26,8 +27,16 @@ from ralph.values.credentials import (
     credential_from,
     secret_header_values,
 )
-from ralph.values.endpoint import is_default, is_loopback
-from ralph.values.models import ALIASES, Price, named_model
+from ralph.values.endpoint import (
+    ANTHROPIC,
+    APIS,
+    DEFAULT_BASE_URL,
+    checked_base_url,
+    is_default,
+    is_loopback,
+    normal_base_url,
+)
+from ralph.values.models import ALIASES, Price, is_claude, named_model
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import ModelSettings
     from ralph.values.credentials import Headers
     from ralph.values.models import NamedModel
+    from ralph.values.vendors import Vendor
 
 API_KEY_COMMAND = "api_key_command"
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
@@ -46,7 +56,9 @@ class TargetEntry(Struct, frozen=True):
 
     name: str
     model: str
+    api: str | None = None
     base_url: str | None = None
+    """As the user wrote it."""
     api_key_env: tuple[str, ...] = ()
     """The variables that hold the target's keys. The keys are tried in this order."""
     api_key_command: Secret[str] | None = None
@@ -64,6 +76,61 @@ class EnvironmentAccess(Struct, frozen=True):
     credential: Credential | None
     headers: Headers
     aliases: Mapping[str, NamedModel]
+
+
+class ChosenServer(Struct, frozen=True):
+    """Where the requests for a model go, and the access that the environment has for that server."""
+
+    api: str
+    base_url: str
+    access: EnvironmentAccess
+    variable: str | None = None
+    """The environment variable that has decided the base URL. None if it comes from elsewhere."""
+
+
+class ServerChoice(Struct, frozen=True):
+    """Chooses the server for each model. What the user has not set is None."""
+
+    environment: Mapping[str, str]
+    access: EnvironmentAccess
+    """The access to Anthropic's API, or to another server that speaks it."""
+    api: str | None = None
+    base_url: str | None = None
+
+    def of(self, model: str) -> ChosenServer:
+        """The server for a model. Without an API and a base URL, the vendor of the model decides. Raises ValueError if the base URL
+        or a key in the environment is unusable.
+        """
+        vendor = None if is_claude(model) else _vendor(model)
+        if self.api == ANTHROPIC or (self.api is None and (vendor is None or self.base_url is not None)):
+            return ChosenServer(ANTHROPIC, normal_base_url(self.base_url or DEFAULT_BASE_URL), self.access)
+        return self._of_another_vendor(vendor)
+
+    def _of_another_vendor(self, vendor: Vendor | None) -> ChosenServer:
+        from ralph.values.vendors import OPENAI  # noqa: PLC0415 - few runs ask another vendor
+
+        vendor = vendor or OPENAI
+        named = self.environment.get(_OPENAI_BASE_URL, "").strip()
+        variable = None
+        chosen = self.base_url
+        if chosen is None and named and (self.api is not None or vendor is OPENAI):
+            variable = _OPENAI_BASE_URL
+            with about(variable):
+                chosen = checked_base_url(named)
+        api = self.api or vendor.api
+        base_url = normal_base_url(chosen or vendor.base_url, api)
+        owner = _owner(base_url) or OPENAI  # the variable of OpenAI's clients, which other servers share
+        credential = credential_from(owner.key_variable, self.environment, api)
+        return ChosenServer(api, base_url, EnvironmentAccess(credential, NO_HEADERS, ALIASES), variable)
+
+
+_OPENAI_BASE_URL = "OPENAI_BASE_URL"
+
+
+def _vendor(model: str) -> Vendor | None:
+    from ralph.values.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
+
+    return vendor_of(model)
 
 
 # --- The keys of an entry
@@ -91,6 +158,7 @@ _LIST = Kind(
 KINDS: dict[str, Kind] = {
     "name": must_be.TARGET_NAME,
     "model": TEXT,
+    "api": one_of(*APIS),
     "base_url": must_be.BASE_URL,
     "api_key_env": must_be.KEY_VARIABLES,
     API_KEY_COMMAND: Kind(str, "a shell command that prints the key", _command, is_secret=True),
@@ -160,58 +228,62 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
 
 
 def implicit_targets(
-    model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
+    model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], servers: ServerChoice
 ) -> tuple[Target, ...]:
     """The targets of a run without `[[targets]]`: one for the model `first`, then one for each fallback model.
 
-    All targets are at the same server. The target of a fallback model has the name that the user wrote. If a model
-    occurs twice, it gets only one target.
+    If the user has named an API or a server, all targets are there. The target of a fallback model has the name that the
+    user wrote. If a model occurs twice, it gets only one target.
     """
     chosen = {first.id: (first.id, first)}
     for name in fallbacks:
-        fallback = named_model(name, access.aliases)
+        fallback = named_model(name, servers.access.aliases)
         chosen.setdefault(fallback.id, (name, fallback))
-    return tuple(
-        Target(
-            name=name,
-            model=named.id,
-            base_url=model.base_url,
-            credentials=(access.credential,) if access.credential else (),
-            headers=access.headers,
-            max_tokens=model.max_tokens,
-            effort=model.effort,
-            context_window=named.context_window,
-        )
-        for name, named in chosen.values()
+    return tuple(_implicit(name, named, model, servers.of(named.id)) for name, named in chosen.values())
+
+
+def _implicit(name: str, named: NamedModel, model: ModelSettings, server: ChosenServer) -> Target:
+    return Target(
+        name=name,
+        model=named.id,
+        base_url=server.base_url,
+        credentials=(server.access.credential,) if server.access.credential else (),
+        headers=server.access.headers,
+        max_tokens=model.max_tokens,
+        effort=model.effort,
+        context_window=named.context_window,
+        api=server.api,
     )
 
 
 def explicit_targets(
     entries: Iterable[TargetEntry],
     model: ModelSettings,
-    access: EnvironmentAccess,
-    environment: Mapping[str, str],
+    servers: ServerChoice,
 ) -> tuple[Target, ...]:
     """Makes one target from each entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no
     key, or if the name of a model is invalid. The error names the target.
     """
-    return tuple(_explicit(entry, model, access, environment) for entry in entries)
+    return tuple(_explicit(entry, model, servers) for entry in entries)
 
 
-def _explicit(
-    entry: TargetEntry, model: ModelSettings, access: EnvironmentAccess, environment: Mapping[str, str]
-) -> Target:
+def _explicit(entry: TargetEntry, model: ModelSettings, servers: ServerChoice) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env and entry.api_key_command is None
     with about(f"{entry.name!r}: model"):
         # The environment's aliases are meant for the environment's server only.
-        named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
-    inherited = access.headers.plain if uses_access else ()
+        named = named_model(entry.model, servers.access.aliases if entry.base_url is None else ALIASES)
+    if entry.api not in {None, servers.api or ANTHROPIC}:
+        servers = replace(servers, base_url=None)  # it is that of a server with another API
+    servers = replace(servers, api=entry.api or servers.api, base_url=entry.base_url or servers.base_url)
+    with about(f"{entry.name!r}:"):
+        server = servers.of(named.id)
+    inherited = server.access.headers.plain if uses_access else ()
     own = {name.lower() for name, _ in entry.headers.plain}
     return Target(
         name=entry.name,
         model=named.id,
-        base_url=entry.base_url or model.base_url,
-        credentials=tuple(_keys(entry, access, environment)),
+        base_url=server.base_url,
+        credentials=tuple(_keys(entry, server, servers.environment)),
         headers=Secret(
             (*(header for header in inherited if header[0].lower() not in own), *entry.headers.plain)
         ),
@@ -220,12 +292,11 @@ def _explicit(
         context_window=entry.context_window or named.context_window,
         thinking=entry.thinking,
         price=entry.price,
+        api=server.api,
     )
 
 
-def _keys(
-    entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
-) -> Iterable[Credential]:
+def _keys(entry: TargetEntry, server: ChosenServer, environment: Mapping[str, str]) -> Iterable[Credential]:
     """The keys of an entry, without repetitions, in the order in which ralph tries them. That of a program is still missing."""
     if entry.api_key_command is not None:
         if entry.api_key_env:
@@ -233,14 +304,15 @@ def _keys(
         program = KeyProgram(API_KEY_COMMAND, f"target {entry.name!r}", entry.api_key_command)
         if entry.api_key_ttl_s is not None:
             program = replace(program, ttl_s=entry.api_key_ttl_s)
-        return (Credential("x-api-key", Secret(""), API_KEY_COMMAND, program),)
+        header = "x-api-key" if server.api == ANTHROPIC else "authorization"
+        return (Credential(header, Secret(""), API_KEY_COMMAND, program),)
     if not entry.api_key_env:
-        is_meant_for = entry.base_url is None or is_default(entry.base_url)
-        return (access.credential,) if access.credential and is_meant_for else ()
+        is_meant_for = entry.base_url is None or _needs_key(server.api, server.base_url)
+        return (server.access.credential,) if server.access.credential and is_meant_for else ()
     keys: dict[str, Credential] = {}
     for variable in entry.api_key_env:
         with about(f"{entry.name!r}:"):
-            credential = credential_from(variable, environment)
+            credential = credential_from(variable, environment, server.api)
         if credential is None:
             raise ValueError(f"{entry.name!r}: api_key_env names {variable}, which is not set or empty")
         keys.setdefault(credential.secret, credential)
@@ -259,29 +331,57 @@ def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
     """An error message about the first target that needs a key but has none. None if there is no such target. Only
-    the default API needs a key.
+    the vendors' own servers need a key.
     """
-    elsewhere = login_of_another_program(environment)
     for target in targets:
-        if target.secrets or not is_default(target.base_url):
+        if target.secrets or not _needs_key(target.api, target.base_url):
             continue
+        variable, elsewhere, offer = (
+            "ANTHROPIC_API_KEY",
+            login_of_another_program(environment),
+            _offer(environment),
+        )
+        if target.api != ANTHROPIC and (owner := _owner(target.base_url)) is not None:
+            variable, elsewhere, offer = owner.key_variable, "", ""
         if len(targets) == 1:
             return (
-                f"no API key{elsewhere}: set ANTHROPIC_API_KEY, point --base-url at a local server, or try "
+                f"no API key{elsewhere}: set {variable},{offer} point --base-url at a local server, or try "
                 "`ralph demo`"
             )
         return (
-            f"no API key for target {target.name!r}{elsewhere}: set ANTHROPIC_API_KEY, name the variable that holds it in "
+            f"no API key for target {target.name!r}{elsewhere}: set {variable}, name the variable that holds it in "
             "api_key_env, or point its base_url at a local server"
         )
     return None
+
+
+def _needs_key(api: str, base_url: str) -> bool:
+    """Whether the server is a vendor's own, which accepts no request without a key."""
+    return is_default(base_url) if api == ANTHROPIC else _owner(base_url) is not None
+
+
+def _owner(base_url: str) -> Vendor | None:
+    from ralph.values.vendors import vendor_at  # noqa: PLC0415 - a run on Anthropic's models needs no others
+
+    return vendor_at(base_url)
+
+
+def _offer(environment: Mapping[str, str]) -> str:
+    """A way to ask another vendor, whose key the environment has. Empty if it has none."""
+    from ralph.values.vendors import OTHER_MODELS, VENDORS, vendor_of  # noqa: PLC0415 - only in an error
+
+    for vendor in VENDORS:
+        if environment.get(vendor.key_variable, "").strip():
+            model = next(name for name in OTHER_MODELS if vendor_of(name) is vendor)
+            return f" ask {vendor.name}, for which {vendor.key_variable} is set, by `--model {model}`,"
+    return ""
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
     """The reason why the key of the first target with a key must not be sent to this target. None if the key may be
     sent, or if no target has a key.
     """
-    asked = next((target.base_url for target in targets if target.secrets), None)
+    asked = next((target.base_url for target in targets if target.secrets and target.api == ANTHROPIC), None)
     return None if asked is None else why_not_asked(environment, asked)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct
 
-from ralph.values.endpoint import header_value
+from ralph.values.endpoint import ANTHROPIC, header_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -123,10 +123,10 @@ class Credential(Struct, frozen=True):
         return self.value.plain.removeprefix("Bearer ")
 
 
-def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
+def credential_from(variable: str, environment: Mapping[str, str], api: str = ANTHROPIC) -> Credential | None:
     """The credential in an environment variable. None if the variable is not set or is empty.
 
-    The variable's name decides which header carries the key. Raises ValueError if a header cannot carry the value.
+    The API and the variable's name decide which header carries the key. Raises ValueError if a header cannot carry the value.
     The error does not contain the value.
     """
     text = environment.get(variable, "").strip()
@@ -136,7 +136,7 @@ def credential_from(variable: str, environment: Mapping[str, str]) -> Credential
         key = header_value(text)
     except ValueError as error:
         raise ValueError(f"{variable} {error}") from error
-    if variable.endswith("_AUTH_TOKEN"):
+    if api != ANTHROPIC or variable.endswith("_AUTH_TOKEN"):
         return Credential("authorization", Secret(f"Bearer {key}"), variable)
     return Credential("x-api-key", Secret(key), variable)
 

@@ -17,6 +17,8 @@ OPENAI_RESPONSES = "openai-responses"
 _PATHS = {ANTHROPIC: "/v1/messages", OPENAI_CHAT: "/chat/completions", OPENAI_RESPONSES: "/responses"}
 APIS = tuple(_PATHS)
 """The APIs that ralph speaks. The first is the Messages API, which is the default."""
+API_NAMES = {ANTHROPIC: "Messages", OPENAI_CHAT: "Chat Completions", OPENAI_RESPONSES: "Responses"}
+"""The names of the APIs in messages to people."""
 API_VERSION = "2026-10-21"
 
 FRAMING_HEADERS = frozenset(
@@ -31,10 +33,8 @@ def requests_url(base_url: str, api: str = ANTHROPIC) -> str:
     return base_url + _PATHS[api]
 
 
-def normal_base_url(text: str) -> str:
-    """The base URL without `/`, `/v1` or `/v1/messages` at its end. Users write base URLs with and without these
-    parts. `requests_url` adds the API's path to the result. Raises ValueError if the text is not a usable URL.
-    """
+def checked_base_url(text: str) -> str:
+    """The base URL as the user wrote it, without `/` at its end. Raises ValueError if it is not a usable URL."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
     if re.search(r"[\x00-\x20\x7f\\]", text):
@@ -54,7 +54,24 @@ def normal_base_url(text: str) -> str:
         )
     if "?" in text or "#" in text:
         raise ValueError("must not hold a query or a fragment")
-    return f"{parts.scheme}://{parts.netloc.lower()}{_above_the_api(parts.path)}"
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
+
+
+def normal_base_url(text: str, api: str = ANTHROPIC) -> str:
+    """The base URL to which `requests_url` adds the path of this API. Users write base URLs with and without its parts. For
+    the Messages API, it is without `/v1` or `/v1/messages` at its end. For the others, it is as their own clients take it: only a
+    host without a path gets `/v1`. Raises the errors of `checked_base_url`.
+    """
+    scheme, rest = checked_base_url(text).split("://", 1)
+    host, slash, path = rest.partition("/")
+    path = slash + path
+    if api == ANTHROPIC:
+        path = _above_the_api(path)
+    else:
+        for known in _PATHS.values():
+            path = path.removesuffix(known).rstrip("/")
+        path = path or "/v1"
+    return f"{scheme}://{host}{path}"
 
 
 def _above_the_api(path: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.values.endpoint import host_in
 from ralph.values.models import ModelFacts, Price
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ class Vendor(Struct, frozen=True):
     key_variable: str
 
 
+OPENAI = Vendor("OpenAI", r"gpt-|o\d|codex-", "openai-responses", "https://api.openai.com", "OPENAI_API_KEY")
 VENDORS = (
-    Vendor("OpenAI", r"gpt-|o\d|codex-", "openai-responses", "https://api.openai.com", "OPENAI_API_KEY"),
+    OPENAI,
     Vendor(
         "Google",
         "gemini-",
@@ -60,6 +62,12 @@ def vendor_of(model: str) -> Vendor | None:
     `openai/gpt-6-sol`, belong to the gateway.
     """
     return next((vendor for vendor in VENDORS if re.match(vendor.models, model)), None)
+
+
+def vendor_at(base_url: str) -> Vendor | None:
+    """The vendor whose own server this is, or None."""
+    host = host_in(base_url)
+    return next((vendor for vendor in VENDORS if host_in(vendor.base_url) == host), None)
 
 
 def _facts(

@@ -10,6 +10,7 @@ import pytest
 from ralph.agent.run_end import hints_for
 from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
+from ralph.conversation.target import Target
 from ralph.values.classify import ErrorClass, classify_error, outcome_of
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import ClockFired, RequestSent
@@ -182,7 +183,7 @@ def test_a_proxy_that_cannot_be_reached_is_named_with_its_variable_and_without_i
         rig(f"{scheme}://api.example.test").send()
     assert caught.value.cause is NetworkCause.REFUSED
     assert f"(api.example.test through the proxy http://127.0.0.1:1 ({variable}))" in str(caught.value)
-    (hint,) = hints_for(caught.value, model="m", endpoint="https://api.example.test", credential="K")
+    (hint,) = hints_for(caught.value, Target("m", "m", "https://api.example.test"), "K")
     assert f"the proxy http://127.0.0.1:1 ({variable})" in hint
     assert "secret" not in f"{caught.value}{hint}"
 

@@ -277,11 +277,11 @@ def test_value_that_may_be_secret_is_not_repeated_where_its_type_is_wrong(world:
 @every_row(
     ("toml", "unknown", "allowed"),
     [
-        ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, base_url, ca_file"),
+        ("[model]\nnam = 1", "model.nam", "name, max_tokens, effort, api, base_url, ca_file"),
         ("[limits]\nmax_turn = 1", "limits.max_turn", "max_turns, max_budget_usd, max_time_s"),
         ("timeout = 1", "timeout", "[model], [retry], [limits], [clocks], [sessions], [tools]"),
         ("timeout = 1", "timeout", "[loop], [notify], [[targets]]"),
-        ("[model]\nfallback = 'a'", "model.fallback", "name, max_tokens, effort, base_url, ca_file"),
+        ("[model]\nfallback = 'a'", "model.fallback", "name, max_tokens, effort, api, base_url, ca_file"),
         ("[model.name]\nx = 1", "model.name", ""),
         ('"model.name" = "x"', "model.name", "[model]"),
         ('"a\\nb" = 1', "a\\nb", "[model]"),

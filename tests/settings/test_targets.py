@@ -150,7 +150,7 @@ def test_every_way_of_thinking_can_be_set(world: World, choice: str) -> None:
     assert one(world, f'thinking = "{choice}"').thinking == choice
 
 
-ALL_KEYS = "name, model, base_url, api_key_env, api_key_command, api_key_ttl_s, headers, max_tokens, context_window, thinking, price"
+ALL_KEYS = "name, model, api, base_url, api_key_env, api_key_command, api_key_ttl_s, headers, max_tokens, context_window, thinking, price"
 PRICE = "input = 1, output = 1, cache_write = 1"
 
 
