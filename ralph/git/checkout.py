@@ -67,8 +67,9 @@ _UNDER_WAY = {
     "REVERT_HEAD": "a revert",
 }
 _MOST_HOOKS = 200
-_RED = "ralph/red-"
-"""The beginning of the names of branches with work that the gate of a loop did not let through."""
+_RED, _RED_BESIDE = "ralph/red-", "ralph-red-"
+"""The beginning of the names of branches with work that the gate of a loop did not let through. The second one is for a repository
+with a branch `ralph`: git makes no branch below another."""
 _WITH_OWN_INDEX = ("-c", "core.splitIndex=false")
 """Options for calls with an index elsewhere: git would write its shared part into the git directory."""
 _LOCKS = ("index.lock", "HEAD.lock")
@@ -190,9 +191,9 @@ class GitCheckout:
         git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
         last, self._last = self._last, None
         found = last[1] if last is not None and last[0] is seen else looked(git)
-        self.refuse_unfinished(found.status)
-        self.refuse_detached(found.status)
         for _ in range(_COPIES):
+            self.refuse_unfinished(found.status)
+            self.refuse_detached(found.status)
             self.refuse_locked()
             tree, is_in_place = self._tree_of_work(git, found, takes_place=True)
             if is_in_place:
@@ -276,21 +277,24 @@ class GitCheckout:
             raise CheckoutError(problem, Outcome.IO_ERROR) from error
 
     def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
-        patterns = (f"refs/heads/{_RED}*", f"refs/remotes/*/{_RED}*")
+        patterns = (f"refs/{place}/{name}*" for place in ("heads", "remotes/*") for name in ("ralph", _RED))
         names = (
             git.read("for-each-ref", "--format=%(refname)", *patterns).decode("utf-8", "replace").split("\n")
         )
         if pushes:
             with suppress(CheckoutError):  # the push will say why
-                names += self.push_of(git, status).remote_branches(f"{_RED}*")
-        taken = {name.rpartition(_RED)[2] for name in names}
-        return next(f"{_RED}{number}" for number in itertools.count(1) if str(number) not in taken)
+                names += self.push_of(git, status).remote_branches("ralph*")
+        red = _RED if {"refs/heads/ralph", "ralph"}.isdisjoint(names) else _RED_BESIDE
+        taken = {name.rpartition(red)[2] for name in names}
+        return next(f"{red}{number}" for number in itertools.count(1) if str(number) not in taken)
 
     def _to_commit(self, found: Looked) -> tuple[list[StatusEntry], list[StatusEntry]]:
         """The entries of a look that a commit takes, and those that it leaves out, of which the user is told."""
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
-        look = self._look_for_planted(found.links, protected)
+        look = self._look_for_planted(
+            found.links, protected, {entry.path.rstrip("/") for entry in all_entries if entry.is_nested}
+        )
         entries, left_out = [], []
         for entry in all_entries:
             is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
@@ -323,9 +327,9 @@ class GitCheckout:
         """
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
-    def _look_for_planted(self, links: Sequence[str], protected: set[str]) -> Look:
+    def _look_for_planted(self, links: Sequence[str], protected: set[str], nested: set[str]) -> Look:
         """Looks through the tree for repositories whose configuration names a program, and for protected files that are new,
-        and tells the user of them and of the paths `protected`, which are not committed.
+        and tells the user of them and of the paths `protected` and the repositories `nested`, which are not committed.
         """
         digests = FileDigests(self._seams.waiter, self._seams.clock)
 
@@ -342,6 +346,8 @@ class GitCheckout:
         )
         self._warn_of_programs()
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
+        if others := sorted(nested.difference(one.path for one in found.found)):
+            sentence = "; ".join(filter(None, (sentence, f"these are repositories of their own: {shown(others)}")))
         if sentence and sentence != self._warned:
             self._warn(f"{sentence}; commits leave them out")
         self._warned = sentence

@@ -84,13 +84,17 @@ def _start(call: ToolCall, room: ToolRoom) -> ToolOutput:
 def _read(command: BackgroundCommand, room: ToolRoom) -> ToolOutput:
     if command.is_all_read:
         raise ToolError(f"{command.id} has ended ({_ending(command, room)}), and all of its output was read")
-    text = room.background.read(
-        command, _WAITS_S, room.redactor.redact(f"BashOutput: {command.started.command}")[:80]
-    )
-    if text is None:
-        raise ToolError(f"the output of {command.id} cannot be read: the file system with it does not answer")
-    output = text.strip("\n")
-    if not command.is_over:
+    texts, waiting_for = [], room.redactor.redact(f"BashOutput: {command.started.command}")[:80]
+    # A command that has ended since its output was taken may have had more.
+    while not texts or (command.is_over and not command.is_all_read):
+        text = room.background.read(command, _WAITS_S, waiting_for)
+        if text is None:
+            raise ToolError(
+                f"the output of {command.id} cannot be read: the file system with it does not answer"
+            )
+        texts.append(text)
+    output = "".join(texts).strip("\n")
+    if not command.is_all_read:
         took = duration(command.runs_for_s)
         nothing = f"(nothing new within {_WAITS_S:g} s)"
         return ToolOutput(f"{output or nothing}\n[{command.id} is running, {took} so far]")

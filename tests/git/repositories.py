@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.git.checkout import GitCheckout
 from ralph.git.runner import GitSeams
@@ -63,8 +63,8 @@ class Repository:
     def seams(self, **environment: str) -> GitSeams:
         return GitSeams(self.environment | environment, SUPERVISOR, self.waiter, CLOCK)
 
-    def checkout(self, directory: str = ".", plan_file: str = "PLAN.md") -> GitCheckout:
-        return GitCheckout(self.top, self.top / directory, plan_file=plan_file, seams=self.seams())
+    def checkout(self, directory: str = ".", plan_file: str = "PLAN.md", **options: Any) -> GitCheckout:
+        return GitCheckout(self.top, self.top / directory, plan_file=plan_file, seams=self.seams(), **options)
 
 
 def committed(top: Path, home: Path) -> Repository:

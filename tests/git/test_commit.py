@@ -35,8 +35,10 @@ def test_all_that_is_uncommitted_is_taken(repository: Repository) -> None:
     (repository.top / "directory").rmdir()
     repository.write("directory")
     nested(repository).commit_all()
-    checkout = repository.checkout()
+    told: list[str] = []
+    checkout = repository.checkout(warn=told.append)
     assert checkout.commit("Iteration 1\n\n# as it is")
+    assert told == ["these are repositories of their own: inner; commits leave them out"]
     expected = "new|a\nb|--all|*|staged|intended|to|file/x|directory|.gitignore|a.txt|dir/b.txt"
     assert files_of(repository) == set(expected.split("|"))
     assert repository.git("log", "-1", "--format=%B") == "Iteration 1\n\n# as it is"

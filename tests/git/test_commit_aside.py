@@ -91,6 +91,18 @@ def test_there_is_no_branch_without_work_and_none_twice_for_the_same(repository:
     assert aside(checkout) == "ralph/red-2", "the lowest that is free"
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_beside_a_branch_named_ralph_it_has_another_name(tmp_path: Path, is_here: bool) -> None:  # noqa: FBT001
+    """Git has no branch `ralph/red-1` beside a branch `ralph`."""
+    mine = cloned(tmp_path / "work", tmp_path / "home")
+    mine.git("branch", "ralph") if is_here else mine.git("push", "-q", "origin", "HEAD:refs/heads/ralph")
+    mine.write("work")
+    checkout = mine.checkout()
+    assert aside(checkout, pushes=not is_here) == "ralph-red-1"
+    assert aside(checkout, pushes=not is_here) == "ralph-red-2"
+    assert checkout.push("ralph-red-1") == 1
+
+
 def test_before_the_first_commit_and_with_a_detached_head_it_is_made_all_the_same(tmp_path: Path) -> None:
     empty = Repository.empty(tmp_path / "work", tmp_path / "home")
     empty.write("a")
@@ -131,7 +143,4 @@ def test_what_takes_too_long_or_cannot_be_read_makes_no_branch(repository: Repos
     with pytest.raises(CheckoutError, match="a merge is in progress"):
         aside(repository.checkout())
     (repository.top / ".git/MERGE_HEAD").unlink()
-    repository.git("branch", "ralph")
-    with pytest.raises(CheckoutError, match="ralph"):
-        aside(repository.checkout())
     assert repository.git("for-each-ref", "--format=%(refname)", "refs/heads/ralph/") == ""

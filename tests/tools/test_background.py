@@ -15,7 +15,7 @@ import pytest
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools import background, background_commands
-from ralph.tools.background_commands import BackgroundCommand
+from ralph.tools.background_commands import BackgroundCommand, BackgroundCommands
 from ralph.values.events import BackgroundEnded, BackgroundStarted
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
@@ -67,6 +67,23 @@ def test_output_is_shown_once_and_the_end_with_its_status(tools: Any, tmp_path: 
     assert read_to_end(tools, first).endswith("two\n[bash_1 has ended: exit code 7]\n")
     assert "all of its output was read" in tools.error("BashOutput", bash_id=first)
     assert tools.error("KillBash", shell_id=first) == "bash_1 has ended already (exit code 7)"
+
+
+def test_what_it_printed_after_its_output_was_taken_is_shown_with_its_end(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = start(tools, "echo early; until [ -e go ]; do sleep 0.02; done; echo late")
+    as_ever = BackgroundCommands.read
+
+    def reading(commands: Any, command: Any, *rest: Any) -> str | None:
+        monkeypatch.setattr(BackgroundCommands, "read", as_ever)
+        taken = as_ever(commands, command, *rest)
+        (tmp_path / "go").touch()
+        wait_until(lambda: command.is_over)
+        return taken
+
+    monkeypatch.setattr(BackgroundCommands, "read", reading)
+    assert read(tools, one) == "early\nlate\n[bash_1 has ended: exit code 0]"
 
 
 def test_a_command_that_fails_at_once_says_so_in_its_call(tools: Any, monkeypatch) -> None:
