@@ -347,7 +347,9 @@ class GitCheckout:
         self._warn_of_programs()
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
         if others := sorted(nested.difference(one.path for one in found.found)):
-            sentence = "; ".join(filter(None, (sentence, f"these are repositories of their own: {shown(others)}")))
+            sentence = "; ".join(
+                filter(None, (sentence, f"these are repositories of their own: {shown(others)}"))
+            )
         if sentence and sentence != self._warned:
             self._warn(f"{sentence}; commits leave them out")
         self._warned = sentence

@@ -38,6 +38,7 @@ from ralph.machine.running_command import (
     BlockSearch,
     CommandEnding,
     Ended,
+    KeptErrors,
     MemoryCapture,
     RunningCommand,
 )
@@ -68,7 +69,6 @@ _GRACE_S = 1.0
 # Git answers sooner, unless the repository is large or something blocks it.
 _SEARCHES_AFTER_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
-_MOST_ERROR_BYTES = 64 * 1024
 
 # These would make git use another checkout or index, or read paths in another way: `git rev-parse
 # --local-env-vars` lists most of them.
@@ -230,7 +230,7 @@ class Git:
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
         try:
             with (
-                tempfile.TemporaryFile() as errors,
+                KeptErrors() as errors,
                 tempfile.TemporaryFile() as source,
                 nullcontext() if token is None else token.pipe() as pipe,
             ):
@@ -245,7 +245,7 @@ class Git:
                         is_confined=False,
                         input_from=input_from if given is None else source.fileno(),
                         output_to=output_to,
-                        errors_to=errors.fileno(),
+                        errors_to=errors.fileno,
                         held=held,
                         passed=None if pipe is None else (PIPE, pipe),
                     )
@@ -253,7 +253,6 @@ class Git:
                     ending = running.run(limit_s, f"git {name}", self._search(environment))
                     if ending.how is not Ended.NEVER_STARTED:
                         break
-                errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
                 said = errors.read()
         except OSError as error:
             if (shortage := shortage_of(error)) is not None:

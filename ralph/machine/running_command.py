@@ -30,7 +30,7 @@ _CHUNK_BYTES = 65_536
 # An escaped process may keep the output open for ever, so reading ends soon after the command has ended.
 _OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
-_MOST_ERROR_BYTES = 16_384
+_MOST_ERROR_BYTES = 8_192
 # Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
 _LAUNCHER_MARGIN_S = 3.0
 _KILL_S = 2.0
@@ -73,12 +73,14 @@ class MemoryCapture:
         """Does nothing, because there is nothing to release."""
 
 
-class EndOfErrors:
-    """A pipe for the standard error of a command, of which the end is kept. The command may print without end."""
+class KeptErrors:
+    """A pipe for the standard error of a command, of which the beginning and the end are kept. The command may print without
+    end.
+    """
 
     def __init__(self) -> None:
         """Raises OSError and ShortageError."""
-        self._end = b""
+        self._beginning, self._end, self._is_cut = b"", b"", False
         self._reading, self.fileno = os.pipe2(os.O_CLOEXEC)
         try:
             self._thread = start_thread(self._take, name="errors of a command")
@@ -90,14 +92,17 @@ class EndOfErrors:
     def _take(self) -> None:
         with os.fdopen(self._reading, "rb", buffering=0) as pipe:
             while chunk := pipe.read(_MOST_ERROR_BYTES):
-                self._end = (self._end + chunk)[-_MOST_ERROR_BYTES:]
+                space = _MOST_ERROR_BYTES - len(self._beginning)
+                end = self._end + chunk[space:]
+                self._beginning, self._end = self._beginning + chunk[:space], end[-_MOST_ERROR_BYTES:]
+                self._is_cut |= len(end) > len(self._end)
 
     def read(self) -> bytes:
-        """The end of what was printed. Called once, when the command has ended."""
+        """The beginning and the end of what was printed. Called once, when the command has ended."""
         os.close(self.fileno)
         self.fileno = -1
         self._thread.join(_OUTPUT_AFTER_END_S)
-        return self._end
+        return self._beginning + (b"\n[...]\n" if self._is_cut else b"") + self._end
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import own_program, trusted_directories, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import Ended, EndOfErrors, MemoryCapture, RunningCommand
+from ralph.machine.running_command import Ended, KeptErrors, MemoryCapture, RunningCommand
 from ralph.places.own_commands import why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
@@ -150,7 +150,7 @@ class ProgramKeys:
         said = MemoryCapture(_MOST_BYTES)
         supervisor = CommandSupervisor(self._given, makes_group=False)  # that of commands is not made yet
         try:
-            with EndOfErrors() as errors:
+            with KeptErrors() as errors:
                 process = supervisor.start(
                     words,
                     cwd=Path(cwd),

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import STARTER_GONE, Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import STARTER_GONE, Ended, KeptErrors, MemoryCapture, RunningCommand
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import os_error_text
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _MOST_OUTPUT_BYTES = 1_000_000
 """The maximum number of bytes that a hook may print. Real answers are much shorter."""
-_MOST_ERROR_BYTES = 16_384
 _LONGEST_LINE = 300
 _SOCKETS = re.compile(
     r"d-?bus|/run/user/|\bdisplay\b|wayland|docker daemon|authentication agent|\.sock\b", re.IGNORECASE
@@ -64,14 +63,14 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
     undone = ""
     try:
         box = room.hook_box
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
+        with tempfile.TemporaryFile() as stdin, KeptErrors() as errors:
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
             environment = box.before(room.hook_environment(command), waiting_for)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
-                process = _started(command, room, environment, stdin.fileno(), errors.fileno())
+                process = _started(command, room, environment, stdin.fileno(), errors.fileno)
                 running = RunningCommand(process, capture, waiter=room.waiter, clock=room.clock)
                 ending = running.run(limit_s, waiting_for)
                 undone = box.after(waiting_for)
@@ -80,7 +79,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                 raise
             finally:
                 undone = "\n".join(filter(None, (undone, box.between())))
-            said = room.redactor.redact(_beginning_and_end(errors).decode("utf-8", "replace").strip())
+            said = room.redactor.redact(errors.read().decode("utf-8", "replace").strip())
             output = capture.data.decode("utf-8", "replace")
             denied = _denied(ending, said if ending.status == 0 else f"{said}\n{output}", room, waiting_for)
     except Interrupted as stop:
@@ -115,16 +114,6 @@ def _denied(ending: CommandEnding, text: str, room: ToolRoom, waiting_for: str) 
     if ending.status != 0 and plan.net != "full" and _NETWORK.search(text):
         return f"hooks have the network of commands ({plan.net}): allow the host, or run hooks outside (hooks.outside)"
     return ""
-
-
-def _beginning_and_end(file: IO[bytes]) -> bytes:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    if size <= _MOST_ERROR_BYTES:
-        return file.read()
-    beginning = file.read(_MOST_ERROR_BYTES // 2)
-    file.seek(-_MOST_ERROR_BYTES // 2, os.SEEK_END)
-    return beginning + b"\n[...]\n" + file.read()
 
 
 def _started(

@@ -92,7 +92,7 @@ def test_there_is_no_branch_without_work_and_none_twice_for_the_same(repository:
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_beside_a_branch_named_ralph_it_has_another_name(tmp_path: Path, is_here: bool) -> None:  # noqa: FBT001
+def test_beside_a_branch_named_ralph_it_has_another_name(tmp_path: Path, is_here: bool) -> None:
     """Git has no branch `ralph/red-1` beside a branch `ralph`."""
     mine = cloned(tmp_path / "work", tmp_path / "home")
     mine.git("branch", "ralph") if is_here else mine.git("push", "-q", "origin", "HEAD:refs/heads/ralph")

@@ -34,6 +34,18 @@ def test_a_hook_says_what_was_undone(tools, monkeypatch) -> None:
     assert tools.box.run_hook("true", b"", 20, "a hook").undone == note_of("x")
 
 
+def test_of_what_a_hook_prints_as_errors_the_beginning_and_the_end_are_kept_and_no_file_is_filled(
+    tools,
+) -> None:
+    flood = "echo first >&2; head -c 99999 /dev/zero | tr '\\0' x >&2; echo; echo last >&2"
+    ending = tools.box.run_hook(f"[ -p /dev/stderr ] && echo pipe; {flood}", b"", 20, "a hook")
+    assert (ending.status, ending.output.strip(), ending.last_line[:3]) == (0, "pipe", "xxx")
+    assert len(ending.errors) < 17_000
+    assert ending.errors.startswith("first\nxxx")
+    assert "\n[...]\n" in ending.errors
+    assert ending.errors.endswith("xlast")
+
+
 def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(ToolRoom, "box", FakeBox("x"))
 

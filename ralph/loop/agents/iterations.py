@@ -20,7 +20,7 @@ from ralph.loop.values import IterationResult, SessionSeen, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import STILL_RUNS, Ended, EndOfErrors, MemoryCapture, RunningCommand
+from ralph.machine.running_command import STILL_RUNS, Ended, KeptErrors, MemoryCapture, RunningCommand
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -77,7 +77,7 @@ class AgentIterations:
         """Tells the first line that the agent prints about its version. Raises Interrupted."""
         self._has_told_version = True
         log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
-        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, EndOfErrors() as errors:
+        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, KeptErrors() as errors:
             streams = nothing.fileno(), errors.fileno
             self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
         version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
@@ -151,7 +151,7 @@ class AgentIterations:
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
         ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
-        with tempfile.TemporaryFile() as given, EndOfErrors() as errors:
+        with tempfile.TemporaryFile() as given, KeptErrors() as errors:
             given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
