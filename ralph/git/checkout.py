@@ -73,6 +73,8 @@ with a branch `ralph`: git makes no branch below another."""
 _WITH_OWN_INDEX = ("-c", "core.splitIndex=false")
 """Options for calls with an index elsewhere: git would write its shared part into the git directory."""
 _LOCKS = ("index.lock", "HEAD.lock")
+_MESSAGES = ("MERGE_MSG", "SQUASH_MSG")
+"""Files with a message for the next commit, which each commit removes."""
 _COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
 # A commit of a large repository holds its locks for a second or two. One that is older than this was left behind.
 _LOCK_ENDS_WITHIN_S = 5.0
@@ -194,7 +196,7 @@ class GitCheckout:
         for _ in range(_COPIES):
             self.refuse_unfinished(found.status)
             self.refuse_detached(found.status)
-            self.refuse_locked()
+            self.refuse_locked(found.status)
             tree, is_in_place = self._tree_of_work(git, found, takes_place=True)
             if is_in_place:
                 break
@@ -205,6 +207,9 @@ class GitCheckout:
         head = found.status.head
         commit = _commit_of(git, tree, head, message)
         git.change("update-ref", "-m", "commit: " + message.partition("\n")[0], "HEAD", commit, head)
+        for name in _MESSAGES:
+            with suppress(OSError):
+                (self.git_directory / name).unlink()
         return True
 
     def commit_aside(
@@ -467,13 +472,17 @@ class GitCheckout:
             if os.path.lexists(self.git_directory / name):
                 raise CheckoutError(f"{what} is in progress; finish or abort it first")
 
-    def refuse_locked(self) -> None:
-        """Waits a few seconds for another git command to end. Raises CheckoutError if git's index or HEAD stays locked, so that
-        no commit could be made. Raises Interrupted.
+    def refuse_locked(self, status: GitStatus) -> None:
+        """Waits a few seconds for another git command to end. Raises CheckoutError if git's index, HEAD or branch stays locked, so
+        that no commit could be made. Raises Interrupted.
         """
+        branch = Path(
+            common_directory(str(self.git_directory)) or self.git_directory,
+            f"refs/heads/{status.branch}.lock",
+        )
         clock, waiter = self._seams.clock, self._seams.waiter
         until_s = clock.now_s() + _LOCK_ENDS_WITHIN_S
-        for lock in (self.git_directory / name for name in _LOCKS):
+        for lock in (*(self.git_directory / name for name in _LOCKS), branch):
             while os.path.lexists(lock):
                 with suppress(FileNotFoundError):
                     age_s = clock.utc_now().timestamp() - lock.lstat().st_mtime

@@ -84,7 +84,7 @@ def _start(call: ToolCall, room: ToolRoom) -> ToolOutput:
 def _read(command: BackgroundCommand, room: ToolRoom) -> ToolOutput:
     if command.is_all_read:
         raise ToolError(f"{command.id} has ended ({_ending(command, room)}), and all of its output was read")
-    texts, waiting_for = [], room.redactor.redact(f"BashOutput: {command.started.command}")[:80]
+    texts, waiting_for = list[str](), room.redactor.redact(f"BashOutput: {command.started.command}")[:80]
     # A command that has ended since its output was taken may have had more.
     while not texts or (command.is_over and not command.is_all_read):
         text = room.background.read(command, _WAITS_S, waiting_for)

@@ -141,6 +141,14 @@ def test_on_no_branch_nothing_is_committed_and_the_work_stays(repository: Reposi
     assert checkout.commit("on a branch again")
 
 
+def test_a_message_for_the_next_commit_is_used_up_by_a_commit(repository: Repository) -> None:
+    """`git merge --squash` and `git cherry-pick -n` leave one, which `git commit` would offer to the user."""
+    messages = [repository.write(f".git/{name}") for name in ("MERGE_MSG", "SQUASH_MSG")]
+    repository.write("new")
+    assert repository.checkout().commit("all")
+    assert not any(one.exists() for one in messages)
+
+
 def test_a_lock_that_somebody_left_is_named_and_stays(repository: Repository) -> None:
     lock = repository.write(".git/index.lock")
     os.utime(lock, (0, 0))

@@ -96,7 +96,7 @@ def check_checkout(
     checkout.refuse_unfinished(status)
     checkout.refuse_detached(status)
     if commits:
-        checkout.refuse_locked()
+        checkout.refuse_locked(status)
     notices = [*_about_identity(git, commits=commits), *(_about_settings(git) if commits or pushes else [])]
     notices += _about_commits(checkout, git) if commits else []
     if pushes:

@@ -105,7 +105,7 @@ def test_uncommitted_work_stays_as_it_was_where_nobody_asked_for_commits(ralph, 
     assert (checkout.top / "a.txt").read_text() == "mine, changed\n"
 
 
-@pytest.mark.parametrize("name", ["index.lock", "HEAD.lock"])
+@pytest.mark.parametrize("name", ["index.lock", "HEAD.lock", "refs/heads/main.lock"])
 def test_a_lock_that_was_left_is_found_before_an_iteration_is_paid_exits_78(
     ralph, ralph_here, checkout, iterations, name
 ) -> None:
