@@ -39,10 +39,12 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[^\s\"'`;|&()<>$=!]+")
 # Of `${NAME...}` the value counts, or what stands there in its place (bash(1), Parameter Expansion).
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}]*)|(?::?\?|[%#/^,@]|: *\d)[^{}]*)?\})")
-_WORKING_DIRECTORY = re.compile(r"\$\((?:pwd|git rev-parse --show-toplevel)\)|`pwd`|(?<!\S)~\+(?=/)")
+_WORKING_DIRECTORY = re.compile(
+    r"(?:\$\(|`)(?:pwd|realpath \.|git rev-parse --show-toplevel)(?: 2> ?/dev/null)?[)`]|(?<!\S)~\+(?=/)"
+)
 _MOST_ROUNDS = 5
 _HOME = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
-_ASSIGNED = re.compile(r"(?<![\w$])(\w+)=([^\s;|&()<>]*)")
+_ASSIGNED = re.compile(r"(?<![\w$])(\w+)\+?=([^\s;|&()<>]*)")
 _GLUED = re.compile(r"^-[A-Za-z]")
 _QUOTES = re.compile(r"[\"'`\\]")
 # Where an absolute path or one of a home begins, and where it may end: at white space, at a quote, or with the text.
