@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ralph.conversation.messages import to_json
+from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -114,13 +115,24 @@ def call_id_within(call_id: str, longest: int) -> str:
 
 def function_of(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool as a function. `strict` is True if the server may be asked to generate only arguments that fit the schema."""
-    strict = strict_schema(tool["input_schema"])
+    strict = strict_schema(
+        _report(tool["input_schema"]) if tool["name"] == FINAL_REPORT else tool["input_schema"]
+    )
     return {
         "name": tool["name"],
         "description": tool.get("description", ""),
         "parameters": strict or tool["input_schema"],
         "strict": strict is not None,
     }
+
+
+def _report(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a report for strict mode. There the payload must be written, but may be null, as a report of failure has it."""
+    properties = schema["properties"]
+    if "payload" not in properties:
+        return schema
+    payload = {"anyOf": [properties["payload"], {"type": "null"}]}
+    return {**schema, "properties": {**properties, "payload": payload}, "required": list(properties)}
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:

@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.report_tool import report_tool
-from ralph.api.openai_requests import ConvertedMessages, is_openai, strict_schema
+from ralph.api.openai_requests import ConvertedMessages, function_of, is_openai, strict_schema
 from ralph.conversation.messages import Conversation, RequestShape, make_message, text_blocks
+from ralph.run.report_validator import validator_of
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -60,9 +61,28 @@ def test_a_schema_is_strict_if_strict_mode_can_express_it(schema: Any, strict: A
     assert json.dumps(schema) == before
 
 
-def test_the_report_is_strict_unless_it_has_a_payload_which_may_be_left_out() -> None:
-    assert strict_schema(report_tool(None).input_schema) is not None
-    assert strict_schema(report_tool(CLOSED).input_schema) is None
+def offered(payload: dict[str, Any] | None) -> dict[str, Any]:
+    tool = report_tool(payload)
+    return function_of({"name": tool.name, "description": "", "input_schema": tool.input_schema})
+
+
+def test_the_report_is_strict_and_its_payload_may_be_null_but_not_left_out() -> None:
+    assert offered(None)["strict"]
+    report = offered(OPEN)
+    assert report["strict"]
+    assert report["parameters"]["properties"]["payload"] == {"anyOf": [CLOSED, {"type": "null"}]}
+    assert report["parameters"]["required"] == ["status", "summary", "payload"]
+    may_be_left_out = {**CLOSED, "required": []}
+    for payload in (may_be_left_out, {"$ref": "#/$defs/x", "$defs": {"x": TEXT}}):
+        report = offered(payload)
+        assert not report["strict"]
+        assert report["parameters"] == report_tool(payload).input_schema
+
+
+def test_a_null_for_the_payload_is_a_valid_report_of_failure_alone() -> None:
+    problems = validator_of(report_tool(OPEN).input_schema)
+    assert problems({"status": "failure", "summary": "no", "payload": None}) == []
+    assert problems({"status": "success", "summary": "yes", "payload": None})
 
 
 @every_row(
