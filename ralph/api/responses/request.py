@@ -23,7 +23,7 @@ _FEWEST_TOKENS = 16
 """The API refuses a smaller `max_output_tokens`."""
 _LONGEST_CALL_ID = 64
 _NEVER_REASONS = r"(?:.*/)?(?:gpt-3|gpt-4|chatgpt|gpt-5[^/]*-chat)"
-"""The models of OpenAI that refuse a request for encrypted reasoning (OpenHands/software-agent-sdk#1208)."""
+"""The models of OpenAI that refuse every field about reasoning (OpenHands/software-agent-sdk#1208)."""
 
 
 def request_fields(head: RequestHead) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def request_fields(head: RequestHead) -> dict[str, Any]:
     }
     if not re.match(_NEVER_REASONS, model):
         fields["include"] = ["reasoning.encrypted_content"]
-    if reasoning := _reasoning(asked):
-        fields["reasoning"] = reasoning
+        if reasoning := _reasoning(asked):
+            fields["reasoning"] = reasoning
     if tools := asked.get("tools"):
         # The API takes a missing `strict` for true.
         fields["tools"] = [{"type": "function", **function_of(tool)} for tool in tools]
@@ -54,11 +54,12 @@ def _reasoning(asked: Mapping[str, Any]) -> dict[str, str]:
     """The effort and the summary of the reasoning. A summary is asked for only if the user asks for thinking, because OpenAI
     gives it only to organizations that have identified themselves (BerriAI/litellm#16032).
     """
-    thinking, output = asked.get("thinking") or {}, asked.get("output_config") or {}
-    reasoning = {"effort": output["effort"]} if output.get("effort") else {}
-    if thinking.get("type") in {"adaptive", "enabled"}:
-        reasoning["summary"] = "auto"
-    return reasoning
+    thinking = (asked.get("thinking") or {}).get("type")
+    effort = (asked.get("output_config") or {}).get("effort")
+    if thinking == "disabled":
+        return {"effort": "none"}
+    summary = {"summary": "auto"} if thinking in {"adaptive", "enabled"} else {}
+    return {"effort": effort, **summary} if effort else summary
 
 
 def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:

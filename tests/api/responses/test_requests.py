@@ -164,12 +164,22 @@ HEADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing asked": ({}, {}),
     "effort": ({"output_config": {"effort": "low"}}, {"reasoning": {"effort": "low"}}),
     "thinking": ({"thinking": {"type": "adaptive"}}, {"reasoning": {"summary": "auto"}}),
-    "no thinking": ({"thinking": {"type": "disabled"}}, {}),
+    "no thinking": (
+        {"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}},
+        {"reasoning": {"effort": "none"}},
+    ),
+    "both": (
+        {"thinking": {"type": "enabled"}, "output_config": {"effort": "max"}},
+        {"reasoning": {"effort": "max", "summary": "auto"}},
+    ),
     "few tokens": ({"max_tokens": 1}, {"max_output_tokens": 16}),
     "a whole answer": ({"stream": False}, {"stream": False}),
     "a system prompt in blocks": ({"system": [said("a"), said("b")]}, {"instructions": "a\n\nb"}),
     "a system prompt as text": ({"system": "a"}, {"instructions": "a"}),
-    "a model that does not reason": ({"model": "gpt-4.1"}, {"model": "gpt-4.1", "include": ...}),
+    "a model that does not reason": (
+        {"model": "gpt-4.1", "thinking": {"type": "disabled"}},
+        {"model": "gpt-4.1", "include": ...},
+    ),
     "a chat model": (
         {"model": "openai/gpt-5-chat-latest"},
         {"model": "openai/gpt-5-chat-latest", "include": ...},
