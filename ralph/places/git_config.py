@@ -68,6 +68,7 @@ _FRESH = (
     (r"branch\.[\w./+@-]+\.merge", r"refs/[\w./+@-]+"),
     (r"user\.(?:name|email)", r'[^\x00-\x1f\x7f"\\#;]+'),
 )
+_OF_BRANCH = re.compile(r"branch\..*\.remote", re.DOTALL)
 _HEADER = re.compile(r'\[[ \t]*(?P<name>[A-Za-z0-9.-]+)(?:[ \t]+"(?P<part>(?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]')
 _ESCAPED = re.compile(r"\\(.)")
 _KEY = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9-]*)[ \t]*(?P<equals>=?)")
@@ -103,14 +104,21 @@ def names_program(name: str, value: str) -> bool:
 
 def fresh_part(content: bytes) -> bytes:
     """The configuration with only those settings that a new repository may have, written as git writes them."""
-    kept = (
+    kept = [
         (name, raw)
         for name, raw in raw_settings(content)
         if any(
             re.fullmatch(of, name, re.ASCII) and re.fullmatch(value, raw.strip(), re.ASCII)
             for of, value in _FRESH
         )
-    )
+    ]
+    # Git takes the name of a remote without an address for a path.
+    known = {"remote...url", *(name for name, _ in kept)}
+    kept = [
+        (name, raw)
+        for name, raw in kept
+        if not _OF_BRANCH.fullmatch(name) or f"remote.{raw.strip()}.url" in known
+    ]
     return text_of(kept).encode("utf-8", "surrogateescape")
 
 

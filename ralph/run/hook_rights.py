@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import Settings
 
 _VARIABLES = re.compile(r"\$(?:\{(\w+)\}|(\w+))|(?<![^\s\"'=])(~)(?=/)")
+_TESTS = frozenset({"test", "[", "[["})
 _IN_TEMPORARY = re.compile(rf"(?<![\w./~}}-]){TEMPORARY}/[^\s\"'`;|&()<>]+")
 MORE = "[hooks] in your config.toml"
 WRITE = "[hooks] write in your config.toml"
@@ -98,6 +99,7 @@ def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearc
     the start.
     """
     words = [[word.text or "" for word in one.words] for one in line.commands if one.words]
+    words = [one for one in words if one[0] not in _TESTS]
     places = [
         cwd,
         *(absolute_path(" ".join(one[1:2]) or home, cwd, home) for one in words if one[0] in ENTERS),

@@ -543,6 +543,8 @@ def test_a_clone_keeps_its_remotes_whatever_else_it_names(tmp_path, more, is_tol
         ('[remote "origin"]\n\tvcs = x\n', False),
         ('[remote "origin"]\n\tuploadpack = x\n', False),
         ('[branch "main"]\n\tremote = ../x\n', False),
+        ('[branch "main"]\n\tremote = evil\n', False),
+        ('[branch "main"]\n\tremote = .\n\tmerge = refs/heads/x\n', True),
         ('[branch "main"]\n\tremote = https://h/x\n', False),
         ('[branch "main"]\n\tmerge = refs/heads/main\n\trebase = true\n', False),
         ("[user]\n\tname = x\n\tsigningkey = y\n", False),

@@ -140,6 +140,7 @@ DATA = [
     "cd ~ && cat >> new.log && touch ran",
     "cd ~ && sh mine.sh",
     "find . -path ./later -prune; perl -e 'print 1/2'; touch ~/ran",
+    "test -x .venv/bin/python || [ -x .venv/bin/python ] || [[ -x .venv/bin/python ]] || touch ~/ran",
     "test -e $CLAUDE_PROJECT_DIR/later || sh -c 'touch ~/ran'",
     'echo "2>1" > /dev/null 2>&1; date >> ~/ran',
 ]
