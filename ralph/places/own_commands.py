@@ -52,12 +52,12 @@ _PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]"
 _PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
 # Interpreters, which take a module or a directory by its bare name.
 _INTERPRETER = re.compile(
-    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile|tclsh|expect|tsx|ts-node)[0-9.]*"
+    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile|tclsh|expect|tsx|ts-node|java)[0-9.]*"
 )
 _SHELL = re.compile(r"(?:ba|da|k|z|fi)?sh|source|\.")
 # The option behind which a text or a module stands.
 _IS_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
-_ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua".split()
+_ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua .class".split()
 # Their options that have no value and leave the script to be named.
 _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
 _OF_SHELLS = re.compile(r"-[a-bd-np-z]+")
