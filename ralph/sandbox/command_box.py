@@ -280,10 +280,9 @@ class CommandBox:
         """
 
         def make_and_look() -> Mapping[str, str]:
+            self.protected().look()  # may replace files, and so take mounts away
             self.prepare()
-            variables = self.variables(environment)
-            self.protected().look()
-            return variables
+            return self.variables(environment)
 
         try:
             return self._result_of(make_and_look, environment, waiting_for)

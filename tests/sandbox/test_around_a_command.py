@@ -45,9 +45,16 @@ def test_a_look_comes_after_the_thread_that_prepares_the_sandbox(answers_within)
     box.answers.set()
     answers_within(within_s(60))
     box.before({}, "test")
-    assert box.done == ["prepare", "prepare", "look", "undo", "prepare", "look"], (
+    assert box.done == ["prepare", "look", "prepare", "undo", "look", "prepare"], (
         "the command of the first look did not start"
     )
+
+
+def test_the_box_is_made_after_a_look_which_may_take_its_mounts_away() -> None:
+    """What a look undoes is replaced, and the kernel removes what was mounted on it."""
+    box = FakeBox()
+    box.before({}, "test")
+    assert box.done == ["look", "prepare"]
 
 
 def test_what_is_undone_too_late_is_told_with_the_next_command(answers_within) -> None:
@@ -60,7 +67,7 @@ def test_what_is_undone_too_late_is_told_with_the_next_command(answers_within) -
     box.answers.set()
     answers_within(within_s(60))
     box.before({}, "test")
-    assert box.done[:3] == ["prepare", "look", "undo"], "an earlier change is not a later command's"
+    assert box.done[:3] == ["look", "prepare", "undo"], "an earlier change is not a later command's"
     assert box.after("test").split("\n")[0] == note_of("x")
 
 
@@ -83,7 +90,7 @@ def test_without_a_thread_the_main_thread_does_not_wait_for_a_silent_disk(
     box.answers.set()
     answers_within(within_s(60))
     box.before({}, "test")
-    assert box.done == ["prepare", "prepare", "look", "undo", "prepare", "look"]
+    assert box.done == ["prepare", "look", "prepare", "undo", "look", "prepare"]
 
 
 def test_a_signal_ends_the_wait_and_the_note_is_not_lost(waiter) -> None:
@@ -102,7 +109,7 @@ def test_without_a_working_directory_nothing_is_undone_and_no_command_is_said_to
     box.not_started()
     box.before({}, "test")
     box.not_started()
-    assert box.done == ["prepare", "look", "not started"]
+    assert box.done == ["look", "prepare", "not started"]
     assert box.after("test") == ""
 
 
@@ -117,7 +124,7 @@ def test_a_command_that_does_not_start_is_compared_at_once(monkeypatch) -> None:
     monkeypatch.setattr(box.files, "look", fails)
     with pytest.raises(PermissionError):
         box.before({}, "test")
-    wait_until(lambda: box.done == ["prepare", "look", "undo"])
+    wait_until(lambda: box.done == ["look", "undo"])
 
 
 def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_commands() -> None:

@@ -112,7 +112,7 @@ def test_a_command_that_cannot_be_started_is_compared_too(monkeypatch, make_tool
     monkeypatch.setattr(ToolRoom, "box", box)
     monkeypatch.setattr(CommandSupervisor, "start", fails)
     assert make_tools().error("Bash", command="true") == "the command could not be started: no"
-    assert box.done[-2:] == ["look", "undo"]
+    assert box.done[-3:] == ["look", "prepare", "undo"]
 
 
 def test_silence_is_said_in_words(tools: Any) -> None:
