@@ -134,7 +134,12 @@ TMP = (
 """Programs that need files in /tmp, whatever TMPDIR says, and name none."""
 
 PROCESSES = (
-    Hint(r"\b(?:lsof|fuser)\b", "KillBash ends what runs in the background", is_sure=False, is_silent=True),
+    Hint(
+        r"\blsof\s[^|;&\n]*-\w*i|\bfuser\s[^|;&\n]*\d/(?:tcp|udp)",
+        "KillBash ends what runs in the background",
+        is_sure=False,
+        is_silent=True,
+    ),
 )
 """Programs that look for processes by what they have open."""
 

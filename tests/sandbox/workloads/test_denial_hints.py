@@ -219,12 +219,13 @@ def test_where_tmp_is_closed_a_program_that_needs_it_and_does_not_say_so_is_told
 
 
 def test_a_program_that_looks_for_what_runs_in_the_background_is_told_of_killbash() -> None:
-    # lsof 4.95.0 says nothing.
-    others, command = Refusals(processes=True), "kill $(lsof -ti:3000)"
-    said = hint_of("(no output)", others, nowhere, command) or ""
-    assert said.endswith("which may be the cause: KillBash ends what runs in the background")
-    assert hint_of("(no output)", others, nowhere, "kill 3000") is None
-    assert hint_of("(no output)", Refusals(), nowhere, command) is None
+    others = Refusals(processes=True)
+    for command in ("kill $(lsof -ti:3000)", "fuser -k 3000/tcp"):  # lsof 4.95.0 says nothing
+        said = hint_of("(no output)", others, nowhere, command) or ""
+        assert said.endswith("which may be the cause: KillBash ends what runs in the background")
+        assert hint_of("(no output)", Refusals(), nowhere, command) is None
+    for command in ("kill 3000", "command -v lsof", "pip install fuser"):
+        assert hint_of("(no output)", others, nowhere, command) is None
 
 
 @every_row("text", ORDINARY)
