@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import zlib
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from ralph.conversation.messages import to_json
+from ralph.values.endpoint import host_in
 from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ class ConvertedMessages:
 
 def is_openai(base_url: str) -> bool:
     """Whether the server is one of OpenAI's own or one of Azure's, so that it takes every field of OpenAI's API."""
-    return f".{urlsplit(base_url).hostname}".endswith(
-        tuple(f".{host.removeprefix('.')}" for host in _OPENAI_HOSTS)
-    )
+    return f".{host_in(base_url)}".endswith(tuple(f".{host.removeprefix('.')}" for host in _OPENAI_HOSTS))
 
 
 def cache_key(request: RequestBody) -> str:

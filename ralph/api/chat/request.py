@@ -138,7 +138,9 @@ class ChatRequests:
         content = message["content"]
         blocks: list[Block] = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if message["role"] == "assistant":
-            yield self._assistant(blocks, model)
+            said = self._assistant(blocks, model)
+            if said["content"] or "tool_calls" in said:  # else it has only what another API knows
+                yield said
             return
         pictures: list[Block] = []
         for block in blocks:
@@ -163,7 +165,8 @@ class ChatRequests:
             for block in blocks
             if block.get("type") == "tool_use"
         ]
-        said: dict[str, Any] = {"role": "assistant", "content": _text(blocks) or (None if calls else "")}
+        texts = [block for block in blocks if block.get("type") == "text"]
+        said: dict[str, Any] = {"role": "assistant", "content": _text(texts) or None}
         reasoning, signatures = given_back([block for block in blocks if block.get("type") in THINKING])
         said.update(reasoning)
         wants = not self._server.may_omit_reasoning or _WANTS_REASONING.search(model.lower())
@@ -211,21 +214,21 @@ def _user_content(blocks: list[Block]) -> str | list[dict[str, Any]]:
     """The content of a user message. It is a text if there are no images: some servers take nothing else."""
     if not any(block.get("type") == "image" for block in blocks):
         return _text(blocks)
-    parts = (_part(block) for block in blocks)
-    return [part for part in parts if part is not None]
-
-
-def _part(block: Block) -> dict[str, Any] | None:
-    match block.get("type"):
-        case "text":
-            return {"type": "text", "text": block["text"]}
-        case "image":
-            return {"type": "image_url", "image_url": {"url": image_url(block)}}
-    return None
+    return [
+        {"type": "image_url", "image_url": {"url": image_url(block)}}
+        if block.get("type") == "image"
+        else {"type": "text", "text": _text([block])}
+        for block in blocks
+    ]
 
 
 def _text(content: str | list[Block]) -> str:
-    """The texts in a message or in a tool's result, joined by line breaks."""
+    """The content of a message or of a tool's result without its images, joined by line breaks. A block that this API does not
+    have becomes text.
+    """
     if isinstance(content, str):
         return content
-    return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
+    blocks = (block for block in content if block.get("type") not in {"image", "tool_use", *THINKING})
+    return "\n".join(
+        block["text"] if block.get("type") == "text" else to_json(block).decode() for block in blocks
+    )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 
+_MAY_COUNT = frozenset({"usage", "x_groq"})
+
+
 class _Call:
     """A tool call whose pieces arrive."""
 
@@ -31,15 +34,30 @@ class _Call:
         """The server's number for the call. None if it gave none."""
         self.id = ""
         self.name = ""
-        self.arguments = ""
+        self._pieces: list[str] = []
         self.extra: Any = None
         self.block: int | None = None
         """The index of the block. None before the call's name has come."""
 
     @property
+    def arguments(self) -> str:
+        """The arguments so far."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    @property
+    def has_arguments(self) -> bool:
+        return any(piece.strip() for piece in self._pieces)
+
+    def extend(self, arguments: str) -> None:
+        if arguments:
+            self._pieces.append(arguments)
+
+    @property
     def is_whole(self) -> bool:
         """Whether the arguments so far are a complete object."""
-        if not self.arguments.rstrip().endswith("}"):
+        if not self._pieces or not self._pieces[-1].rstrip().endswith("}"):
             return False
         try:
             return isinstance(strict_json(self.arguments), dict)
@@ -75,17 +93,18 @@ class ChatTranslator:
 
     def events(self, _name: str, event: Event) -> Iterator[Event]:
         """The events that a chunk means. Raises StreamParse if it leaves a doubt to which call a piece belongs."""
-        error = error_event(event)
+        choices = event.get("choices")
+        choices = choices if isinstance(choices, list) else []
+        error = error_event(event) if "error" in event or not choices else None
         if error is not None:
             yield error
             return
-        choices = event.get("choices")
-        choices = choices if isinstance(choices, list) else []
         if not self._has_begun and (choices or event.get("object") == "chat.completion.chunk"):
             self._has_begun = True
             yield _message_start(event)
         choice = next((one for one in choices if isinstance(one, dict) and not one.get("index")), {})
-        self._usage = usage_of(event, choice) or self._usage
+        if _MAY_COUNT & (event.keys() | choice.keys()):
+            self._usage = usage_of(event, choice) or self._usage
         delta = choice.get("delta")
         if isinstance(delta, dict):
             yield from self._delta(delta)
@@ -98,7 +117,7 @@ class ChatTranslator:
             return ()
         if (error := ending_error(self._reason)) is not None:
             return (error,)
-        if any(call.block is None and (call.id or call.arguments.strip()) for call in self._calls):
+        if any(call.block is None and (call.id or call.has_arguments) for call in self._calls):
             raise StreamParse("a tool call has no name")
         calls = [(call.block, call.extra) for call in self._calls if call.block is not None]
         events = [] if self._open is None else [_stop(self._open[1])]
@@ -120,20 +139,25 @@ class ChatTranslator:
         )
 
     def _delta(self, delta: Event) -> Iterator[Event]:
-        field = next((name for name in FIELDS if delta.get(name)), None)
+        field = next((name for name in FIELDS if delta.get(name) and isinstance(delta[name], str)), None)
         if field is not None:
-            yield from self._say("thinking", str(delta[field]), field)
-        self._details.add(delta.get("reasoning_details"))
+            yield from self._say("thinking", delta[field], field)
+        if details := delta.get("reasoning_details"):
+            self._details.add(details)
         content = delta.get("content")
-        for kind, text in _words_in(content):
-            yield from self._say(kind, text)
-        if isinstance(delta.get("refusal"), str) and delta["refusal"]:
+        if isinstance(content, str):
+            if content:
+                yield from self._say("text", content)
+        elif content:
+            for kind, text in _words_in(content):
+                yield from self._say(kind, text)
+        if (refusal := delta.get("refusal")) and isinstance(refusal, str):
             self._has_refused = True
-            yield from self._say("text", delta["refusal"])
-        pieces = delta.get("tool_calls")
-        for one in pieces if isinstance(pieces, list) else ():
-            if isinstance(one, dict):
-                yield from self._take(_piece(one, one.get("function")))
+            yield from self._say("text", refusal)
+        if pieces := delta.get("tool_calls"):
+            for one in pieces if isinstance(pieces, list) else ():
+                if isinstance(one, dict):
+                    yield from self._take(_piece(one, one.get("function")))
         if isinstance(delta.get("function_call"), dict):  # the older form, with one call at most
             yield from self._take(_piece({"index": 0}, delta["function_call"]))
 
@@ -159,7 +183,7 @@ class ChatTranslator:
             return
         call.id, call.name = call.id or piece.id, call.name or piece.name
         call.extra = piece.extra if call.extra is None else call.extra
-        call.arguments += piece.arguments
+        call.extend(piece.arguments)
         arguments = piece.arguments
         if call.block is None and call.name:
             yield from self._close()
@@ -182,7 +206,7 @@ class ChatTranslator:
                 return None if piece.arguments in {"", call.arguments} else self._new_call(piece)
             has_other_id = bool(piece.id and call.id and piece.id != call.id)
             begins = call.is_whole and piece.arguments.lstrip().startswith("{")
-            if has_other_id or begins or (piece.name != call.name and not call.arguments.strip()):
+            if has_other_id or begins or (piece.name != call.name and not call.has_arguments):
                 call = None
             elif piece.name != call.name:
                 raise StreamParse(f"a piece of {piece.name} came inside a call of {call.name}")
@@ -208,9 +232,7 @@ def _piece(one: Event, function: object) -> _Piece:
 
 
 def _words_in(content: object) -> Iterator[tuple[str, str]]:
-    """The pieces of text and thinking in the content of a delta. Mistral's models that reason send a list of parts."""
-    if isinstance(content, str) and content:
-        yield "text", content
+    """The pieces of text and thinking in the content of a delta that is a list of parts, as Mistral's models that reason send it."""
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
         inner = part.get(kind) if kind in {"text", "thinking"} else None

@@ -110,6 +110,21 @@ def test_a_message_of_calls_alone_has_no_content() -> None:
     assert sent(talk([text("x")], [call("c1")], [result("c1")]))["messages"][2]["content"] is None
 
 
+def test_blocks_that_this_api_does_not_have_become_text_or_are_left_out() -> None:
+    page = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
+    used = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
+    made = talk([text("x"), page], [used], [text("y")], [call("c1")], [result("c1", (page, PICTURE))])
+    first, second, third, fourth, fifth = sent(made, OTHER)["messages"][1:]
+    assert first["content"].startswith("x\n{")
+    assert "words" in first["content"]
+    assert (second["role"], second["content"]) == ("user", "y"), (
+        "an answer without words or calls is left out"
+    )
+    assert third["tool_calls"]
+    assert (fourth["role"], "words" in fourth["content"]) == ("tool", True)
+    assert [part["type"] for part in fifth["content"]] == ["image_url"]
+
+
 @every_row(
     ("base_url", "model", "limit", "role"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.api.chat.reasoning import given_back
+from ralph.api.chat.stream import ChatTranslator
 from ralph.values.answer import MalformedCall
 from ralph.values.endpoint import OPENAI_CHAT
-from ralph.values.errors import StreamParse, StreamTransient
+from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from ralph.values.events import Notice
 from ralph.values.tool_calls import ToolCall
 from tests.api.answers.pieces import PieceClient, split
@@ -460,3 +462,59 @@ def test_a_whole_answer_that_ended_with_an_error_is_that_error(client) -> None:
 def test_a_body_that_is_no_answer_is_refused(client, body) -> None:
     with pytest.raises(StreamParse, match="not an event stream"):
         client.receive([body], JSON)
+
+
+# --- Hostile streams
+
+ORDINARY = [
+    chunk(
+        {
+            "role": "assistant",
+            "reasoning_content": "Hm.",
+            "reasoning_details": [{"type": "reasoning.text", "text": "x"}],
+        }
+    ),
+    chunk({"content": "Hi"}),
+    chunk(call("", call_id="c1", name="X")),
+    chunk(call(A)),
+    *ended("tool_calls"),
+]
+values: st.SearchStrategy[Any] = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(-1e9, 1e9)
+    | texts
+    | st.just([])
+    | st.just({})
+)
+anything = values | st.lists(values, max_size=2) | st.dictionaries(texts, values, max_size=2)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place inside of a JSON value, as its holder and its key."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from places(inner)
+
+
+@given(st.data(), st.sampled_from(range(len(ORDINARY))), anything)
+def test_a_chunk_with_any_value_at_any_place_makes_an_answer_or_one_of_the_five_errors(
+    client, data, number, value
+) -> None:
+    made = json.loads(json.dumps(ORDINARY))
+    holder, key = data.draw(st.sampled_from(list(places(made[number]))))
+    holder[key] = value
+    with contextlib.suppress(AgentError):
+        answer_to(client, *made)
+
+
+def test_a_call_in_many_pieces_costs_what_its_length_does() -> None:
+    """The pieces so far are joined only where somebody looks at all of them."""
+    translator = ChatTranslator()
+    list(translator.events("", chunk(call("", call_id="c1", name="X"))))
+    for _ in range(1_000):
+        list(translator.events("", chunk(call("x" * 10))))
+    [held] = translator._calls
+    assert len(held._pieces) == 1_000
