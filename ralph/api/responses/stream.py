@@ -18,7 +18,7 @@ from ralph.values.errors import StreamTransient
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Event = dict[str, Any]
 
@@ -86,10 +86,23 @@ class ResponseStream:
         self._blocks = 0
         """The number of blocks that have begun."""
         self._has_refused = False
+        self._place: tuple[object, ...] = ()
+        """The place of the last event if that was a piece of the newest part. Most events have the same one."""
+        self._newest: tuple[_SentPart, str, str] | None = None
+        """The newest part, with the type and the field of its deltas."""
 
-    def events(self, name: str, event: Event) -> Iterator[Event]:
+    def events(self, name: str, event: Event) -> Iterable[Event]:
         """The events of the Messages API for one event of the stream. `name` is the type of an event that has none itself."""
-        kind = str(event.get("type") or name)
+        kind, piece = event.get("type") or name, event.get("delta")
+        place = (kind, event.get("output_index"), event.get("content_index"), event.get("summary_index"))
+        if place == self._place and self._newest is not None and isinstance(piece, str):
+            part, delta, field = self._newest
+            part.pieces.append(piece)
+            return (_delta(part.index, delta, field, piece),)
+        self._place = ()
+        return self._events(str(kind), event, place)
+
+    def _events(self, kind: str, event: Event, place: tuple[object, ...]) -> Iterator[Event]:
         base, _, step = kind.rpartition(".")
         if not kind.startswith("response."):
             if reports_error(event):
@@ -102,7 +115,9 @@ class ResponseStream:
         if not self._has_begun and kind not in _FAILURES:
             yield self._begin(whole)
         if step == "delta":
+            self._newest = None
             yield from self._piece(base, event)
+            self._place = place if self._newest is not None else ()
         elif kind in _FAILURES:
             yield failure_event(whole)
         elif kind in _ENDS:
@@ -298,8 +313,12 @@ class ResponseStream:
             yield self._start(item, number, {"type": kind, kind: ""})
         block = item.blocks[number]
         block.pieces.append(text)
-        name, field = _DELTAS[kind]
-        yield {"type": "content_block_delta", "index": block.index, "delta": {"type": name, field: text}}
+        self._newest = (block, *_DELTAS[kind])
+        yield _delta(block.index, *_DELTAS[kind], text)
+
+
+def _delta(index: int, kind: str, field: str, text: str) -> Event:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, field: text}}
 
 
 def events_of_whole(value: Event) -> tuple[Event, ...] | None:
