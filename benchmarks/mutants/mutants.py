@@ -84,10 +84,47 @@ TURNS = (
 )
 THINKING = ("foreign/test_thinking.py", "test_reading.py", "test_switching.py")
 OVERFLOW = ("test_refusals.py", "foreign/test_overflow.py", "test_context_size.py", "test_step.py")
+DIALECTS = ("api/dialects/test_*.py",)
 RESPONSES = ("api/responses/test_*.py", "api/test_openai_requests.py")
 SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
 
 MUTANTS = (
+    # --- errors of other vendors
+    Mutant(
+        "a-refused-key-without-401",
+        "a key that is refused with another status than 401 makes room for the next one",
+        "return _status_of(error) == 401 or _is_known(error, BAD_KEYS)",
+        "return _status_of(error) == 401",
+        DIALECTS,
+    ),
+    Mutant(
+        "a-list-of-one-error",
+        "an error object alone in a list is read",
+        "return out_of_list(json.loads(text))",
+        "return json.loads(text)",
+        DIALECTS,
+    ),
+    Mutant(
+        "an-unreadable-call-ends-the-run",
+        "a call that the server could not read is asked for again",
+        "    (FailureKind.STREAM, BAD_CALLS),\n",
+        "",
+        DIALECTS,
+    ),
+    Mutant(
+        "a-request-beyond-a-minute-is-waited-for",
+        "a request that no minute has room for is made smaller",
+        "statuses=frozenset({413, 429, None}),",
+        "statuses=frozenset({413}),",
+        (*DIALECTS, "test_refusals.py"),
+    ),
+    Mutant(
+        "codes-without-a-status",
+        "a code of OpenAI stands for a status inside a stream",
+        "or STATUS_OF_TYPE.get(codes[0])",
+        "or None",
+        DIALECTS,
+    ),
     # --- the Responses API
     Mutant(
         "responses-stored",
