@@ -38,10 +38,12 @@ constraints:
 soak:
 	$(PYTHON) quickstart.py soak $(SOAK)
 
-# Five hundred SIGKILLs and every failing call to the disk: about five minutes. NEMESIS="--seed 7", ... Then a fleet of
+# Five hundred SIGKILLs, fifty more while one vendor is away and another one answers, and every failing call to the disk: about
+# six minutes. NEMESIS="--seed 7", ... Then a fleet of
 # three workers that are killed and stopped: about fifteen minutes. FLEET="--jobs 50 --every 1", FLEET="--only killed", ...
 nemesis:
 	$(PYTHON) quickstart.py nemesis $(NEMESIS)
+	$(PYTHON) quickstart.py nemesis --vendors $(NEMESIS) --kills 50
 	RALPH_RESUME_TABLE=all $(PYTHON) quickstart.py test tests/recorded/test_resume_table.py
 	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/machine/test_disk.py -k whichever
 	.venv-dev/bin/python -m tests.nemesis.fleet $(FLEET)

@@ -17,11 +17,12 @@ from tests.nemesis.plan import plan_session
 
 def main() -> int:
     options = _options()
-    stage = f"--seed {options.seed} --kills {options.kills}"
+    stage = f"--seed {options.seed} --kills {options.kills}{' --vendors' if options.vendors else ''}"
     _say(f"python -m tests.nemesis {stage}")
     numbers = [options.only] if options.only else count(options.first)
     campaign = Campaign(_say, options.jobs, most_kills=options.kills)
-    all_held = campaign.run((number, plan_session(options.seed, number)) for number in numbers)
+    plans = ((number, plan_session(options.seed, number, has_outage=options.vendors)) for number in numbers)
+    all_held = campaign.run(plans)
     _say(campaign.summary())
     if campaign.go_on_from is not None:
         _say(f"stopped; go on with: python -m tests.nemesis {stage} --from {campaign.go_on_from}")
@@ -38,6 +39,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", type=int, metavar="N", help="play this session alone")
     parser.add_argument("--jobs", type=int, default=2, help="sessions at a time (2)")
+    parser.add_argument(
+        "--vendors", action="store_true", help="an outage that another vendor's model bridges"
+    )
     return parser.parse_args()
 
 

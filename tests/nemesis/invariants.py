@@ -10,8 +10,9 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ralph.mock_api.validation import find_violation
+from ralph.mock_api.dialect import ANTHROPIC, BY_API, RESPONSES
 from tests.campaigns.engine import without_markers
+from tests.nemesis import vendors
 from tests.nemesis.journal_text import lines_of, messages_of, readable_lines, unanswered, whole_lines
 from tests.nemesis.process import has_message
 from tests.nemesis.task import EFFECTS_FILE, LOG_FILE, SHARED_FILE, call_id
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.nemesis.journal_text import Line
     from tests.nemesis.plan import SessionPlan
     from tests.nemesis.process import Life, Observed
+    from tests.nemesis.vendors import Outage
 
 _UNKNOWN_EFFECTS = "interrupted"
 
@@ -194,21 +196,44 @@ def _last_content(calls: list[ToolUse]) -> str:
 
 
 def _requests(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[str]:
-    """All requests must be valid. Requests of one turn must be equal to the byte. The last one must contain the
-    whole journal.
+    """All requests must be valid. Requests of one turn to one vendor must be equal to the byte. The last one must
+    contain the whole journal, but for the thinking of another vendor's model.
     """
-    bodies: dict[int, bytes] = {}
-    longest: list[dict[str, Any]] = []
+    bodies: dict[tuple[str, int], bytes] = {}
+    longest: dict[str, list[dict[str, Any]]] = {}
     for request in seen.requests:
         body = request.json()
-        if (why := find_violation(body, request.headers)) is not None:
-            yield f"request {request.index} is not valid: {why}"
-        messages = without_markers(body["messages"])
-        if request.body != bodies.setdefault(len(messages), request.body or b""):
-            yield f"request {request.index} is another one than the first with {len(messages)} messages"
-        if messages[: len(longest)] != longest[: len(messages)]:
-            yield f"request {request.index} does not go on from the one before"
-        longest = max(longest, messages, key=len)
-    final = plan.task.content(len(plan.task.turns) - 1)
-    if messages_of(lines) != [*longest, {"role": "assistant", "content": final}]:
+        name = f"request {request.index} ({request.api})"
+        if (why := BY_API[request.api].find_refusal(body, request.headers, False)) is not None:
+            yield f"{name} is not valid: {why.message or why.body!r}"
+        messages = body["input" if request.api == RESPONSES.api else "messages"]
+        if request.api == ANTHROPIC.api:
+            messages = without_markers(messages)
+        if request.body != bodies.setdefault((request.api, len(messages)), request.body or b""):
+            yield f"{name} is another one than the first with {len(messages)} messages"
+        before = longest.setdefault(request.api, [])
+        if messages[: len(before)] != before[: len(messages)]:
+            yield f"{name} does not go on from the one before"
+        longest[request.api] = max(before, messages, key=len)
+    final = {"role": "assistant", "content": plan.task.content(len(plan.task.turns) - 1)}
+    sent, kept = [*longest[ANTHROPIC.api], final], messages_of(lines)
+    if plan.outage is not None:
+        sent, kept = _without_thinking(sent), _without_thinking(kept)
+        yield from _vendors(plan.outage, lines)
+    if kept != sent:
         yield "the journal is another conversation than the requests"
+
+
+def _without_thinking(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**message, "content": [block for block in message["content"] if block.get("type") != "thinking"]}
+        for message in messages
+    ]
+
+
+def _vendors(outage: Outage, lines: list[Line]) -> Iterator[str]:
+    """The second vendor's model must have answered while the first one was away, and at no other time."""
+    answered = [line["message"]["model"] for line in lines if line["kind"] == "assistant"]
+    for turn, model in enumerate(answered):
+        if (model == vendors.SECOND_MODEL) != (outage.begins <= turn < outage.ends):
+            yield f"turn {turn} was answered by {model}"

@@ -8,6 +8,7 @@ from random import Random
 from typing import Literal
 
 from tests.nemesis.task import Task, draw_task
+from tests.nemesis.vendors import Outage, draw_outage
 
 Moment = Literal["time", "records", "write"]
 Torn = Literal["", "part", "whole", "nul"]
@@ -43,19 +44,24 @@ class SessionPlan:
     kills: tuple[Kill, ...]
     session_ids: tuple[str, ...]
     """The session's id, and further ids to use if the session is killed before it has a message."""
+    outage: Outage | None = None
+    """An outage that the model of another vendor bridges, or None."""
 
 
-def plan_session(seed: int, number: int) -> SessionPlan:
+def plan_session(seed: int, number: int, *, has_outage: bool = False) -> SessionPlan:
     draw = Random(f"{seed}:{number}")
     kills = [_kill(draw)]
     while len(kills) < MOST_KILLS and draw.random() < _KILL_AGAIN:
         kills.append(_kill(draw))
+    task = draw_task(draw)
+    ids = tuple(str(uuid.UUID(int=draw.getrandbits(128), version=4)) for _ in range(MOST_KILLS + 1))
     return SessionPlan(
         f"session {number} of seed {seed}",
-        f"--seed {seed} --only {number}",
-        draw_task(draw),
+        f"--seed {seed} --only {number}{' --vendors' if has_outage else ''}",
+        task,
         tuple(kills),
-        tuple(str(uuid.UUID(int=draw.getrandbits(128), version=4)) for _ in range(MOST_KILLS + 1)),
+        ids,
+        draw_outage(draw, len(task.turns)) if has_outage else None,
     )
 
 

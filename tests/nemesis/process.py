@@ -92,9 +92,9 @@ def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Obs
     (seen.work / LOG_FILE).write_text(LOG_HEAD)
     marker = f"{os.getpid()}-{seen.room.name}"
     try:
-        with MockApi(script=plan.task.step) as server:
-            _Lives(plan, seen, server.base_url, marker, usual_s, stopping).play()
-            seen.requests = server.requests
+        with _served(plan, seen.room) as (words, environment, servers):
+            _Lives(plan, seen, words, environment | {OWNER: marker}, usual_s, stopping).play()
+            seen.requests = tuple(request for server in servers for request in server.requests)
     except StoppedError:
         shutil.rmtree(seen.room, ignore_errors=True)
         raise
@@ -109,14 +109,33 @@ def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Obs
     return seen
 
 
+@contextmanager
+def _served(plan: SessionPlan, room: Path) -> Iterator[tuple[list[str], dict[str, str], list[MockApi]]]:
+    """The vendors of the session, and the arguments and the variables that name them to ralph."""
+    task, outage = plan.task, plan.outage
+    keys = {"ANTHROPIC_API_KEY": "sk-ant-nemesis-0123456789"}
+    if outage is None:
+        with MockApi(script=task.step) as server:
+            yield ["--retry", "off"], keys | {"ANTHROPIC_BASE_URL": server.base_url}, [server]
+        return
+    with (
+        MockApi(script=lambda request, _: outage.first_vendor(task, request)) as first,
+        MockApi(script=lambda request, _: outage.second_vendor(task, request)) as second,
+    ):
+        settings = room / "config.toml"
+        settings.write_text(outage.settings(first.base_url, second.base_url))
+        yield ["--config", str(settings)], keys | {"SECOND_KEY": "sk-second-0123456789"}, [first, second]
+
+
 @dataclass
 class _Lives:
     """Starts the processes of one session, one after the other."""
 
     plan: SessionPlan
     seen: Observed
-    base_url: str
-    marker: str
+    words: list[str]
+    """The arguments that all processes get."""
+    environment: dict[str, str]
     usual_s: float
     stopping: threading.Event
 
@@ -172,11 +191,9 @@ class _Lives:
             "HOME": str(room / "home"),
             "TMPDIR": str(room / "tmp"),
             "RALPH_STATE_DIR": str(room / "state"),
-            "ANTHROPIC_API_KEY": "sk-ant-nemesis-0123456789",
-            "ANTHROPIC_BASE_URL": self.base_url,
-            OWNER: self.marker,
+            **self.environment,
         }
-        command = [*words, "--output-format", "stream-json", "--retry", "off"]
+        command = [*words, *self.words, "--output-format", "stream-json"]
         with out.open("wb") as stdout, err.open("wb") as stderr:
             # A fork begins to work at once, so a kill by time hits its work and not its imports.
             process = start_ralph(

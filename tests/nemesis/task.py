@@ -42,8 +42,11 @@ class Task:
 
     def step(self, request: RecordedRequest, _index: int) -> Step:
         """The answer to this request: the first turn that is not yet among its messages."""
-        said = sum(message["role"] == "assistant" for message in request.json()["messages"])
+        said = self.turn_of(request)
         return Step(self.turns[said], Fault(stall_after_events=4, stall_s=self.pauses_s[said]))
+
+    def turn_of(self, request: RecordedRequest) -> int:
+        return sum(message["role"] == "assistant" for message in request.messages())
 
     def content(self, turn: int) -> list[dict[str, Any]]:
         """The blocks of this turn's message."""
