@@ -73,13 +73,15 @@ def _fix(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
         )
 
 
-# --- fallback: two servers, two models, two keys
+# --- fallback: two vendors, two models, two keys
 
 _ABOUT_FALLBACK = """\
-  scripted   what the models say, and how their servers behave: main is overloaded (529), the first of the
-             spare's two keys is rate-limited (429), the spare's second answer takes {slow_s:.3g} s
-  real       the loop, the choice among the targets, main's cooldown of {cooldown_s:.3g} s, the HTTP connections
-             (127.0.0.1:{main} and :{spare}), the tools, the files, the tests, git
+  scripted   what the models say, and how their servers behave: main, which speaks Anthropic's API, is overloaded
+             (529); of spare, which speaks OpenAI's Chat Completions, the first of two keys is rate-limited (429),
+             and the second answer takes {slow_s:.3g} s
+  real       the loop, the choice among the targets, the translation between their APIs, main's cooldown
+             of {cooldown_s:.3g} s, the HTTP connections (127.0.0.1:{main} and :{spare}), the tools, the files,
+             the tests, git
   settings   {file}, passed by --config; the keys are made up:
 
 {settings}"""
@@ -92,7 +94,8 @@ base_url = "{main}"
 
 [[targets]]
 name = "spare"
-model = "haiku"
+api = "openai-chat"
+model = "gpt-5.4-mini"
 base_url = "{spare}"
 api_key_env = ["DEMO_KEY_1", "DEMO_KEY_2"]
 """

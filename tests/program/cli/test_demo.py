@@ -60,10 +60,11 @@ OUTAGE_LINES = [
             "2",
             FALLBACK_LINES,
             [
-                "main's cooldown of 1 s",
+                "of 1 s, the HTTP connections",
+                'api = "openai-chat"',
                 'api_key_env = ["DEMO_KEY_1", "DEMO_KEY_2"]',
                 "turns answered by  main (claude-opus-5-5) x",
-                ", spare (claude-haiku-5-5)",
+                ", spare (gpt-5.4-mini)",
                 "failures survived  2  (main 529, spare 429)",
                 "changes of target  2  (main -> spare (overloaded), back on main)",
                 "changes of key     1  (spare)",
