@@ -20,44 +20,29 @@ _BY_STATUS = {
     529: ("overloaded_error", "Overloaded"),
 }
 _OPENAI = {
-    "invalid_request_error": ("invalid_request_error", None, "Invalid request"),
-    "authentication_error": ("invalid_request_error", "invalid_api_key", "Incorrect API key provided: mock."),
-    "billing_error": (
-        "insufficient_quota",
-        "insufficient_quota",
-        "You exceeded your current quota, please check your plan and billing details.",
-    ),
-    "permission_error": (
-        "invalid_request_error",
-        "missing_scope",
-        "You have insufficient permissions for this operation.",
-    ),
-    "not_found_error": (
-        "invalid_request_error",
-        "model_not_found",
-        "The model does not exist or you do not have access to it.",
-    ),
-    "timeout_error": ("server_error", "timeout", "Request timed out."),
-    "conflict_error": ("invalid_request_error", "conflict", "Conflict"),
-    "request_too_large": ("invalid_request_error", "request_too_large", "Request too large."),
-    "rate_limit_error": (
-        "requests",
-        "rate_limit_exceeded",
-        "Rate limit reached for requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s.",
-    ),
-    "api_error": (
-        "server_error",
-        "server_error",
-        "The server had an error while processing your request. Sorry about that!",
-    ),
-    "overloaded_error": (
-        "service_unavailable_error",
-        "server_is_overloaded",
-        "Our servers are currently overloaded. Please try again later.",
-    ),
+    "invalid_request_error": ("invalid_request_error", None),
+    "authentication_error": ("invalid_request_error", "invalid_api_key"),
+    "billing_error": ("insufficient_quota", "insufficient_quota"),
+    "permission_error": ("invalid_request_error", "missing_scope"),
+    "not_found_error": ("invalid_request_error", "model_not_found"),
+    "timeout_error": ("server_error", "timeout"),
+    "conflict_error": ("invalid_request_error", "conflict"),
+    "request_too_large": ("invalid_request_error", "request_too_large"),
+    "rate_limit_error": ("requests", "rate_limit_exceeded"),
+    "api_error": ("server_error", "server_error"),
+    "overloaded_error": ("service_unavailable_error", "server_is_overloaded"),
 }
-"""OpenAI's type, code and message for each type of Anthropic's."""
-
+"""OpenAI's type and code for each type of Anthropic's."""
+_OPENAI_TEXTS = {
+    "authentication_error": "Incorrect API key provided: mock.",
+    "billing_error": "You exceeded your current quota, please check your plan and billing details.",
+    "permission_error": "You have insufficient permissions for this operation.",
+    "not_found_error": "The model does not exist or you do not have access to it.",
+    "rate_limit_error": "Rate limit reached for requests: Limit 3, Used 3, Requested 1. Please try again in 20s.",
+    "api_error": "The server had an error while processing your request. Sorry about that!",
+    "overloaded_error": "Our servers are currently overloaded. Please try again later.",
+}
+"""Where OpenAI has other words than Anthropic."""
 _TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
 
 
@@ -72,9 +57,9 @@ def openai_error(status: int, message: str | None, _request_id: str) -> dict[str
     """As `anthropic_error`. The number of the request stands in a header only. A prompt that is too long, in
     Anthropic's words, is told in OpenAI's.
     """
-    kind, code, text = _OPENAI[_type_of(status)[0]]
-    if message is not None:
-        text = message
+    error_type, text = _type_of(status)
+    kind, code = _OPENAI[error_type]
+    text = _OPENAI_TEXTS.get(error_type, text) if message is None else message
     if too_long := _TOO_LONG.match(text):
         code = "context_length_exceeded"
         text = (
@@ -92,8 +77,7 @@ def openai_body(
 
 def openai_names(error_type: str) -> tuple[str, str | None]:
     """OpenAI's type and code for a type of Anthropic's. A type of OpenAI's own stands for both."""
-    kind, code, _ = _OPENAI.get(error_type, (error_type, error_type, ""))
-    return kind, code
+    return _OPENAI.get(error_type, (error_type, error_type))
 
 
 def _type_of(status: int) -> tuple[str, str]:

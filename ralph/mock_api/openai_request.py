@@ -6,34 +6,60 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from functools import partial, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import UNSET, Meta, UnsetType, ValidationError, convert, defstruct
 
 from ralph.mock_api.error_bodies import openai_body
 from ralph.mock_api.fault import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
-class Strict(Struct, frozen=True, forbid_unknown_fields=True):
-    """A value of a request. A field that is not documented is refused."""
-
-
-Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
-NonEmpty = Annotated[str, Meta(min_length=1)]
+JsonObject = dict[str, Any]
+Text = Annotated[str, Meta(min_length=1)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Detail = Literal["auto", "low", "high", "original"]
-JsonObject = dict[str, Any]
-Verbosity = Literal["low", "medium", "high"]
-ToolChoice = Literal["none", "auto", "required"] | JsonObject
-_Shape = TypeVar("_Shape", bound=Strict)
-_UNCHECKED = frozenset(
-    ("metadata store temperature top_p top_logprobs service_tier safety_identifier prompt_cache_key").split()
-    + ("prompt_cache_retention prompt_cache_options").split()
-)
-"""Fields of both APIs that may have any value."""
+FUNCTION: JsonObject = {
+    "name": Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=64)],
+    "description?": str | None,
+    "parameters?": JsonObject | None,
+    "strict?": bool | None,
+}
+"""The fields of a function that the model may call."""
+COMMON: JsonObject = {
+    "model": Text,
+    "stream?": bool | None,
+    "tool_choice?": Literal["none", "auto", "required"] | JsonObject,
+    **dict.fromkeys(
+        "metadata? store? temperature? top_p? top_logprobs? service_tier? safety_identifier? user? "
+        "prompt_cache_key? prompt_cache_retention? prompt_cache_options?".split(),
+        object,
+    ),
+}
+"""The fields of a request in both APIs. Some of them may have any value."""
+
+
+def shape(fields: JsonObject, tag: str | None = None, tag_field: str = "type") -> Any:
+    """The type of an object that has these fields and no others. A name that ends in `?` may be missing."""
+    names: list[Any] = [
+        (name[:-1], kind | UnsetType, UNSET) if name.endswith("?") else (name, kind)
+        for name, kind in fields.items()
+    ]
+    strict = partial(defstruct, "Shape", names, frozen=True, kw_only=True, forbid_unknown_fields=True)
+    return strict() if tag is None else strict(tag=tag, tag_field=tag_field)
+
+
+def one_of(shapes: Mapping[str, JsonObject], tag_field: str = "type") -> Any:
+    """The type of an object that has one of these shapes. The field `tag_field` names it."""
+    return reduce(or_, (shape(fields, tag, tag_field) for tag, fields in shapes.items()))
+
+
+def array(kind: Any, *, least: int = 1, most: int | None = None) -> Any:
+    return Annotated[list[kind], Meta(min_length=least, max_length=most)]
 
 
 class ViolationError(Exception):
@@ -45,15 +71,11 @@ class ViolationError(Exception):
         self.code = code
 
 
-def refusal_by(
-    shape: type[_Shape], check: Callable[[_Shape], None], payload: JsonObject, unchecked: frozenset[str]
-) -> Fault | None:
-    """The answer to a request that has not this shape, or that the check raises for. None if it is valid. Unchecked
-    fields may have any value.
-    """
-    checked = {name: value for name, value in payload.items() if name not in _UNCHECKED | unchecked}
+def refusal_by(kind: Any, check: Callable[[JsonObject], None], payload: JsonObject) -> Fault | None:
+    """The answer to a request that has not this type, or that the check raises for. None if it is valid."""
     try:
-        check(convert(checked, shape))
+        convert(payload, kind)
+        check(payload)
     except ViolationError as error:
         violation = error
     except ValidationError as error:
@@ -92,25 +114,20 @@ _CODES = {
 }
 
 
-class FunctionTool(Strict, frozen=True):
-    """A function that the model may call."""
-
-    name: Name
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: bool | None = None
+def check_stream_options(request: JsonObject) -> None:
+    if request.get("stream_options") is not None and not request.get("stream"):
+        text = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise ViolationError(text, param="stream_options")
 
 
-def check_functions(functions: Iterable[tuple[str, FunctionTool]]) -> None:
-    """Raises `ViolationError`. Each function has the path of its fields."""
-    for path, function in functions:
-        schema = function.parameters
-        if schema is None:
-            continue
-        problem = next(_schema_problems(schema, is_strict=function.strict is True), None)
-        if problem is not None:
-            text = f"Invalid schema for function '{function.name}': {problem}"
-            raise ViolationError(text, param=f"{path}.parameters", code="invalid_function_parameters")
+def check_function(function: JsonObject, path: str) -> None:
+    """Raises `ViolationError` if the API does not take the schema of the function."""
+    schema = function.get("parameters")
+    if schema is None:
+        return
+    if problem := next(_schema_problems(schema, is_strict=function.get("strict") is True), None):
+        text = f"Invalid schema for function '{function['name']}': {problem}"
+        raise ViolationError(text, param=f"{path}.parameters", code="invalid_function_parameters")
 
 
 def _schema_problems(schema: Mapping[str, Any], *, is_strict: bool) -> Iterator[str]:
@@ -142,11 +159,15 @@ def _strict_problems(schema: Any, context: str) -> Iterator[str]:
     yield from _strict_problems(inner, context)
 
 
-def is_json_object(text: str) -> bool:
+def check_arguments(arguments: str, path: str) -> None:
+    """Raises `ViolationError` unless the arguments of a call are a JSON object."""
     try:
-        return isinstance(json.loads(text), dict)
+        is_object = isinstance(json.loads(arguments), dict)
     except ValueError:
-        return False
+        is_object = False
+    if not is_object:
+        param = f"{path}.arguments"
+        raise ViolationError(f"Invalid '{param}': no JSON object.", param=param, code="invalid_value")
 
 
 def add_blocks(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:
