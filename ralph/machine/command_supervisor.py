@@ -78,8 +78,8 @@ class Confinement(Struct, frozen=True):
     """The descriptors of the namespaces that the command enters first (`namespaces.Spaces`). Empty without namespaces."""
     inner_space: int = -1
     """The descriptor of the user namespace that it enters last, or -1."""
-    is_shared: bool = False
-    """Whether it makes no namespaces of its own."""
+    holder: int = 0
+    """A process in the process namespace if the command shares it with others, or 0 (`namespaces.Spaces`)."""
     directory: str = ""
     """The path of the working directory inside the namespaces."""
     places: tuple[str, ...] = ()
@@ -512,7 +512,7 @@ def _packed(confinement: Confinement | None) -> bytes:
         int(confinement.proxy >= 0),
         len(confinement.spaces),
         int(confinement.inner_space >= 0),
-        int(confinement.is_shared),
+        confinement.holder,
         len(confinement.places),
     )
     return " ".join((*map(str, numbers), confinement.program.hex())).encode()

@@ -44,7 +44,8 @@ The rules:
    runs. A process that must restrict itself before it runs the program is forked before there is a command, because a fork takes
    long. The launcher itself is never restricted, because it must be able to signal every process of the command.
    If a restriction fails, the program does not run, and the command's output says why. With namespaces, the forked process
-   starts the command and adopts its orphans, and the launcher asks and ends them as all others (`namespaces.py`).
+   starts the command and adopts its orphans, and the launcher asks and ends them as all others (`namespaces.py`). In namespaces
+   that commands share, a command may kill that process: then the launcher does so with what the first process there has adopted.
 10. A command may have limits on its process tree (`tree_usage.py`). The launcher measures the tree once a second, for
    the first time after one second. If a limit is exceeded, the tree is ended as in rule 5, with the short wait. A
    process stays in the tree even if it starts a new session or its parent ends, because the launcher adopts the
@@ -314,6 +315,11 @@ def _parent_and_state(pid: int) -> tuple[int, bytes]:
     return int(parent), b"Z" if int(flags) & _EXITING else state
 
 
+def parent_of(pid: int) -> int:
+    """The pid of a process's parent. 0 if the process is gone."""
+    return _parent_and_state(pid)[0]
+
+
 def may_signal(pid: int) -> bool:
     """False if the process belongs to another user (sudo), so that it can neither be stopped nor killed."""
     try:
@@ -516,11 +522,15 @@ class Launcher:
             return plan
         if self.exceeded:
             return _FOR_ORPHANS
-        if self._status is not None and not self._lasts:
+        if self._status is not None and not (self._lasts and self._tells_of_end()):
             return _FOR_LEFTOVERS
         if self._is_asked_to_stop:
             return ((signal.SIGTERM, self._grace_s), *_WITHOUT_PATIENCE)
         return plan
+
+    def _tells_of_end(self) -> bool:
+        """Whether this process is told when no process of the command is left."""
+        return self.first is None or self.first.runs
 
     def _wait(self, limit_s: float) -> None:
         take = _next_signal if self._is_told_everything else _next_signal_by_looking
@@ -529,7 +539,9 @@ class Launcher:
 
     def _roots(self) -> list[int]:
         """The processes of the command whose parents are not processes of the command."""
-        return children_of(os.getpid() if self.first is None else self.first.pid)
+        if self.first is None:
+            return children_of(os.getpid())
+        return [pid for pid in children_of(self.first.adopter()) if pid != self.first.holder]
 
     def _reap(self) -> bool:
         """Reaps ended children, including adopted ones. Stores the exit status if the command is among them. Returns
@@ -551,6 +563,8 @@ class Launcher:
                 if pid == self._command_pid and self._status is None:
                     self._status = status
         except ChildProcessError:
+            if self.first is not None:
+                return bool(self._roots())
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
@@ -569,10 +583,12 @@ class Launcher:
         """
         if not _has_process_tree():
             self._signal_group(number)
-        elif number == signal.SIGKILL and self.first is not None and not self.first.is_shared:
+        elif number == signal.SIGKILL and self.first is not None and not self.first.holder:
             send_signal([self.first.pid], number)
         elif number == signal.SIGKILL:
             kill_below(os.getpid())
+            if self.first is not None and (adopter := self.first.adopter()):
+                kill_below(adopter, [self.first.holder])
         elif number:
             return self._ask_to_end(self._roots())
         return True

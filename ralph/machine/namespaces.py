@@ -1,5 +1,5 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
-# ruff: noqa: PTH112, PTH120
+# ruff: noqa: PTH110, PTH112, PTH116, PTH120
 """Runs one command in the namespaces of a kept box (`sandbox/kept_box.py`). Of ralph's modules, it imports only
 `launcher.py` and `restriction.py`. Linux only.
 
@@ -11,7 +11,9 @@ The rules:
 
 1. A command has its own process, mount and IPC namespaces, with a new `/proc` and a new `/dev/shm`. They end with the
    command's last process, and nothing outside of them enters them. Only while commands run in the background, commands
-   share all namespaces of a box that lives as long as they do. Then the first process is not the one with number 1.
+   share process and IPC namespaces, and `/proc` and `/dev/shm` with them, that live as long as they do. Then the first process is
+   not the one with number 1, and something empty is mounted on the entry in `/proc` of each process of ralph's. A command may know
+   the first process all the same, and kill it: its processes are then ended by the launcher.
 2. The launcher makes the first process for the next command when the last one has ended. It waits there for the
    command. A command with another box gets another first process. Without namespaces, such a process waits too, and becomes
    the command itself when it has restricted itself.
@@ -20,7 +22,7 @@ The rules:
    of the command's own, SIGKILL for the first process ends all others, even if processes keep starting new ones.
 4. If the launcher dies, the kernel kills the first process. One that waits for a command ends by itself.
 5. The first process has no descriptor but the command's and its channel to the launcher, which the command does not
-   inherit. No other process can trace it. Signals that ask a process to end are blocked in it.
+   inherit. No other process can trace it, and no command finds it in `/proc`. Signals that ask a process to end are blocked in it.
 6. If a step fails, the command is not run, and its output says why.
 """
 
@@ -56,7 +58,10 @@ else:
 # linux/sched.h
 _NEW_MOUNTS, _NEW_IPC, _NEW_PROCESSES = 0x0002_0000, 0x0800_0000, 0x2000_0000
 # linux/mount.h
-_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_PROGRAMS = 1, 2, 4, 8
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_PROGRAMS, _SHARED = 1, 2, 4, 8, 0x10_0000
+# System calls added since Linux 5.1 have the same number on every architecture. linux/fcntl.h: AT_FDCWD, AT_RECURSIVE.
+_OPEN_TREE, _MOVE_MOUNT = 428, 429
+_HERE, _CLONE_ALL, _FROM_DESCRIPTOR = -100, 1 | os.O_CLOEXEC | 0x8000, 4
 # proc(5): only processes that may be traced are listed.
 _HIDDEN = b"hidepid=4"
 _MOST_DESCRIPTORS = 256
@@ -69,13 +74,14 @@ _FOR_LEFTOVERS_S = 0.3
 class Spaces:
     """The descriptors of the namespaces of a box."""
 
-    def __init__(self, entered: Sequence[int], inner: int, *, is_shared: bool) -> None:
-        """`entered` are those to enter, in this order. `inner` is the user namespace that a command enters last, or -1
-        if it is among them. If `is_shared` is False, the command gets process, mount and IPC namespaces of its own.
+    def __init__(self, entered: Sequence[int], inner: int, holder: int = 0) -> None:
+        """`entered` are those to enter, in this order; the last one has the mounts. `inner` is the user namespace that a command
+        enters last, or -1 if it is among them. `holder` is a process of ralph's in a process namespace that commands share, the
+        child of the first process there. If it is 0, the command gets process and IPC namespaces of its own.
         """
         self.entered = entered
         self.inner = inner
-        self.is_shared = is_shared
+        self.holder = holder
         self.names = tuple(os.fstat(one).st_ino for one in (*entered, *([inner] if inner >= 0 else [])))
         """These are other numbers for other namespaces, as long as somebody holds them."""
 
@@ -90,10 +96,13 @@ class FirstProcess:
         import _socket  # noqa: PLC0415 - only with namespaces
 
         restriction.prepare()
+        self._space = _process_space(spaces.holder) if spaces.holder else 0
         self.names = spaces.names
-        self.is_shared = spaces.is_shared
+        self.holder = spaces.holder
+        """As in `Spaces`."""
         self.becomes_command = not spaces.entered
-        self._is_reaped = False
+        self.runs = True
+        """Whether nobody has waited for its end."""
         self.status: int | None = None
         """The exit status of the command, or 128 + n if signal n killed it. None until it has ended."""
         self.is_empty = False
@@ -109,7 +118,7 @@ class FirstProcess:
         if self.pid != pid:
             os.waitpid(pid, 0)
         elif not said:
-            self._is_reaped = os.waitpid(pid, 0)[0] == pid
+            self.runs = os.waitpid(pid, 0)[0] != pid
 
     def hear(self) -> None:
         """Takes what the process has said. Does not wait if the channel does not block."""
@@ -124,16 +133,26 @@ class FirstProcess:
             said = said[2:]
         self.is_empty |= said == _EMPTY
 
+    def adopter(self) -> int:
+        """The process that adopts what the command leaves behind: this one, or where a command has killed it the first one of the
+        namespaces that commands share. 0 if that has ended too.
+        """
+        if self.runs:
+            return self.pid
+        first = launcher.parent_of(self.holder) if self.holder else 0
+        # The number of a process that has ended may be another's.
+        return first if _process_space(first) == self._space else 0
+
     def was_reaped(self) -> None:
         """Must be called when somebody has waited for the end of the process: its pid may be another's then."""
-        self._is_reaped = True
+        self.runs = False
 
     def end(self) -> None:
         """Ends the process, which has no command any more, and waits for its end: the namespaces that commands share could not
         end before.
         """
         self.channel.close()
-        if not self._is_reaped:
+        if self.runs:
             launcher.send_signal([self.pid], signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
@@ -163,28 +182,62 @@ def _enter(channel: socket, spaces: Spaces) -> None:
         channel.send(b"%d" % os.getpid(), launcher.NO_SIGPIPE)
         return
     calls = restriction.prepare()
-    for space in spaces.entered:
+    *others, mounts = spaces.entered
+    for space in others:
         calls.setns(space)
-    if not spaces.is_shared:
-        calls.unshare(_NEW_PROCESSES | _NEW_MOUNTS | _NEW_IPC)
+    shared = _shared_mounts(calls) if spaces.holder else []
+    calls.setns(mounts)
+    calls.unshare(_NEW_MOUNTS | (0 if spaces.holder else _NEW_PROCESSES | _NEW_IPC))
     pid = launcher.forked()
     if pid:
         channel.send(b"%d" % pid, launcher.NO_SIGPIPE)
         os._exit(0)
-    if not spaces.is_shared:
-        flags = _NO_SUID | _NO_DEVICES
-        # Root owns the switches of the kernel there.
-        own = flags | _NO_PROGRAMS | _READ_ONLY
+    # Root owns the switches of the kernel there.
+    flags = _NO_SUID | _NO_DEVICES
+    own = flags | _NO_PROGRAMS | _READ_ONLY
+    for opened, place in shared:
+        calls.syscall(_MOVE_MOUNT, opened, b"", _HERE, place, _FROM_DESCRIPTOR)
+    if shared:
+        _hide(calls, os.getpid())
+    else:
         try:  # what the command may not trace, this process above all, is not listed
             calls.mount(b"proc", b"/proc", own, _HIDDEN)
         except OSError:  # before Linux 5.8
             calls.mount(b"proc", b"/proc", own)
         calls.mount(b"tmpfs", b"/dev/shm", flags, b"mode=1777")
-        if os.path.isdir("/dev/mqueue"):
-            calls.mount(b"mqueue", b"/dev/mqueue", flags | _NO_PROGRAMS)
+    if os.path.isdir("/dev/mqueue"):
+        calls.mount(b"mqueue", b"/dev/mqueue", flags | _NO_PROGRAMS)
     launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
     if spaces.inner >= 0:
         calls.setns(spaces.inner)
+
+
+def _shared_mounts(calls: restriction.Calls) -> list[tuple[int, bytes]]:
+    """Descriptors of the `/proc` and `/dev/shm` that commands share, each with its place. Empty before Linux 5.2, where commands
+    share neither.
+    """
+    calls.mount(b"", b"/proc", _SHARED)  # what is mounted in it by one command, all of them see
+    for pid in (1, 2):  # bubblewrap, and its shell
+        if os.path.exists(f"/proc/{pid}/stat"):
+            _hide(calls, pid)
+    places = (b"/proc", b"/dev/shm")
+    try:
+        return [(calls.syscall(_OPEN_TREE, _HERE, place, _CLONE_ALL), place) for place in places]
+    except OSError:
+        return []
+
+
+def _hide(calls: restriction.Calls, pid: int) -> None:
+    """Makes a process of ralph's have no entry in the `/proc` that commands share, until it ends."""
+    calls.mount(b"tmpfs", b"/proc/%d" % pid, _READ_ONLY, b"mode=0,nr_inodes=1")
+
+
+def _process_space(pid: int) -> int:
+    """The number of a process's namespace for processes. 0 if there is no such process."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _serve(channel: socket, why: str, start: Start) -> NoReturn:
@@ -243,13 +296,13 @@ def not_confined(why: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command in the namespaces of a box and in a sandbox: `namespaces.py DIRECTORY ENTERED INNER IS_SHARED
-    RULESET FILTER ... -- COMMAND`.
+    """Runs a command in the namespaces of a box and in a sandbox: `namespaces.py DIRECTORY ENTERED INNER RULESET FILTER ... --
+    COMMAND`.
 
     `ENTERED` and the next two are as in `Spaces`, with commas. The words after them are those of `restriction.py`. The
     probe and tests use this script, because they have no supervisor.
     """
-    directory, entered, inner, is_shared, *restricted = arguments
+    directory, entered, inner, *restricted = arguments
 
     def start(channel: socket, why: str) -> int:
         if channel.recv(1) == b"" or why:
@@ -264,7 +317,7 @@ def main(arguments: list[str]) -> int:
         return pid
 
     launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
-    spaces = Spaces([*map(int, entered.split(","))], int(inner), is_shared=is_shared == "1")
+    spaces = Spaces([*map(int, entered.split(","))], int(inner))
     first = FirstProcess(spaces, start)
     first.channel.send(b"g")
     while first.status is None and not first.is_empty:

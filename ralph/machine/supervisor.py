@@ -95,8 +95,8 @@ class _Order:
         """The settings of the command's sandbox, or an empty list without a sandbox.
 
         The settings are, in this order: the maximum size of a file in bytes (0 means no limit), whether a ruleset was
-        sent, whether a socket to a proxy was sent, the numbers of namespaces that a command enters first and last, whether it
-        shares them, the number of mounts, and the filter in hexadecimal digits. With namespaces, the path of the working
+        sent, whether a socket to a proxy was sent, the numbers of namespaces that a command enters first and last, a process in
+        the process namespace if it shares it (else 0), the number of mounts, and the filter in hexadecimal digits. With namespaces, the path of the working
         directory and the mounts come before the command."""
         self.streams = [*map(int, streams.split())]
         """The numbers of the streams that were sent."""
@@ -185,10 +185,10 @@ class _Request:
 
     def spaces(self) -> namespaces.Spaces:
         if not self._spaces:
-            return namespaces.Spaces((), -1, is_shared=True)
+            return namespaces.Spaces((), -1)
         first = int(self.order.box[3])
         inner = self._spaces[first] if self._spaces[first:] else -1
-        return namespaces.Spaces(self._spaces[:first], inner, is_shared=self.order.box[5] == b"1")
+        return namespaces.Spaces(self._spaces[:first], inner, int(self.order.box[5]))
 
     def send_inside(self, first: namespaces.FirstProcess) -> None:
         """Sends the request to the first process of the command's namespaces. Raises OSError if it is gone."""
@@ -509,7 +509,7 @@ class _Commands:
             word = launcher.ELSEWHERE if is_elsewhere else finished
             one.say(one.exceeded + word + bytes([status]))
         self._drop_waiting()
-        if may_serve and is_forked and not (spaces.entered and spaces.is_shared):
+        if may_serve and is_forked and not spaces.holder:
             try:
                 self._waiting = namespaces.FirstProcess(spaces, _begin_inside, prepare)
             except OSError:  # the machine has no free process; the next command needs one anyway

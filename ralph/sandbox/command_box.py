@@ -36,7 +36,7 @@ from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
-from ralph.sandbox.kept_box import KeptBox
+from ralph.sandbox.kept_box import KeptBox, SharedSpaces
 from ralph.sandbox.kernel.ruleset import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.landlock_rules import (
@@ -52,7 +52,7 @@ from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.sandbox.watched import WatchedDirectories
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 from ralph.values.ports import GuardRefused
-from ralph.values.shortage import ShortageError
+from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -135,16 +135,15 @@ class CommandBox:
         self._cache = ""
         self._ruleset = Ruleset(plan.means.landlock.abi)
         """The ruleset of what runs without namespaces."""
-        self._boxes: dict[bool, KeptBox] = {}
-        """The box in which each command makes namespaces of its own, and at True the one whose namespaces commands share."""
+        self._box: KeptBox | None = None
+        self._shared: SharedSpaces | None = None
+        """The namespaces that commands share as long as one runs in the background."""
         self._watched = WatchedDirectories()
         self._words: tuple[tuple[str | None, str] | None, tuple[str, ...], bytes] = None, (), b""
         """The directory of ralph's own files and the mounts of the machine, and the result of `_bwrap_words` with them, as long as
         `_watched` is unchanged."""
-        self._old_boxes: list[KeptBox] = []
-        """Shared boxes that are used no more, but by commands in the background."""
-        self._prepared: tuple[KeptBox | None, int] | None = None
-        """The box and the ruleset that `prepare` has made for the next command."""
+        self._prepared: tuple[bool, KeptBox | None, int] | None = None
+        """Whether the next command shares namespaces, and its box and ruleset, which `prepare` has made."""
         self._sharing = 0
         """The number of commands in the background."""
         self._door: ProxyDoor | None = None
@@ -406,11 +405,9 @@ class CommandBox:
     def prepare(self) -> None:
         """Makes all parts that the next command needs. Raises OSError."""
         with self._lock:
-            # A shared box lives as long as the thread that makes it, so it is made when the command starts.
-            _, self._prepared = self.parts, None
-            if not self._sharing:
-                box = self._fresh_box()
-                self._prepared = box, self._fresh_ruleset(box)
+            box = self._fresh_box()
+            shares = self._sharing > 0
+            self._prepared = shares, box, self._fresh_ruleset(box, shares=shares)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
@@ -459,12 +456,15 @@ class CommandBox:
                     self._lasting_doors.append(door)
                 else:
                     self._door = door
-            box, ruleset = self._taken(is_shared=self._sharing > 0 and not is_alone)
+            shares = self._sharing > 0 and not is_alone
+            box, ruleset = self._taken(shares=shares)
+            shared = self._shared_spaces(box) if box is not None and shares else None
             return Confinement(
                 ruleset,
                 self._program if box is None else box.program,
                 self._plan.most_file_bytes,
-                *((), -1, False) if box is None else (box.spaces, box.inner, box.is_shared),
+                *((), -1) if box is None else (box.spaces(shared), box.inner),
+                0 if shared is None else shared.holder,
                 directory if directory in self._roots else os.path.realpath(directory),
                 () if box is None else self._mounts,
                 -1 if door is None else door.descriptor,
@@ -484,12 +484,19 @@ class CommandBox:
 
         return end
 
+    def _shared_spaces(self, box: KeptBox) -> SharedSpaces:
+        if self._shared is not None and self._shared.has_ended:
+            self._close_shared()
+        if self._shared is None:
+            words = bwrap_command(box.words[0], has_network=not self._has_own_network)
+            self._shared = SharedSpaces(words, box.program, box)
+        return self._shared
+
     def _close_shared(self) -> None:
         with self._lock:
-            shared = self._boxes.pop(True, None)
-            for box in (*self._old_boxes, *([] if shared is None else [shared])):
-                box.close()
-            self._old_boxes = []
+            if self._shared is not None:
+                self._shared.close()
+                self._shared = None
 
     def refusals(self) -> tuple[str, ...]:
         """Describes the connections of the last command that the proxy refused, for people and the model. Each
@@ -571,8 +578,9 @@ class CommandBox:
             self._empty.remove()
             self._empty = None
         self._close_shared()
-        if box := self._boxes.pop(False, None):
-            box.close()
+        if self._box is not None:
+            self._box.close()
+            self._box = None
         if self._temporary is not None:
             self._temporary.remove()
             self._temporary = self._made = None
@@ -631,22 +639,24 @@ class CommandBox:
             else ()
         )
 
-    def _taken(self, *, is_shared: bool) -> tuple[KeptBox | None, int]:
+    def _taken(self, *, shares: bool) -> tuple[KeptBox | None, int]:
         """The box and the ruleset for a command that starts now: those of `prepare`, if no command has had them."""
         prepared, self._prepared = self._prepared, None
-        if prepared is not None and not is_shared:
-            return prepared
-        box = self._fresh_box(is_shared=is_shared)
-        return box, self._fresh_ruleset(box)
+        if prepared is not None and prepared[0] == shares:
+            return prepared[1:]
+        box = self._fresh_box()
+        return box, self._fresh_ruleset(box, shares=shares)
 
-    def _fresh_ruleset(self, box: KeptBox | None = None) -> int:
+    def _fresh_ruleset(self, box: KeptBox | None = None, *, shares: bool = False) -> int:
         with self._lock:
             parts = self.parts
             if box is None:
                 return self._ruleset.fresh(partial(landlock_rules, parts))
-            return box.ruleset(lambda entries: inside_rules(parts, landlock_rules(parts, entries), box.root))
+            return box.ruleset(
+                lambda entries: inside_rules(parts, landlock_rules(parts, entries), box.root), shares=shares
+            )
 
-    def _fresh_box(self, *, is_shared: bool = False) -> KeptBox | None:
+    def _fresh_box(self) -> KeptBox | None:
         """The box for a command that starts now. None without namespaces. Raises OSError.
 
         What was removed, mounted or replaced between the look at it and bubblewrap's is looked up again, at last without overlays.
@@ -654,27 +664,26 @@ class CommandBox:
         for tries_left in reversed(range(_TRIES)):
             try:
                 words, program = self._bwrap_words(has_covers=tries_left >= _TRIES_WITHOUT_COVERS)
-                return self._box_of(words, program, is_shared=is_shared)
-            except (ShortageError, TimeoutError):
+                return self._box_of(words, program)
+            except TimeoutError:
                 raise
-            except OSError:
+            except OSError as error:
                 self._words = None, (), b""
+                if shortage := shortage_of(error):
+                    raise shortage from None
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _box_of(self, words: tuple[str, ...], program: bytes, *, is_shared: bool) -> KeptBox | None:
+    def _box_of(self, words: tuple[str, ...], program: bytes) -> KeptBox | None:
         """The kept box that bubblewrap makes with these words, or a new one. None without words. Raises OSError."""
-        box = self._boxes.get(is_shared)
-        if not words or (box is not None and box.words == words and not box.has_ended):
-            return box
-        made = KeptBox(words, program, self._means.landlock.abi, self.parts.writable, is_shared=is_shared)
-        self._boxes[is_shared] = made
-        if box is not None and is_shared:
-            self._old_boxes.append(box)
-        elif box is not None:
-            box.close()
-        return made
+        box = self._box
+        if words and (box is None or box.words != words):
+            abi, writable = self._means.landlock.abi, self.parts.writable
+            self._box = KeptBox(words, program, abi, writable, before=box)
+            if box is not None:
+                box.close()
+        return self._box
 
     # --- Mounts
 
@@ -720,8 +729,8 @@ class CommandBox:
             for path in self._places_of_mounts():
                 above = os.path.dirname(path)
                 self._watched.add(path if above == TEMPORARY else above)  # which changes all the time
-            for box in self._boxes.values():
-                box.words = box.words if box.has_its_mounts() else ()
+            if self._box is not None and not self._box.has_its_mounts():
+                self._box.words = ()
             covers = self._covers() if has_covers else None
             words = self._made_words(bwrap, *(covers or ()))
             program = self._program if covers is None else self._program_with_sockets

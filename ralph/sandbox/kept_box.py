@@ -4,8 +4,9 @@
 
 bubblewrap runs a shell that only waits, and is ended as soon as this process holds its namespaces. So nothing of the box
 runs that a command could reach, and the box ends with this process. Each command makes namespaces of its own from it
-(`machine/namespaces.py`). Only a box that commands share keeps bubblewrap, whose first process adopts their orphans.
-bubblewrap ends with the thread that makes such a box.
+(`machine/namespaces.py`). Only what commands share keeps a bubblewrap, whose first process adopts their orphans. That one
+ends with the thread that has started it. All boxes of a run are made in the user namespace of the first one, so that a command
+can enter namespaces of two of them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ralph.machine import launcher
 from ralph.machine.planted_link import mounts, mounts_made
 from ralph.machine.repository import is_within_any
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
 from ralph.sandbox.kernel.ruleset import Ruleset
-from ralph.values.shortage import ShortageError, shortage_of, start_error
+from ralph.values.shortage import ShortageError, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _NS_GET_USERNS = 0xB701
 # One line says that all mounts are there. The shell ends when this process does, because its input ends then.
 _HOLDER = ("/bin/sh", "-c", "echo; read x")
-_FILTER_AT = 3
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try", "--dev-bind")
 _MOST_COMPLAINT = 200
 # It takes milliseconds; with a mount that does not answer, it would take for ever.
@@ -54,60 +54,48 @@ class KeptBox:
         abi: int,
         writable: Collection[str] = (),
         *,
-        is_shared: bool = False,
+        before: KeptBox | None = None,
     ) -> None:
         """`words` is the command line of bubblewrap, up to the program that it runs. `program` is the seccomp filter of
         bubblewrap's own processes, or `restriction.NO_FILTER`. `abi` is the version of Landlock, or 0. Commands may write the
-        places `writable`. Raises OSError, also if somebody has put a link there in the way of a mount meanwhile.
+        places `writable`. `before` is an earlier box of the run. Raises OSError, also if somebody has put a link there in the way
+        of a mount meanwhile.
         """
-        self.is_shared = is_shared
         self.words = words
         """Empty if it must not be used any more."""
         self.program = program
-        self.spaces: tuple[int, ...] = ()
-        """The descriptors of the namespaces that a command enters first, in this order."""
+        self.owner = -1
+        """The descriptor of the user namespace to which the others belong, or -1 if that is the one of this process."""
         self.inner = -1
-        """That of the user namespace which it enters last, or -1 if it is among them."""
-        self.root = -1
-        """That of the box's root directory, through which this process can look at the mounts of the box."""
-        # In shared process namespaces, commands may signal one another, and no others.
-        self._ruleset = Ruleset(abi, is_worn_by_uses=True, allows_signals=is_shared)
-        self._pid, self._hold = _started(words, program)
-        self._first = 0
-        try:
-            (self._first,) = launcher.children_of(self._pid)
-            (holder,) = launcher.children_of(self._first)
-            self._open(holder)
-            _check_mounts(words, writable, holder)
+        """That of the user namespace that a command enters last, or -1 if it is among the first ones."""
+        with ExitStack() as kept, _Bubblewrap(words, program, before) as running:
+            (self._mounts,) = running.opened(kept, "mnt")
+            self._network = running.opened(kept, "net")
+            self.root = running.opened_root(kept)
+            """That of the box's root directory, through which this process can look at the mounts of the box."""
+            if before is None:
+                self._find_users(kept, running)
+            else:
+                self.owner, self.inner = (
+                    one if one < 0 else _kept(kept, os.dup(one)) for one in (before.owner, before.inner)
+                )
+            _check_mounts(words, writable, running.holder)
             points = (words[at + 2] for at, word in enumerate(words) if word in _BINDS)
             self._mounted = {point: self._mount_at(point) for point in points}
-        except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
-            self.close()
-            raise shortage_of(error) or OSError(errno.ECHILD, str(error), "bubblewrap") from None
-        if not is_shared:
-            self._end()
+            self._kept = kept.pop_all()
+        # In process namespaces that commands share, they may signal one another, and no others.
+        self._rulesets = {
+            shares: Ruleset(abi, is_worn_by_uses=True, allows_signals=shares) for shares in (False, True)
+        }
 
-    def _open(self, holder: int) -> None:
-        mounts, user, *others = (
-            os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            for name in ("mnt", "user", "net", "ipc", "pid")
-        )
+    def _find_users(self, kept: ExitStack, running: _Bubblewrap) -> None:
         # The other namespaces may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
-        owner = fcntl.ioctl(mounts, _NS_GET_USERNS)
-        network, *of_processes = others
-        kept = [mounts]
+        owner = _kept(kept, fcntl.ioctl(self._mounts, _NS_GET_USERNS))
         if not _is_own(owner, "user"):  # root has none
-            kept.insert(0, owner)
-        if not _is_own(network, "net"):  # only root of this machine could enter its own again
-            kept.append(network)
-        if self.is_shared:
-            kept += of_processes
-        self.spaces = tuple(kept)
-        if not (os.path.samestat(os.fstat(user), os.fstat(owner)) or _is_own(user, "user")):
-            self.inner = user
-        for one in {mounts, user, *others, owner} - {*kept, self.inner}:
-            os.close(one)
-        self.root = os.open(f"/proc/{holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.owner = owner
+        for user in running.opened(kept, "user"):
+            if not os.path.samestat(os.fstat(user), os.fstat(owner)):
+                self.inner = user
 
     def has_its_mounts(self) -> bool:
         """Whether all that was mounted still is. The kernel takes a mount away, in all namespaces, whose place somebody outside
@@ -125,39 +113,96 @@ class KeptBox:
                 os.close(opened)
         return b""
 
-    def ruleset(self, rules: Rules) -> int:
-        """The descriptor of a ruleset for a command that starts now (`Ruleset.fresh`)."""
-        return self._ruleset.fresh(rules)
+    def spaces(self, shared: SharedSpaces | None = None) -> tuple[int, ...]:
+        """The descriptors of the namespaces that a command enters first, in this order. The last one has the mounts."""
+        others = self._network if shared is None else shared.spaces
+        return (*((self.owner,) if self.owner >= 0 else ()), *others, self._mounts)
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether a command has killed what keeps the process namespace of a shared box, so that nothing can start there."""
-        poll = select.poll()
-        poll.register(self._hold, 0)
-        return self.is_shared and bool(poll.poll(0))  # nobody reads what bubblewrap's shell waits for
-
-    def _end(self) -> None:
-        """Ends bubblewrap, and with it all processes in its own process namespace."""
-        pid, self._pid = self._pid, 0
-        if pid:
-            # bubblewrap reaps its child, and ends.
-            launcher.send_signal([self._first or pid], signal.SIGKILL)
-            os.close(self._hold)
-            _reap(pid)
+    def ruleset(self, rules: Rules, *, shares: bool = False) -> int:
+        """The descriptor of a ruleset for a command that starts now (`Ruleset.fresh`). `shares` is True if it shares namespaces."""
+        return self._rulesets[shares].fresh(rules)
 
     def close(self) -> None:
         """Ends the box. Commands in namespaces of their own keep what they have."""
-        self._end()
-        self._ruleset.close()
-        for one in (*self.spaces, self.inner, self.root):
-            if one >= 0:
-                os.close(one)
-        self.spaces, self.inner, self.root = (), -1, -1
+        for ruleset in self._rulesets.values():
+            ruleset.close()
+        self._kept.close()
 
 
-def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
+class SharedSpaces:
+    """The process, IPC and network namespaces, `/proc` and shared memory of commands that can find one another."""
+
+    def __init__(self, words: Sequence[str], program: bytes, box: KeptBox) -> None:
+        """As `KeptBox`. Commands enter them with `box` or a later one of the run. Must be made on a thread that lives as long as
+        the commands. Raises OSError.
+        """
+        with ExitStack() as kept:
+            running = kept.enter_context(_Bubblewrap(words, program, box))
+            self.holder, self._hold = running.holder, running.hold
+            """The pid of a process of ralph's whose parent is the first process in the namespaces."""
+            self.spaces = running.opened(kept, "mnt", "net", "ipc", "pid")
+            """The descriptors of these namespaces. The first one has `/proc` and the shared memory."""
+            self._kept = kept.pop_all()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a command has killed what keeps the process namespace, so that nothing can start there."""
+        poll = select.poll()
+        poll.register(self._hold, 0)
+        return bool(poll.poll(0))  # nobody reads what bubblewrap's shell waits for
+
+    def close(self) -> None:
+        """Ends all processes in the namespaces."""
+        self._kept.close()
+
+
+class _Bubblewrap:
+    """A bubblewrap whose namespaces are complete, and whose shell waits. It ends with the context."""
+
+    def __init__(self, words: Sequence[str], program: bytes, before: KeptBox | None) -> None:
+        """Starts it, in the user namespace of the box `before` if there is one. Raises OSError."""
+        self._first = 0
+        self._pid, self.hold = _started(words, program, -1 if before is None else before.owner)
+        try:
+            (self._first,) = launcher.children_of(self._pid)
+            (self.holder,) = launcher.children_of(self._first)
+        except ValueError as error:  # somebody has killed it meanwhile
+            self.__exit__()
+            raise OSError(errno.ECHILD, str(error), "bubblewrap") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def opened(self, kept: ExitStack, *names: str) -> tuple[int, ...]:
+        """The descriptors of its namespaces, without those that are also this process's: only root of this machine could enter
+        its own again. Raises OSError.
+        """
+        opened = [
+            _kept(kept, os.open(f"/proc/{self.holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
+            for name in names
+        ]
+        return tuple(one for one, name in zip(opened, names, strict=True) if not _is_own(one, name))
+
+    def opened_root(self, kept: ExitStack) -> int:
+        return _kept(kept, os.open(f"/proc/{self.holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def __exit__(self, *_: object) -> None:
+        """Ends bubblewrap, and with it all processes in its own process namespace."""
+        # bubblewrap reaps its child, and ends.
+        launcher.send_signal([self._first or self._pid], signal.SIGKILL)
+        os.close(self.hold)
+        _reap(self._pid)
+
+
+def _kept(kept: ExitStack, descriptor: int) -> int:
+    kept.callback(os.close, descriptor)
+    return descriptor
+
+
+def _started(words: Sequence[str], program: bytes, owner: int) -> tuple[int, int]:
     """Starts bubblewrap and waits until its namespaces are complete. Returns the pid of bubblewrap, and a descriptor
-    whose end ends bubblewrap's shell. Raises OSError.
+    whose end ends bubblewrap's shell. `owner` is the descriptor of the user namespace in which it makes the others, or -1.
+    Raises OSError.
     """
     opened: list[int] = []
 
@@ -174,19 +219,21 @@ def _started(words: Sequence[str], program: bytes) -> tuple[int, int]:
     try:
         (ready, told), (waits, hold), (complaint, complains) = piped(), piped(), piped()
         given = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((waits, told, complains))]
-        line, passed = [*words, "--cap-drop", "ALL"], [told, waits, complains]
+        line, options = [*words, "--cap-drop", "ALL"], [("--userns", owner)] if owner >= 0 else []
         if program:
             source, sink = piped()
             os.write(sink, program)
             close(sink)
-            passed.append(source)
-            given.append((os.POSIX_SPAWN_DUP2, source, _FILTER_AT))
-            line += ["--seccomp", str(_FILTER_AT)]
+            options.append(("--seccomp", source))
+        # Behind all others, so that none takes the place of one that is passed later.
+        for at, (option, one) in enumerate(options, max(owner, *opened) + 1):
+            given.append((os.POSIX_SPAWN_DUP2, one, at))
+            line += [option, str(at)]
         try:
             pid = os.posix_spawn(line[0], [*line, "--", *_HOLDER], {}, file_actions=given)
         except OSError as error:
             raise start_error(OSError(error.errno, error.strerror, line[0])) from None
-        close(*passed)
+        close(*(one for one in opened if one not in (ready, complaint, hold)))
         poll = select.poll()
         poll.register(ready, select.POLLIN)
         if not poll.poll(_READY_WITHIN_S * 1000):

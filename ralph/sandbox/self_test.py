@@ -139,8 +139,7 @@ def words_before(confinement: Confinement) -> list[str]:
     them, which saves the start of another interpreter.
     """
     proxy, spaces = confinement.proxy, ",".join(map(str, confinement.spaces))
-    inner, is_shared = str(confinement.inner_space), str(int(confinement.is_shared))
-    inside = [namespaces.__file__, confinement.directory, spaces, inner, is_shared]
+    inside = [namespaces.__file__, confinement.directory, spaces, str(confinement.inner_space)]
     before = inside if spaces else [restriction.__file__]
     script = [sys.executable, "-I", "-S", *before, str(confinement.ruleset), confinement.program.hex()]
     return [*script, *confinement.places, *([f"{restriction.PROXY}={proxy}"] if proxy >= 0 else []), "--"]

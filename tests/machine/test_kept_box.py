@@ -49,12 +49,15 @@ class Run:
     def supervisor(self) -> CommandSupervisor:
         return CommandSupervisor(self.environment, most_processes=0, confinement=self.box.confinement)
 
-    def start(self, command: str, supervisor: CommandSupervisor | None = None) -> SupervisedCommand:
+    def start(
+        self, command: str, supervisor: CommandSupervisor | None = None, *, lasts: bool = False
+    ) -> SupervisedCommand:
         return (supervisor or self.supervisors[0]).start(
             ["/bin/bash", "-c", command],
             cwd=self.work,
             environment=self.box.variables(self.environment),
             grace_s=1,
+            lasts=lasts,
         )
 
     def background(self, command: str) -> SupervisedCommand:
@@ -236,9 +239,11 @@ def test_a_command_after_the_first_process_was_killed_runs(run) -> None:
 def test_a_changed_list_of_places_makes_a_new_box(run) -> None:
     settings = run.work / ".mcp.json"
     assert run.said("readlink /proc/self/ns/user; echo mine > .mcp.json; cat .mcp.json").endswith("mine")
+    descriptors = len(open_descriptors())
     settings.write_text("{}")  # as by the user
     assert "Read-only file system" in run.said("echo other > .mcp.json")
     assert settings.read_text() == "{}"
+    assert len(open_descriptors()) <= descriptors
 
 
 def test_what_somebody_outside_replaces_is_mounted_again(run) -> None:
@@ -312,6 +317,24 @@ def test_a_shared_box_that_a_command_has_ended_is_not_used_again(run) -> None:
     assert [*brought_by_bubblewrap()] == []
 
 
+def test_a_changed_list_of_places_is_for_new_commands_which_find_those_in_the_background(run) -> None:
+    end = run.box.share_namespaces()
+    background = run.background(
+        "echo $$ > number; echo x > /dev/shm/x; cat /dev/shm/go >/dev/null 2>&1; exec sleep 600"
+    )
+    wait_until(lambda: (run.work / "number").exists() and (run.work / "number").read_text())
+    for name in (".mcp.json", ".git/config"):
+        (run.work / name).write_text("{}")  # as by the user
+        said = run.said(f"echo other > {name}; cat /dev/shm/x && kill -0 $(cat number) && echo found")
+        assert "Read-only file system" in said
+        assert said.endswith("x\nfound")
+        assert len([*brought_by_bubblewrap()]) == 1
+    assert run.said("kill $(cat number) && echo asked") == "asked"
+    ended(background)
+    end()
+    assert [*brought_by_bubblewrap()] == []
+
+
 def test_what_must_be_alone_has_namespaces_of_its_own_also_then(run) -> None:
     end = run.box.share_namespaces()
     shared = run.said("readlink /proc/self/ns/pid")
@@ -321,6 +344,49 @@ def test_what_must_be_alone_has_namespaces_of_its_own_also_then(run) -> None:
     seen = ended(run.start("readlink /proc/self/ns/pid; cd /proc; echo [0-9]*", alone)).split()
     assert seen[0] not in (shared, str(Path("/proc/self/ns/pid").readlink()))
     assert seen[1:] == ["2"]
+    end()
+
+
+# As ps(1) and pgrep(1) look for processes.
+LIST = "for one in /proc/[0-9]*; do tr '\\0' ' ' 2>/dev/null < $one/cmdline && echo; done"
+
+
+def test_a_command_that_shares_namespaces_finds_no_process_of_ralphs(run) -> None:
+    end = run.box.share_namespaces()
+    background = run.background(f"touch there; until [ -e go ]; do sleep 0.01; done; {LIST}")
+    wait_until((run.work / "there").exists)
+    foreground = run.start(f"touch also; {LIST}; touch go; until [ -e done ]; do sleep 0.01; done")
+    seen = [ended(background)]
+    (run.work / "done").touch()
+    seen.append(ended(foreground))
+    end()
+    for listed in seen:
+        assert "touch there" in listed
+        assert "touch also" in listed
+        own = ("tr ", "sleep ", "/bin/bash ")
+        lines = [line for line in listed.splitlines() if line and not line.startswith(own)]
+        assert lines == [], "bubblewrap, its shell, or a first process"
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_what_a_command_leaves_that_has_killed_its_first_process_is_ended(run, *, lasts: bool) -> None:
+    end = run.box.share_namespaces()
+    background = run.background("touch there; exec sleep 600")
+    wait_until((run.work / "there").exists)
+    leaving = (
+        "(trap '' TERM HUP; touch left; while :; do sleep 0.01; done) >/dev/null 2>&1 & setsid sleep 600 >/dev/null 2>&1 & "
+        "until [ -e left ]; do :; done; kill -9 $PPID; sleep 600"
+    )
+    others = inside(run.work)
+    one = run.start(leaving, lasts=lasts)
+    assert one.wait_for_end() == 128 + signal.SIGKILL
+    assert inside(run.work) == others
+    assert one.kill_what_is_left()
+    one.close()
+    assert background.hear() is None
+    assert run.said("kill -0 $(cat /dev/null) 2>/dev/null; echo ran") == "ran"
+    background.ask_to_stop()
+    ended(background)
     end()
 
 
@@ -360,7 +426,7 @@ def test_nothing_is_left_when_ralph_is_killed(tmp_path) -> None:
     finally:
         ralph.kill()
         ralph.communicate(timeout=TEST_S)
-    wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in tree))
+    wait_until(lambda: all(map(has_ended, tree)))
     assert inside(tmp_path / "work") == []
 
 
@@ -395,7 +461,7 @@ def test_a_link_in_the_way_of_a_mount_makes_no_box(tmp_path, to) -> None:
 def test_a_box_whose_mounts_cannot_be_seen_is_not_used(tmp_path, monkeypatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.setattr(kept_box, "mounts", lambda *_: "")
-    with pytest.raises(ChildProcessError, match="No such process"):
+    with pytest.raises(ProcessLookupError):
         KeptBox(run_words(tmp_path), restriction.NO_FILTER, 0)
 
 
