@@ -29,11 +29,11 @@ _MOST_NAMES_COMPARED = 2000
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     path = room.resolve(arguments["file_path"])
-    descriptor, _ = open_regular(path, arguments["file_path"], room)
+    descriptor, real = open_regular(path, arguments["file_path"], room)
     try:
         before = os.fstat(descriptor)
         output = _output(descriptor, arguments, room)
-        seen = room.seen.was_shown(Path(os.path.realpath(path)), descriptor, before)
+        seen = room.seen.was_shown(Path(real), descriptor, before)
     except OSError as error:
         raise ToolError(f"{arguments['file_path']}: {os_error_text(error)}") from None
     finally:

@@ -5,6 +5,7 @@ Every request to the API contains the definitions of the tools, so they are shor
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from importlib import import_module
@@ -31,6 +32,7 @@ from ralph.values.tool_calls import (
     ToolDefinition,
     ToolError,
     ToolOutput,
+    os_error_text,
 )
 from ralph.values.tool_choice import OF_BACKGROUND
 
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 # In the results of these tools, credentials are redacted. Read and Edit show the content of a file unredacted,
 # because the text that the model wants to edit must match the file.
 _REDACTED = frozenset({COMMANDS, *OF_BACKGROUND, "Glob", "Grep"})
+# A link that became a directory between two looks at it is an invalid argument of readlink(2).
+_REPLACED = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE})
 # How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
 # finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
@@ -368,6 +372,11 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
         if short is not None:
             return ToolOutput(
                 f"{short}; nothing is wrong with the call. That passes: try again", is_error=True
+            )
+        if isinstance(bug, OSError) and bug.errno in _REPLACED:
+            return ToolOutput(
+                f"{name}: something replaced or removed a part of the path while it was followed ({os_error_text(bug)}): try again",
+                is_error=True,
             )
         return ToolOutput(f"{name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from ralph.agent.arguments import fault_in_arguments
 from ralph.places.state import name_for
@@ -20,8 +24,6 @@ from tests.patience import within_s
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
 
 def test_all_definitions_together_stay_under_their_share_of_the_first_request(tools: Any) -> None:
@@ -78,6 +80,33 @@ def test_a_bug_in_a_tool_becomes_an_error_that_names_it(tools: Any, monkeypatch:
     for name in ("Bash", "Read"):
         monkeypatch.setattr(f"ralph.tools.{name.lower()}.run", broken)
         assert tools.error(name) == f"{name} failed inside ralph: ZeroDivisionError: by zero"
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "Read": {"file_path": "link/file"},
+    "Write": {"file_path": "link/file", "content": "x"},
+    "Edit": {"file_path": "link/file", "old_string": "a", "new_string": "b"},
+    "Glob": {"pattern": "*", "path": "link"},
+    "Grep": {"pattern": "a", "path": "link"},
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_link_that_is_replaced_while_it_is_followed_is_the_reason(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A command in the background may exchange a link and a directory."""
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory/file").write_text("a")
+    (tmp_path / "link").symlink_to("directory")
+
+    def replaced(path: str, **_: Any) -> str:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "readlink", replaced)
+        told = tools.error(name, **CALLS[name])
+    assert told.startswith(f"{name}: something replaced or removed a part of the path")
 
 
 def test_importing_the_tools_loads_nothing_heavy() -> None:
