@@ -184,6 +184,7 @@ TOUCHES_THE_WORLD = (
     "sessions.places",
     "sessions.retention",
     "sessions.store",
+    "sessions.turn_lock",
     "settings.claude_files",
     "settings.files",
     "settings.handover",
@@ -473,6 +474,7 @@ def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
 
 # What runs with `python -I -S` finds no library.
 STARTED_BARE = (
+    "ralph.machine.gpu_sockets",
     "ralph.machine.launcher",
     "ralph.machine.namespaces",
     "ralph.machine.restriction",

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
     from ralph.machine.own_programs import ProgramSearch
-    from ralph.machine.turn_lock import FileTurnLock
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_settings import SandboxSettings
+    from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
@@ -366,7 +366,7 @@ def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> File
     path = environment.get(TURN_LOCK)
     if not path:
         return None
-    from ralph.machine.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few loops share a lock
+    from ralph.sessions.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few loops share a lock
 
     try:
         return FileTurnLock(path, waiter)

@@ -11,11 +11,20 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as Socket  # noqa: N812 - a class
     from collections.abc import Callable, Iterable, MutableMapping
+
+if TYPE_CHECKING or __package__:
+    from ralph.machine import gpu_sockets
+else:  # imported from this module's own directory, because ralph is not on the path there
+    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120 - pathlib would delay a command
+    import gpu_sockets
+
+    sys.path.pop()
 
 NO_RULESET = -1
 """The value in place of a ruleset's descriptor if the kernel has no Landlock."""
@@ -55,23 +64,7 @@ _MOST_CAPABILITIES = 64
 _BACKLOG = 64
 _INSTRUCTION_BYTES = 8
 _ADDRESS_BYTES = 8
-# linux/seccomp.h: the answers of a filter that asks a process (`sandbox/kernel/seccomp.py`), and those where none can be asked:
-# EACCES, and the call itself. BPF_RET | BPF_K and the value.
-_MAKE_SEQUENCED, _LISTEN = (bytes([6, 0, 0, 0, number, 0, 0xC0, 0x7F]) for number in (1, 2))
-_NO_ACCESS, _ALLOW = bytes([6, 0, 0, 0, 13, 0, 5, 0]), bytes([6, 0, 0, 0, 0, 0, 0xFF, 0x7F])
-# The numbers of seccomp(2) and of socket(2).
-_ASKING_CALLS = {"x86_64": (317, 41), "aarch64": (277, 198)}
-_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
-_NOTIF_RECV, _NOTIF_SEND, _NOTIF_ADDFD = 0xC050_2100, 0xC018_2101, 0x4018_2103
-_NOTIF_CONTINUE = 1
-# struct seccomp_notif: id, pid, flags; nr, arch, instruction pointer, six arguments.
-_NOTIF, _NOTIF_RESPONSE, _NOTIF_FD = "=QIIiIQ6Q", "=QqiI", "=QIIII"
-# linux/socket.h, asm-generic/socket.h
-_SOCK_NONBLOCK, _SOCK_CLOEXEC, _SOL_SOCKET, _SCM_RIGHTS = os.O_NONBLOCK, os.O_CLOEXEC, 1, 1
-_MSG_PEEK, _MSG_DONTWAIT, _MSG_NOSIGNAL = 0x2, 0x40, 0x4000
 _PR_SET_DUMPABLE = 4
-_MOST_DESCRIPTORS = 4096
-
 _calls: Calls | None = None
 
 
@@ -135,15 +128,10 @@ class Calls:
 
     def install_filter(self, program: bytes) -> None:
         """Installs a seccomp filter. Raises OSError."""
-        self.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._packed(program))
+        self.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self.packed(program))
 
-    def install_asking_filter(self, program: bytes) -> int:
-        """Installs a seccomp filter that asks a process. Returns the descriptor by which it is asked. Raises OSError."""
-        number, _ = _ASKING_CALLS[os.uname().machine]
-        flag = _SECCOMP_FILTER_FLAG_NEW_LISTENER
-        return self.syscall(number, _SECCOMP_SET_MODE_FILTER, flag, self._packed(program))
-
-    def _packed(self, program: bytes) -> bytes:
+    def packed(self, program: bytes) -> bytes:
+        """The argument with which the kernel is given a seccomp filter."""
         # struct sock_fprog: the number of instructions and, aligned to 8 bytes, their address.
         count = len(program) // _INSTRUCTION_BYTES
         # `bytes` of a C pointer are the address that it holds.
@@ -185,15 +173,15 @@ def restrict(ruleset: int, program: bytes) -> None:
     except OSError as error:
         raise OSError(error.errno, error.strerror, "rlimit core") from None
     try:
-        socket_maker = _start_socket_maker() if asks(program) else None
+        socket_maker = gpu_sockets.start(_restrict_maker) if gpu_sockets.asks(program) else None
     except OSError as error:
         raise OSError(error.errno, error.strerror, "sockets for GPUs") from None
     restrict_thread(ruleset, program, socket_maker)
 
 
-def asks(program: bytes) -> bool:
-    """Whether a filter asks another process, which lives as long as a process with this filter."""
-    return _MAKE_SEQUENCED in program
+def _restrict_maker() -> None:
+    prepare().prctl(_PR_SET_DUMPABLE, 0)
+    restrict_thread(NO_RULESET, NO_FILTER)
 
 
 def restrict_thread(ruleset: int, program: bytes, socket_maker: Socket | None = None) -> None:
@@ -218,114 +206,9 @@ def restrict_thread(ruleset: int, program: bytes, socket_maker: Socket | None = 
             if socket_maker is None:
                 calls.install_filter(program)
             else:
-                _install_asking_filter(calls, program, socket_maker)
+                gpu_sockets.install(calls, program, socket_maker)
     except OSError as error:
         raise OSError(error.errno, error.strerror, step) from None
-
-
-def _install_asking_filter(calls: Calls, program: bytes, socket_maker: Socket) -> None:
-    try:
-        listener = calls.install_asking_filter(program)
-    except OSError as error:
-        if error.errno not in {errno.EBUSY, errno.EINVAL}:  # EBUSY: a filter around this one asks already
-            raise
-        plain = program.replace(_MAKE_SEQUENCED, _NO_ACCESS).replace(_LISTEN, _ALLOW)
-        calls.install_filter(plain)
-    else:
-        rights = [(_SOL_SOCKET, _SCM_RIGHTS, listener.to_bytes(4, "little"))]
-        socket_maker.sendmsg([b"x"], rights, _MSG_NOSIGNAL)
-        os.close(listener)
-    socket_maker.close()
-
-
-def _start_socket_maker() -> Socket:
-    """Starts a process that makes the sockets of the type SOCK_SEQPACKET for which a filter asks, until every process with this
-    filter has ended. Returns the socket by which it gets the filter's descriptor. Raises OSError.
-
-    NVIDIA's cuInit binds such a socket and listens on it, and fails without. Each is an end of a pair: it can be bound, and the
-    kernel refuses to connect it to anything else (EISCONN). Its `listen` does nothing and succeeds.
-    """
-    import _socket  # noqa: PLC0415 - only where GPUs are given
-
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    between = os.fork()
-    if between == 0:  # its child is the launcher's, so that the command has no child that it does not know
-        try:
-            if os.fork() == 0:
-                ours.close()
-                _make_sockets(theirs)
-        finally:
-            os._exit(0)
-    os.waitpid(between, 0)
-    theirs.close()
-    return ours
-
-
-def _make_sockets(channel: Socket) -> None:
-    import _socket  # noqa: PLC0415 - only where GPUs are given
-    import fcntl  # noqa: PLC0415 - only where GPUs are given
-    import select  # noqa: PLC0415 - only where GPUs are given
-    import struct  # noqa: PLC0415 - only where GPUs are given
-
-    for before, after in ((0, channel.fileno()), (channel.fileno() + 1, _MOST_DESCRIPTORS)):
-        os.closerange(before, after)
-    prepare().prctl(_PR_SET_DUMPABLE, 0)
-    restrict_thread(NO_RULESET, NO_FILTER)
-    _, found, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(4))
-    if not found:  # the command does not start, or asks nobody
-        return
-    listener = int.from_bytes(found[0][2], "little")
-    channel.close()
-    peers: dict[str, Socket] = {}
-    """The other ends, by what the descriptor of the command's own end leads to."""
-
-    def made(kind: int) -> int:
-        """Makes a socket in the asking process. Returns the number that it has there."""
-        for name in [name for name, peer in peers.items() if _is_closed(peer)]:
-            peers.pop(name).close()
-        theirs, peer = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        theirs.setblocking(not kind & _SOCK_NONBLOCK)
-        is_closed_on_exec = os.O_CLOEXEC if kind & _SOCK_CLOEXEC else 0
-        order = bytearray(struct.pack(_NOTIF_FD, asking, 0, theirs.fileno(), 0, is_closed_on_exec))
-        number = int(fcntl.ioctl(listener, _NOTIF_ADDFD, order))
-        peers[f"socket:[{os.fstat(theirs.fileno()).st_ino}]"] = peer
-        theirs.close()
-        return number
-
-    _, socket_call = _ASKING_CALLS[os.uname().machine]
-    asked = select.poll()
-    asked.register(listener, select.POLLIN)
-    while asked.poll()[0][1] & select.POLLIN:
-        request = bytearray(struct.calcsize(_NOTIF))
-        try:
-            fcntl.ioctl(listener, _NOTIF_RECV, request)
-        except OSError:  # who asked has ended
-            continue
-        asking, pid, _, call, _, _, first, second, *_ = struct.unpack(_NOTIF, request)
-        value = failed = flags = 0
-        if call == socket_call:
-            try:
-                value = made(second)
-            except OSError as error:
-                failed = -(error.errno or errno.EMFILE)
-        else:
-            try:
-                name = os.readlink(f"/proc/{pid}/fd/{first & 0xFFFF_FFFF}")  # noqa: PTH115 - as small as a launcher
-            except OSError:
-                name = ""
-            # A thread may put another socket in its place, on which listening is allowed too.
-            flags = 0 if name in peers else _NOTIF_CONTINUE
-        try:
-            fcntl.ioctl(listener, _NOTIF_SEND, struct.pack(_NOTIF_RESPONSE, asking, value, failed, flags))
-        except OSError:  # who asked has ended
-            continue
-
-
-def _is_closed(peer: Socket) -> bool:
-    try:
-        return not peer.recv(1, _MSG_PEEK | _MSG_DONTWAIT)
-    except OSError:
-        return False
 
 
 def _drop_bounding_set(calls: Calls) -> None:
@@ -449,6 +332,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    import sys
-
     os._exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ The rules:
    Descriptors are close-on-exec from the start, and the launcher closes them. Nothing is kept for the next command but
    a first process in the same box, which the launcher makes when a command has ended (`namespaces.py`).
 5. The supervisor has one thread, and no credentials in its environment. Of ralph's modules, it imports only its
-   neighbours `launcher.py`, `namespaces.py`, `restriction.py` and `tree_usage.py`. It imports them at its start,
+   neighbours `launcher.py`, `namespaces.py`, `restriction.py`, `gpu_sockets.py` and `tree_usage.py`. It imports them at its start,
    because a command that works on ralph itself may change their files.
 6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there is
    still no free process, only that request fails, and the command's output says so.
@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from ralph.machine import launcher, namespaces, restriction, tree_usage
+    from ralph.machine import gpu_sockets, launcher, namespaces, restriction, tree_usage
 else:  # imported from this module's own directory, because ralph is not on the path here
     sys.path.append(os.path.dirname(__file__))
+    import gpu_sockets
     import launcher
     import namespaces
     import restriction
@@ -270,7 +271,7 @@ def _begun_inside(
     if order.spaces:
         namespaces.tie_to_launcher(channel)
     # A process that the filter asks would outlive the command, if the first process had the filter too.
-    asks = bool(order.spaces) and restriction.asks(order.program)
+    asks = bool(order.spaces) and gpu_sockets.asks(order.program)
     own = restriction.NO_FILTER if asks else order.program
     if restrict is not None and not _is_restricted(lambda: restrict(own)):
         return -launcher.NOT_CONFINED

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from ralph.api.target_clients import TargetClients
     from ralph.conversation.session import Session
-    from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.permissions.claude_settings import HookCommand
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from ralph.run.permission_rules import RunGuards
     from ralph.run.wiring import Surroundings
     from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sessions.turn_lock import FileTurnLock
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.ports import Clock, Events

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.machine.own_programs import ProgramSearch
-    from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_limits import SandboxLimits
+    from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
@@ -261,7 +261,7 @@ def open_turn_lock(around: Surroundings) -> FileTurnLock | None:
     path = around.environment.get(TURN_LOCK)
     if not path:
         return None
-    from ralph.machine.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few runs share a lock
+    from ralph.sessions.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few runs share a lock
 
     try:
         return FileTurnLock(path, around.waiter)

@@ -24,7 +24,7 @@ _ARGUMENTS = 16
 ALLOW = 0x7FFF_0000
 KILL_PROCESS = 0x8000_0000
 _ERRNO = 0x0005_0000
-# SECCOMP_RET_USER_NOTIF; the kernel ignores the lower half. `restriction.py` reads it, where it answers these calls.
+# SECCOMP_RET_USER_NOTIF; the kernel ignores the lower half. `gpu_sockets.py` reads it, where it answers these calls.
 MAKE_SEQUENCED, LISTEN = 0x7FC0_0001, 0x7FC0_0002
 
 # BPF_LD | BPF_W | BPF_ABS, BPF_ALU | BPF_AND | BPF_K, BPF_RET | BPF_K; BPF_JMP | BPF_K with JEQ, JSET and JGE.
@@ -194,7 +194,7 @@ def make_filter(
 
     `unix_sockets` allows Unix sockets that can connect to a path. Without it, connected pairs of sockets are allowed all
     the same, except datagram sockets, and `sequenced` allows sockets of the type SOCK_SEQPACKET that can be bound and
-    cannot connect, because another process makes them (`restriction.py`). `without_landlock` also refuses calls that look into other processes.
+    cannot connect, because another process makes them (`gpu_sockets.py`). `without_landlock` also refuses calls that look into other processes.
     """
     table = MACHINES.get(machine)
     if table is None:
