@@ -78,6 +78,8 @@ class Confinement(Struct, frozen=True):
     """The descriptors of the namespaces that the command enters first (`namespaces.Spaces`). Empty without namespaces."""
     inner_space: int = -1
     """The descriptor of the user namespace that it enters last, or -1."""
+    ruleset_number: int = 0
+    """Another number for another ruleset."""
     holder: int = 0
     """A process in the process namespace if the command shares it with others, or 0 (`namespaces.Spaces`)."""
     directory: str = ""
@@ -515,7 +517,8 @@ def _packed(confinement: Confinement | None) -> bytes:
         confinement.holder,
         len(confinement.places),
     )
-    return " ".join((*map(str, numbers), confinement.program.hex())).encode()
+    words = (*map(str, numbers), confinement.program.hex(), str(confinement.ruleset_number))
+    return " ".join(words).encode()
 
 
 def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:

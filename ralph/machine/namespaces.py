@@ -14,9 +14,9 @@ The rules:
    share process and IPC namespaces, and `/proc` and `/dev/shm` with them, that live as long as they do. Then the first process is
    not the one with number 1, and something empty is mounted on the entry in `/proc` of each process of ralph's. A command may know
    the first process all the same, and kill it: its processes are then ended by the launcher.
-2. The launcher makes the first process for the next command when the last one has ended. It waits there for the
-   command. A command with another box gets another first process. Without namespaces, such a process waits too, and becomes
-   the command itself when it has restricted itself.
+2. The launcher makes the first process for the next command when the last one has ended. It restricts itself as it was for the
+   last command, but for its capabilities, and waits there. A command with another box or other restrictions, or with a proxy, gets
+   another first process. Without namespaces, such a process waits too, and becomes the command itself.
 3. The first process tells the launcher when the command has ended, and when it has no child left. The launcher does not
    wait for the end of the namespaces. Everything else is done by the launcher as for any other command. In namespaces
    of the command's own, SIGKILL for the first process ends all others, even if processes keep starting new ones.

@@ -166,6 +166,12 @@ def restrict(ruleset: int, program: bytes) -> None:
     Raises OSError if a step fails, with the step's name as `filename`. Earlier steps stay in force, and the caller
     must not execute anything.
     """
+    restrict_ahead(ruleset, program)
+    drop_capabilities()
+
+
+def restrict_ahead(ruleset: int, program: bytes) -> None:
+    """Does the part of `restrict` that comes before `drop_capabilities`: a process with them may still enter any directory."""
     import resource  # noqa: PLC0415 - only what restricts itself needs it
 
     try:
@@ -176,7 +182,7 @@ def restrict(ruleset: int, program: bytes) -> None:
         socket_maker = gpu_sockets.start(_restrict_maker) if gpu_sockets.asks(program) else None
     except OSError as error:
         raise OSError(error.errno, error.strerror, "sockets for GPUs") from None
-    restrict_thread(ruleset, program, socket_maker)
+    _restrict_ahead(ruleset, program, socket_maker)
 
 
 def _restrict_maker() -> None:
@@ -184,20 +190,34 @@ def _restrict_maker() -> None:
     restrict_thread(NO_RULESET, NO_FILTER)
 
 
-def restrict_thread(ruleset: int, program: bytes, socket_maker: Socket | None = None) -> None:
+def restrict_thread(ruleset: int, program: bytes) -> None:
     """Restricts the calling thread as `restrict` restricts a process. Does not limit core dumps, because all threads
-    share that limit. `socket_maker` is the socket to the process that the filter asks, if it asks one.
+    share that limit. The filter must ask no other process.
     """
+    _restrict_ahead(ruleset, program)
+    drop_capabilities()
+
+
+def drop_capabilities() -> None:
+    """Drops the capabilities of the calling thread. Raises OSError as `restrict`."""
+    calls = prepare()
+    step = "ambient set"
+    try:
+        _clear_ambient_set(calls)
+        step = "capabilities"
+        calls.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, step) from None
+
+
+def _restrict_ahead(ruleset: int, program: bytes, socket_maker: Socket | None = None) -> None:
+    """`socket_maker` is the socket to the process that the filter asks, if it asks one."""
     calls = prepare()
     step = "no_new_privs"
     try:
         calls.prctl(_PR_SET_NO_NEW_PRIVS, 1)
         step = "bounding set"
         _drop_bounding_set(calls)
-        step = "ambient set"
-        _clear_ambient_set(calls)
-        step = "capabilities"
-        calls.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES)
         if ruleset != NO_RULESET:
             step = "landlock"
             calls.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)

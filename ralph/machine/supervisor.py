@@ -97,7 +97,8 @@ class _Order:
 
         The settings are, in this order: the maximum size of a file in bytes (0 means no limit), whether a ruleset was
         sent, whether a socket to a proxy was sent, the numbers of namespaces that a command enters first and last, a process in
-        the process namespace if it shares it (else 0), the number of mounts, and the filter in hexadecimal digits. With namespaces, the path of the working
+        the process namespace if it shares it (else 0), the number of mounts, the filter in hexadecimal digits, and another number
+        for another ruleset. With namespaces, the path of the working
         directory and the mounts come before the command."""
         self.streams = [*map(int, streams.split())]
         """The numbers of the streams that were sent."""
@@ -130,6 +131,20 @@ class _Order:
         """The packed seccomp filter."""
         return bytes.fromhex(self.box[7].decode()) if self.box else restriction.NO_FILTER
 
+    @property
+    def restricted_by(self) -> tuple[bytes, ...]:
+        """All by which a first process must be restricted, if it can be before it gets the request. Empty if it cannot."""
+        if not self.box or self.box[2] == b"1" or gpu_sockets.asks(self.program):
+            return ()
+        return (*self.box, *self.places)
+
+    def restrict_ahead(self, ruleset: int) -> None:
+        """Restricts the calling process to the sandbox of this command, and of another one with the same `restricted_by`.
+        Raises OSError.
+        """
+        restriction.allow_mounts(ruleset, self.places)
+        restriction.restrict_ahead(ruleset, self.program)
+
     def restrict(self, ruleset: int, proxy: int) -> Callable[[bytes], None] | None:
         """Returns a function that restricts the calling process to the command's sandbox, with a filter. None without a sandbox."""
         if not self.box:
@@ -141,13 +156,22 @@ class _Order:
             restriction.allow_mounts(ruleset, self.places)
             if proxy >= 0:
                 restriction.name_proxy(restriction.listen_for_proxy(proxy), self.environment)
-            if most_bytes := int(self.box[0]):
-                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-                limit = most_bytes if most < 0 else min(most_bytes, most)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            self.limit_files()
             restriction.restrict(ruleset, program)
 
         return restrict
+
+    def limit_files(self) -> None:
+        """Limits the size of each file that the calling process writes. Raises OSError."""
+        if most_bytes := int(self.box[0]):
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            limit = most_bytes if most < 0 else min(most_bytes, most)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    def drop_the_rest(self, _: bytes) -> None:
+        """Does what `restrict` does after `restrict_ahead`."""
+        self.limit_files()
+        restriction.drop_capabilities()
 
 
 class _Request:
@@ -232,7 +256,19 @@ def _taken(streams: list[tuple[int, int]]) -> list[int]:
     return others
 
 
-def _begin_inside(channel: socket, why_not: str) -> int:
+def _begin_ahead(channel: socket, why_not: str, earlier: _Request) -> int:
+    """As `_begin_inside`, in a process that restricts itself before there is a command: one with the same `restricted_by` as the
+    earlier one.
+    """
+    try:
+        if not why_not:
+            earlier.order.restrict_ahead(earlier.ruleset)
+    except OSError:  # the command gets another process, and its output the reason
+        os._exit(0)
+    return _begin_inside(channel, why_not, is_restricted=True)
+
+
+def _begin_inside(channel: socket, why_not: str, *, is_restricted: bool = False) -> int:
     """The `namespaces.Start` of commands."""
     namespaces.close_all_but(channel)
     payload, descriptors = _received_message(channel)
@@ -246,7 +282,8 @@ def _begin_inside(channel: socket, why_not: str) -> int:
     _taken([*zip(descriptors[3:], [one for one in order.streams if one > 2], strict=True)])
     launcher.expect_the_defaults()
     try:
-        status = _begun_inside(channel, order, directory, order.restrict(ruleset, proxy), why_not)
+        restrict = order.drop_the_rest if is_restricted else order.restrict(ruleset, proxy)
+        status = _begun_inside(channel, order, directory, restrict, why_not)
     except OSError as error:
         status = -namespaces.not_confined(f"{error.filename or 'namespaces'}: {error.strerror}")
     if not order.spaces:
@@ -475,6 +512,8 @@ class _Commands:
         # The kernel may give a new file a time of some milliseconds ago.
         self._since_s = time.time() - 0.1
         self._waiting: namespaces.FirstProcess | None = None
+        self._restricted_by: tuple[bytes, ...] = ()
+        """The restrictions of the waiting process (`_Order.restricted_by`)."""
 
     def serve(self, request: _Request) -> bool:
         """Runs the command of a request. Returns False if this process must not run another command, because a process
@@ -512,7 +551,10 @@ class _Commands:
         self._drop_waiting()
         if may_serve and is_forked and not spaces.holder:
             try:
-                self._waiting = namespaces.FirstProcess(spaces, _begin_inside, prepare)
+                self._restricted_by = order.restricted_by
+                ahead = lambda channel, why_not: _begin_ahead(channel, why_not, request)  # noqa: E731 - `functools` is not loaded
+                begin = ahead if self._restricted_by else _begin_inside
+                self._waiting = namespaces.FirstProcess(spaces, begin, prepare)
             except OSError:  # the machine has no free process; the next command needs one anyway
                 pass
         if one.is_all_gone and one.used is not None:
@@ -525,7 +567,8 @@ class _Commands:
     ) -> namespaces.FirstProcess:
         """The first process of the command's namespaces, which has got the request. Raises OSError."""
         first, self._waiting = self._waiting, None
-        if first is not None and first.names == spaces.names:
+        fits = self._restricted_by == request.order.restricted_by
+        if first is not None and first.names == spaces.names and fits:
             try:
                 request.send_inside(first)
             except OSError:  # somebody has killed it

@@ -464,6 +464,7 @@ class CommandBox:
                 self._program if box is None else box.program,
                 self._plan.most_file_bytes,
                 *((), -1) if box is None else (box.spaces(shared), box.inner),
+                (self._ruleset if box is None else box.rulesets[shares]).number,
                 0 if shared is None else shared.holder,
                 directory if directory in self._roots else os.path.realpath(directory),
                 () if box is None else self._mounts,
@@ -652,8 +653,8 @@ class CommandBox:
             parts = self.parts
             if box is None:
                 return self._ruleset.fresh(partial(landlock_rules, parts))
-            return box.ruleset(
-                lambda entries: inside_rules(parts, landlock_rules(parts, entries), box.root), shares=shares
+            return box.rulesets[shares].fresh(
+                lambda entries: inside_rules(parts, landlock_rules(parts, entries), box.root)
             )
 
     def _fresh_box(self) -> KeptBox | None:

@@ -31,7 +31,6 @@ from ralph.values.shortage import ShortageError, start_error
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ralph.sandbox.kernel.ruleset import Rules
 
 # linux/nsfs.h
 _NS_GET_USERNS = 0xB701
@@ -84,7 +83,7 @@ class KeptBox:
             self._mounted = {point: self._mount_at(point) for point in points}
             self._kept = kept.pop_all()
         # In process namespaces that commands share, they may signal one another, and no others.
-        self._rulesets = {
+        self.rulesets = {
             shares: Ruleset(abi, is_worn_by_uses=True, allows_signals=shares) for shares in (False, True)
         }
 
@@ -118,13 +117,9 @@ class KeptBox:
         others = self._network if shared is None else shared.spaces
         return (*((self.owner,) if self.owner >= 0 else ()), *others, self._mounts)
 
-    def ruleset(self, rules: Rules, *, shares: bool = False) -> int:
-        """The descriptor of a ruleset for a command that starts now (`Ruleset.fresh`). `shares` is True if it shares namespaces."""
-        return self._rulesets[shares].fresh(rules)
-
     def close(self) -> None:
         """Ends the box. Commands in namespaces of their own keep what they have."""
-        for ruleset in self._rulesets.values():
+        for ruleset in self.rulesets.values():
             ruleset.close()
         self._kept.close()
 

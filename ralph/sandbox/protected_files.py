@@ -215,6 +215,8 @@ class ProtectedFiles:
 
         opened = [undo(change) for change in self._closings()]
         found = self._found()
+        if not (opened or self._pending) and found == self._known:
+            return ()
         changes = self._changes(found)
         by_mode = [undo(change) for change in changes if change.is_of_mode]
         if by_mode:  # what could not be seen in a closed directory can be seen now

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 _Seen = tuple[int, int, int, int]
 
@@ -14,13 +15,15 @@ class WatchedDirectories:
         self._seen: dict[str, _Seen | None] = {}
 
     def add(self, directory: str) -> None:
-        """Must be called before the directory is looked at. It need not exist: it would be made in the directory above, which
-        is enough if that is watched too.
+        """Must be called before the directory is looked at. It need not exist: it would be made in the nearest directory above
+        that exists, which is watched instead, unless everybody may write there (`/tmp`, which changes all the time).
         """
-        if directory not in self._seen:
-            seen = _seen(directory)
-            if seen is not None or self._seen.get(os.path.dirname(directory)) is None:
-                self._seen[directory] = seen
+        while (seen := _seen(directory)) is None:
+            above = os.path.dirname(directory)
+            if _is_everybodys(above):
+                break
+            directory = above
+        self._seen.setdefault(directory, seen)
 
     def have_changed(self) -> bool:
         return any(_seen(directory) != seen for directory, seen in self._seen.items())
@@ -36,3 +39,10 @@ def _seen(directory: str) -> _Seen | None:
         return None
     # A command may set the first time back, and nobody the second one.
     return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+
+
+def _is_everybodys(directory: str) -> bool:
+    try:
+        return bool(os.stat(directory).st_mode & stat.S_IWOTH)
+    except OSError:
+        return False

@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import CommandSupervisor, Confinement
 from ralph.machine.starting import start_confined
+from ralph.sandbox.kernel.landlock import READ, READ_DIR, WRITE, Rule, build_ruleset
+from ralph.sandbox.kernel.seccomp import make_filter
+from tests.program.namespaces import MEANS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 NOTHING = Confinement(restriction.NO_RULESET, restriction.NO_FILTER)
 
 
 def ran(tmp_path, confinement: Confinement, command: str) -> tuple[int, str]:
+    [result] = ran_after_another(tmp_path, [confinement], command)
+    return result
+
+
+def ran_after_another(tmp_path, confinements: Iterable[Confinement], command: str) -> list[tuple[int, str]]:
+    """The status and the output of a command that one supervisor runs in each of these sandboxes."""
+    confined = iter(confinements)
+    results: list[tuple[int, str]] = []
     supervisor = CommandSupervisor(
-        {"PATH": os.environ["PATH"]}, most_processes=0, confinement=lambda _directory: confinement
+        {"PATH": os.environ["PATH"]}, most_processes=0, confinement=lambda _directory: next(confined)
     )
     try:
-        started = supervisor.start(
-            ["/bin/sh", "-c", command], cwd=tmp_path, environment={"PATH": os.environ["PATH"]}, grace_s=1
-        )
-        status = started.wait_for_end()
-        said = os.read(started.output_descriptor, 4096).decode()
-        started.close()
+        for _ in confinements:
+            started = supervisor.start(
+                ["/bin/sh", "-c", command], cwd=tmp_path, environment={"PATH": os.environ["PATH"]}, grace_s=1
+            )
+            status = started.wait_for_end()
+            results.append((status, os.read(started.output_descriptor, 4096).decode()))
+            started.close()
     finally:
         supervisor.close()
-    return status, said
+    return results
 
 
 @pytest.mark.parametrize(
@@ -74,6 +91,36 @@ def test_a_command_in_a_sandbox_has_no_capabilities_and_no_new_privileges(tmp_pa
     assert f"CapEff:\t{0:016x}" in said
     assert "NoNewPrivs:\t1" in said
     assert said.splitlines()[-1] == "0"
+
+
+@pytest.mark.skipif(MEANS.landlock.abi == 0, reason="this kernel has no Landlock")
+def test_the_process_that_waits_for_a_command_is_never_one_with_other_restrictions(tmp_path) -> None:
+    """It restricts itself before there is a command, as it was for the last one."""
+    everything, no_internet = (
+        make_filter(platform.machine(), internet=internet, unix_sockets=False) or restriction.NO_FILTER
+        for internet in ("all", "none")
+    )
+    reads = Rule("/", READ | READ_DIR)
+    writes = Rule(str(tmp_path), READ | READ_DIR | WRITE)
+    rulesets = [build_ruleset(1, [reads]), build_ruleset(1, [reads, writes])]
+    ways = {
+        ("internet", "writes", "unlimited"): Confinement(rulesets[1], everything, ruleset_number=1),
+        ("writes", "unlimited"): Confinement(rulesets[1], no_internet, ruleset_number=1),
+        ("internet", "unlimited"): Confinement(rulesets[0], everything, ruleset_number=2),
+        ("internet", "writes", "1"): Confinement(rulesets[1], everything, 512, ruleset_number=1),
+    }
+    order = [way for way in ways for _ in range(2)] * 2
+    look = 'import _socket; _socket.socket(); print("internet")'
+    command = (
+        f"{sys.executable} -I -S -c '{look}' 2>&-; (: > new) 2>&- && echo writes; ulimit -f;"
+        "grep -cE '^CapEff:.0+$' /proc/self/status"
+    )
+    try:
+        results = ran_after_another(tmp_path, [ways[way] for way in order], command)
+    finally:
+        for one in rulesets:
+            os.close(one)
+    assert [tuple(said.split()) for _, said in results] == [(*way, "1") for way in order]
 
 
 def test_a_thread_that_starts_a_confined_process_leaves_the_others_as_they_are(tmp_path) -> None:

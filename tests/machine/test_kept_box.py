@@ -227,6 +227,18 @@ def brought_by_bubblewrap() -> Iterator[int]:
             yield pid
 
 
+def test_the_first_process_can_do_no_more_than_its_command(run) -> None:
+    run.said(":")  # so that one has waited for the command
+    process = run.start("touch there; exec sleep 600")
+    wait_until((run.work / "there").exists)
+    [first] = waiting(run)
+    status = Path(f"/proc/{first}/status").read_text()
+    for line in (f"CapPrm:\t{0:016x}", f"CapBnd:\t{0:016x}", "NoNewPrivs:\t1", "Seccomp:\t2"):
+        assert line in status
+    process.ask_to_stop()
+    ended(process)
+
+
 def test_a_command_after_the_first_process_was_killed_runs(run) -> None:
     run.said(":")
     wait_until(lambda: len(waiting(run)) == 1)

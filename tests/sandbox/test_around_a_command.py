@@ -1,5 +1,5 @@
 """The work for an earlier command is over before the work for a later one begins, and a disk that does not answer never
-makes the main thread wait without end.
+makes the main thread wait without end. Entries that come or go in watched directories are noticed.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -20,6 +20,9 @@ from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox, no_box, note_of
 from tests.patience import wait_until, within_s
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -214,3 +217,48 @@ def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change: str) -> No
         case _:
             (tmp_path / "missing" / "below").mkdir(parents=True)
     assert watched.have_changed()
+
+
+def replace_by_another(top: Path) -> None:
+    (top / "other").mkdir()
+    (top / "there").rename(top / "old")
+    (top / "other").rename(top / "there")
+
+
+def set_the_time_back(top: Path) -> None:
+    status = (top / "there").stat()
+    (top / "there/new").touch()
+    os.utime(top / "there", ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+CHANGES = {
+    "a new entry": ("there", lambda top: (top / "there/new").touch()),
+    "a removed entry": ("there", lambda top: (top / "there/old").unlink()),
+    "another directory": ("there", replace_by_another),
+    "a new entry whose time was set back": ("there", set_the_time_back),
+    "the directory itself": ("missing", lambda top: (top / "missing").mkdir()),
+    "a directory far above": ("a/b/c", lambda top: (top / "a").mkdir()),
+    "a directory above, where everybody may write": ("shared/a/b", lambda top: (top / "shared/a").mkdir()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_noticed(tmp_path, change: str) -> None:
+    directory, make = CHANGES[change]
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/old").touch()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    watched = WatchedDirectories()
+    watched.add(str(tmp_path / directory))
+    assert not watched.have_changed()
+    make(tmp_path)
+    assert watched.have_changed()
+
+
+def test_what_others_make_where_everybody_may_write_is_no_change(tmp_path) -> None:
+    tmp_path.chmod(0o1777)
+    watched = WatchedDirectories()
+    watched.add(str(tmp_path / "a/b"))
+    (tmp_path / "other").mkdir()
+    assert not watched.have_changed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # With namespaces, each command adds a rule for its own /proc to the ruleset, and restricting copies all rules. So the
 # ruleset is built again sometimes, which takes milliseconds.
 _MOST_USES = 100
+_numbers = count(1)
 
 
 class Ruleset:
@@ -36,6 +38,8 @@ class Ruleset:
         self._descriptor = restriction.NO_RULESET
         self._watched = WatchedDirectories()
         self._uses = 0
+        self.number = 0
+        """The number of the present ruleset, which no other one of this process has."""
 
     def fresh(self, rules: Rules) -> int:
         """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. The next
@@ -50,7 +54,7 @@ class Ruleset:
         if self._descriptor == restriction.NO_RULESET or is_worn or self._watched.have_changed():
             self.close()
             self._watched.clear()
-            self._uses = 0
+            self._uses, self.number = 0, next(_numbers)
             self._descriptor = build_ruleset(
                 self._abi, rules(self._entries), allows_signals=self._allows_signals
             )
