@@ -54,7 +54,7 @@ def test_a_look_comes_after_the_thread_that_prepares_the_sandbox(answers_within)
 
 
 def test_the_box_is_made_after_a_look_which_may_take_its_mounts_away() -> None:
-    """What a look undoes is replaced, and the kernel removes what was mounted on it."""
+    """The kernel removes what was mounted on a file that a look replaces."""
     box = FakeBox()
     box.before({}, "test")
     assert box.done == ["look", "prepare"]
