@@ -32,7 +32,7 @@ _BY_COMMAND = (
     ". Commands may not change these, so git config, git remote add, git push -u and installers of hooks have no lasting "
     "effect"
 )
-_BETWEEN = ", made between two calls: by an MCP server, or from outside"
+_BETWEEN = ", made between two calls: by a command in the background, an MCP server, or from outside"
 
 # The folders of a git directory that contain protected files, and the folder of the git directories of submodules.
 _FOLDERS = ("branches", "hooks", "info", "modules", "objects", "worktrees")

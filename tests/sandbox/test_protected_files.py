@@ -755,7 +755,9 @@ def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_
     files.watch()
     during, between = command("true", before="echo '#' >> ralph.toml")
     assert during == ""
-    assert between.startswith("[undone: changes to ralph.toml, made between two calls: by an MCP server")
+    assert between.startswith(
+        "[undone: changes to ralph.toml, made between two calls: by a command in the background, an MCP"
+    )
     during, between = command("rm -rf .git")
     assert "could not be undone: .git" in during
     assert command("true") == ("", ""), "the command did that, and it was told"

@@ -440,7 +440,7 @@ def test_what_a_server_does_to_protected_files_at_any_time_is_undone_and_told(ra
     ran = run(ralph, "--mcp-config", config(c={"command": "python3", "args": ["-c", CHANGING]}))
     assert ran.code == 0, ran.stderr
     text, _ = result(server, 1)
-    between = "made between two calls: by an MCP server, or from outside; what was written there is kept"
+    between = "made between two calls: by a command in the background, an MCP server, or from outside; what was written there is kept"
     assert text.startswith("made\n[undone: changes to .mcp.json. Commands may not change these")
     assert f"\n[undone: changes to ralph.toml, {between}" in text, "what it did at its start"
     assert f"ran\n[undone: changes to .mcp.json, {between}" in result(server, 2)[0]
