@@ -18,7 +18,6 @@ import select
 import signal
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ralph.machine import launcher
@@ -107,7 +106,8 @@ class KeptBox:
         with suppress(OSError):
             opened = os.open(f"/proc/self/fd/{self.root}{point}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                return Path(f"/proc/self/fdinfo/{opened}").read_bytes()
+                with open(f"/proc/self/fdinfo/{opened}", "rb", buffering=0) as file:  # noqa: PTH123 - for speed
+                    return file.read()
             finally:
                 os.close(opened)
         return b""
