@@ -97,7 +97,7 @@ class AgentHome(Struct, frozen=True, dict=True):
                 if os.path.isdir(source):
                     own.symlink_to(source)
                 elif os.path.isfile(source):
-                    _write_new(own, Path(source).read_bytes())
+                    _write_new(own, read_regular_file(os.path.realpath(source), _MOST_BYTES))
             for name, source in self._beside(place):
                 _cleared(self.folder, self._own(place, name)).symlink_to(source)
             named = _paths(place.by_project, self.environment)

@@ -729,6 +729,19 @@ open(os.path.join(own, ".credentials.json"), "w").write('{"claudeAiOauth": {"acc
 
 @needs_namespaces
 @pytest.mark.sandboxed
+def test_a_file_that_no_settings_are_is_not_taken_along_into_the_memory(ralph, agent) -> None:
+    own = Path(ralph.environment["HOME"], ".claude")
+    own.mkdir()
+    with (own / "rules.md").open("wb") as file:
+        file.truncate(20_000_001)
+    agent("claude", step(*claude()))
+    ran = ralph("loop", "the task", "--agent", "claude", "--max-iterations", "1")
+    assert ran.code == 74
+    assert "rules.md: it has more than 20,000,000 bytes" in ran.stderr
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
 @LEVELS
 def test_a_home_of_an_agent_in_the_work_is_guarded_too_and_no_link_in_it_is_followed(
     ralph, agent, level
