@@ -188,9 +188,16 @@ class Git:
 
     def settings_of(self, listing: bytes, names: Mapping[str, bool] | None = None) -> GitSettings:
         """As `settings_from`, for this directory and the places that commands may write. `names` are as in `why_changeable`.
+        A file counts as an agent's, with what it may include, if another run's command has changed it and nothing is undone.
         Raises CheckoutError.
         """
-        return settings_from(listing, self.is_writable, lambda value: self.names_writable(value, names))
+        changed: list[str] = []
+
+        def is_agents(file: str) -> bool:
+            changed.extend([file] if why_left_behind(file, self.seams.environment) else [])
+            return bool(changed) or self.is_writable(file)
+
+        return settings_from(listing, is_agents, lambda value: self.names_writable(value, names))
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         """Makes the error for a command that failed."""

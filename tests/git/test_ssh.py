@@ -111,13 +111,16 @@ def attempts(repository: Repository, writable: tuple[str, ...]) -> None:
 def test_no_file_counts_that_a_command_of_another_run_has_changed_and_nobody_has_undone(
     tmp_path: Path,
 ) -> None:
-    script = "mkdir .ssh; echo ProxyCommand x >.ssh/config; git config --global filter.f.clean cat"
+    script = (
+        "mkdir .ssh; echo ProxyCommand x >.ssh/config; git config --file $HOME/new filter.g.clean cat; "
+        "git config --global filter.f.clean cat; git config --global include.path $HOME/new"
+    )
     repository, marks = made(tmp_path, script, "")
     home = tmp_path / "home"
     mark = home / ".local/state/ralph/running/x"
     mark.parent.mkdir(parents=True)
     mark.write_text(json.dumps({f"{home}/{name}": "" for name in (".ssh/config", ".gitconfig")}))
-    assert CheckoutGit(repository.top, repository.seams()).settings.dropped_filters == {"f"}
+    assert CheckoutGit(repository.top, repository.seams()).settings.dropped_filters == {"f", "g"}
     with pytest.raises(CheckoutError, match=f"{home}/.ssh/config was changed during a command"):
         attempts(repository, ())
     assert not [*marks.iterdir()]
