@@ -297,17 +297,24 @@ class GitCheckout:
         """The entries of a look that a commit takes, and those that it leaves out, of which the user is told."""
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
-        look = self._look_for_planted(
-            found.links, protected, {entry.path.rstrip("/") for entry in all_entries if entry.is_nested}
-        )
+        nested = {entry.path.rstrip("/") for entry in all_entries if entry.is_nested}
+        unread = {entry.path for entry in all_entries if entry.is_unstaged and self._is_closed(entry.path)}
+        look = self._look_for_planted(found.links, protected, nested, unread)
         entries, left_out = [], []
         for entry in all_entries:
             is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
             if entry.path in protected or is_nested or (entry.is_gitlink and look.is_closed(entry.path)):
                 left_out.append(entry)
-            elif not entry.is_nested:
+            elif not (entry.is_nested or entry.path in unread):
                 entries.append(entry)
         return entries, left_out
+
+    def _is_closed(self, path: str) -> bool:
+        """Whether a path is a file that cannot be read: git would refuse the whole commit."""
+        whole = self.top / path
+        if os.access(whole, os.R_OK) or os.path.islink(whole):  # noqa: PTH114 - it never raises
+            return False
+        return os.path.isfile(whole)  # noqa: PTH113 - it never raises
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         """The id of the current commit, and its ancestors that `since` does not have. Tells the user if git fails, and
@@ -332,9 +339,12 @@ class GitCheckout:
         """
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
-    def _look_for_planted(self, links: Sequence[str], protected: set[str], nested: set[str]) -> Look:
+    def _look_for_planted(
+        self, links: Sequence[str], protected: set[str], nested: set[str], unread: set[str]
+    ) -> Look:
         """Looks through the tree for repositories whose configuration names a program, and for protected files that are new,
-        and tells the user of them and of the paths `protected` and the repositories `nested`, which are not committed.
+        and tells the user of them, of the paths `protected`, of the repositories `nested` and of the files `unread`, which
+        are not committed.
         """
         digests = FileDigests(self._seams.waiter, self._seams.clock)
 
@@ -351,10 +361,12 @@ class GitCheckout:
         )
         self._warn_of_programs()
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
-        if others := sorted(nested.difference(one.path for one in found.found)):
-            sentence = "; ".join(
-                filter(None, (sentence, f"these are repositories of their own: {shown(others)}"))
-            )
+        others = {
+            "these are repositories of their own": nested.difference(one.path for one in found.found),
+            "these cannot be read": unread,
+        }
+        told = [f"{what}: {shown(sorted(paths))}" for what, paths in others.items() if paths]
+        sentence = "; ".join(filter(None, (sentence, *told)))
         if sentence and sentence != self._warned:
             self._warn(f"{sentence}; commits leave them out")
         self._warned = sentence

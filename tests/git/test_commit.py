@@ -141,6 +141,18 @@ def test_on_no_branch_nothing_is_committed_and_the_work_stays(repository: Reposi
     assert checkout.commit("on a branch again")
 
 
+@pytest.mark.ordinary_user
+def test_a_file_that_cannot_be_read_is_named_and_hinders_no_commit(repository: Repository) -> None:
+    repository.write("of-root").chmod(0)
+    repository.write("a.txt", "changed").chmod(0)
+    (repository.top / "link").symlink_to("of-root")
+    repository.write("new")
+    told: list[str] = []
+    assert repository.checkout(warn=told.append).commit("all")
+    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "link", "new"}
+    assert told == ["these cannot be read: a.txt, of-root; commits leave them out"]
+
+
 def test_a_message_for_the_next_commit_is_used_up_by_a_commit(repository: Repository) -> None:
     """`git merge --squash` and `git cherry-pick -n` leave one, which `git commit` would offer to the user."""
     messages = [repository.write(f".git/{name}") for name in ("MERGE_MSG", "SQUASH_MSG")]
