@@ -86,6 +86,8 @@ THINKING = ("foreign/test_thinking.py", "test_reading.py", "test_switching.py")
 OVERFLOW = ("test_refusals.py", "foreign/test_overflow.py", "test_context_size.py", "test_step.py")
 DIALECTS = ("api/dialects/test_*.py",)
 RESPONSES = ("api/responses/test_*.py", "api/test_openai_requests.py")
+CHAT = ("api/chat/test_*.py",)
+VENDORS = ("settings/test_other_vendors.py",)
 SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
 
 MUTANTS = (
@@ -188,6 +190,84 @@ MUTANTS = (
         "        self._kept = packed | loose\n",
         "",
         RESPONSES,
+    ),
+    # --- Chat Completions, and models of other vendors
+    Mutant(
+        "chat-cut-is-whole",
+        "an answer without a finish_reason is a cut",
+        "        if self._reason is None:\n            return ()\n",
+        "        self._reason = self._reason or 'stop'\n",
+        CHAT,
+    ),
+    Mutant(
+        "chat-break-behind-the-end-is-a-cut",
+        "a connection that breaks behind a finish_reason loses nothing",
+        "if self._translator is None or not self._translator.end():",
+        "if True:",
+        CHAT,
+    ),
+    Mutant(
+        "chat-calls-by-index-alone",
+        "another id begins another call, whatever its index",
+        "has_other_id = bool(piece.id and call.id and piece.id != call.id)",
+        "has_other_id = False",
+        CHAT,
+    ),
+    Mutant(
+        "chat-doubtful-pieces",
+        "a piece that leaves a doubt makes no answer",
+        "            elif piece.name != call.name:\n                raise StreamParse",
+        "            elif False:\n                raise StreamParse",
+        CHAT,
+    ),
+    Mutant(
+        "chat-cached-tokens-twice",
+        "tokens from the cache are not among the input tokens",
+        '"input_tokens": max(0, prompt - read - written),',
+        '"input_tokens": prompt,',
+        CHAT,
+    ),
+    Mutant(
+        "chat-reasoning-of-others",
+        "only reasoning of this API goes back",
+        "if (field := kept.get(_FIELD)) in FIELDS:",
+        "if field := kept.get(_FIELD, FIELDS[0]):",
+        CHAT,
+    ),
+    Mutant(
+        "chat-ids-only-in-calls",
+        "a call and its result have the same id",
+        '"tool_call_id": self._id(block["tool_use_id"])',
+        '"tool_call_id": block["tool_use_id"]',
+        CHAT,
+    ),
+    Mutant(
+        "repository-names-vendor",
+        "a model of a repository's file names no vendor",
+        "if api is None and is_repositorys and TARGETS not in given:",
+        "if False:",
+        VENDORS,
+    ),
+    Mutant(
+        "anthropics-base-url-for-all",
+        "ANTHROPIC_BASE_URL is no server of another API",
+        "and base_url.origin == BY_NAME[_BASE_URL].variable",
+        "and False",
+        VENDORS,
+    ),
+    Mutant(
+        "openais-key-for-all",
+        "a vendor's own server gets only that vendor's key",
+        "owner = _owner(base_url) or OPENAI",
+        "owner = OPENAI",
+        VENDORS,
+    ),
+    Mutant(
+        "vendors-key-to-any-entry",
+        "the server of an entry gets no key of the environment",
+        "is_meant_for = entry.base_url is None or _needs_key(server.api, server.base_url)",
+        "is_meant_for = True",
+        VENDORS,
     ),
     # --- thinking that a server refuses
     Mutant(

@@ -40,7 +40,11 @@ def is_of_network(variable: str) -> bool:
 
 def aims_requests(variable: str) -> bool:
     """Whether a variable of this name decides where requests go, with which key and model, or whom they trust."""
-    return _AIMING.fullmatch(variable) is not None or variable == LOGIN_VARIABLE or is_of_network(variable)
+    if _AIMING.fullmatch(variable) or variable == LOGIN_VARIABLE or is_of_network(variable):
+        return True
+    from ralph.values.vendors import VENDORS  # noqa: PLC0415 - few settings files hold variables
+
+    return any(vendor.key_variable == variable for vendor in VENDORS)
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.settings.claude_environment import ALIAS_VARIABLES
+from ralph.settings.claude_environment import ALIAS_VARIABLES, aims_requests
 from ralph.values.models import ALIASES
 from tests.fakes import roster_of
 from tests.rows import every_row
@@ -152,3 +152,19 @@ def test_a_missing_key_names_the_login_that_is_there(world) -> None:
     assert "set ANTHROPIC_API_KEY" in message
     assert "CLAUDE_CODE" not in str(world.error(ANTHROPIC_API_KEY=""))
     assert "Bedrock" in str(world.error(ANTHROPIC_API_KEY="", CLAUDE_CODE_USE_BEDROCK="1"))
+
+
+@every_row(
+    ("variable", "aims"),
+    [
+        ("ANTHROPIC_BASE_URL", True),
+        ("OPENAI_API_KEY", True),
+        ("GEMINI_API_KEY", True),
+        ("ZAI_API_KEY", True),
+        ("https_proxy", True),
+        ("STRIPE_API_KEY", False),
+        ("DATABASE_URL", False),
+    ],
+)
+def test_the_variables_that_decide_who_is_asked_and_with_which_key(variable: str, *, aims: bool) -> None:
+    assert aims_requests(variable) is aims
