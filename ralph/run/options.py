@@ -16,6 +16,8 @@ from ralph.values.models import is_claude
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.conversation.session import Session
+    from ralph.conversation.target import Target
     from ralph.settings.handover import LoopHandover
     from ralph.values.controls import PermissionMode
 
@@ -137,12 +139,14 @@ class RunOptions(Struct, frozen=True):
         """True if the options select tools. The run then ignores the tool selection of the session that it resumes."""
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
-    @property
-    def shapes_requests(self) -> bool:
-        """True if the options change the requests of a resumed session. Without such options, the requests of a
-        resumed session keep their form.
+    def keeps_requests(self, old: Session | None, first: Target) -> bool:
+        """Whether the requests of the resumed session `old` keep their form, because the options change nothing of it. `first` is
+        the first target of the run: to name the model that the session has changes nothing. False if no session is resumed.
         """
+        if old is None:
+            return False
         own = (self.system_prompt, self.append_system_prompt, self.report)
-        return any(each is not None for each in own) or any(
-            self.settings.get(name) is not None for name in _SHAPING
-        )
+        shaping = {name for name in _SHAPING if self.settings.get(name) is not None}
+        if first.model == old.shapes[old.first].model:
+            shaping.discard("model.name")
+        return not shaping and all(each is None for each in own)

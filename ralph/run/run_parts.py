@@ -238,7 +238,7 @@ def _open_tools(
         guards=guards,
         offered=old.offered_tools if old is not None and not options.names_tools else None,
         mode=controls.permission_mode,
-        keeps_list=old is not None and not options.shapes_requests,
+        keeps_list=options.keeps_requests(old, around.settings.targets[0]),
         rules=rules.in_force,
         mcp=mcp,
     )
@@ -316,7 +316,7 @@ def _make_targets(
     )
     # The settings may name another model than the old session.
     refuse_uncountable_budget(roster.targets, around.settings)
-    is_new_prompt = old is None or has_new_tools or options.shapes_requests
+    is_new_prompt = has_new_tools or not options.keeps_requests(old, around.settings.targets[0])
     return TargetParts(
         roster,
         (*notices, *(() if skills is None else skills.notices)),

@@ -364,7 +364,7 @@ def build_roster(
     instructions in `memory`, if that is not None, and the section `skills`.
     """
     settings = around.settings
-    keeps = keeps and old is not None and not options.shapes_requests
+    keeps = keeps and options.keeps_requests(old, settings.targets[0])
     memory = memory or Memory()
     prompt = _system_prompt(around, options, about_sandbox, memory, skills=skills)
     targets = settings.targets

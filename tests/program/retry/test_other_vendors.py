@@ -144,7 +144,10 @@ def test_a_killed_run_goes_on_at_the_same_server(others, serve, api) -> None:
     assert (again.code, effects(others)) == (0, ["1"])
     first, second = server.requests
     assert thoughts(second) == ["1"]
-    assert second.messages()[: len(first.messages())] == first.messages()
+    *_, before = re.split(rb'"(?:messages|input)":\[', (first.body or b"").removesuffix(b"]}"))
+    *_, after = re.split(rb'"(?:messages|input)":\[', second.body or b"")
+    assert after.startswith(before)
+    assert first.json()["tools"] == second.json()["tools"]
 
 
 def test_a_refused_key_and_a_missing_model_are_told_with_the_place_of_the_requests(others, serve) -> None:
@@ -172,3 +175,17 @@ def test_a_key_alone_chooses_no_vendor(ralph_here, ralph, environment, offer) ->
     ran = ralph_here("hi")
     assert ran.code == 78
     assert offer in ran.stderr
+
+
+def test_a_session_whose_model_is_named_again_keeps_its_prompt(others, serve) -> None:
+    """The system prompt has the instructions of a file, which is another one by then."""
+    server = serve(DONE, DONE, DONE)
+    flags = at_api(OPENAI_CHAT, server)
+    (others.cwd / "AGENTS.md").write_text("Be brief.")
+    assert others("go", *flags).code == 0
+    (others.cwd / "AGENTS.md").write_text("Be long.")
+    assert others("-c", "on", *flags).code == 0
+    assert others("-c", "on", *flags, "--model", "model-2").code == 0
+    prompts = [request.json()["messages"][0]["content"] for request in server.requests]
+    assert prompts[0] == prompts[1]
+    assert "Be long." in prompts[2]
