@@ -10,6 +10,7 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from ralph.mock_api import Thinking
 from ralph.mock_api.dialect import ANTHROPIC, BY_API, RESPONSES
 from tests.campaigns.engine import without_markers
 from tests.nemesis import vendors
@@ -219,7 +220,7 @@ def _requests(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[
     sent, kept = [*longest[ANTHROPIC.api], final], messages_of(lines)
     if plan.outage is not None:
         sent, kept = _without_thinking(sent), _without_thinking(kept)
-        yield from _vendors(plan.outage, lines)
+        yield from _vendors(plan, plan.outage, seen, lines)
     if kept != sent:
         yield "the journal is another conversation than the requests"
 
@@ -231,9 +232,26 @@ def _without_thinking(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _vendors(outage: Outage, lines: list[Line]) -> Iterator[str]:
-    """The second vendor's model must have answered while the first one was away, and at no other time."""
-    answered = [line["message"]["model"] for line in lines if line["kind"] == "assistant"]
-    for turn, model in enumerate(answered):
-        if (model == vendors.SECOND_MODEL) != (outage.begins <= turn < outage.ends):
-            yield f"turn {turn} was answered by {model}"
+def _vendors(plan: SessionPlan, outage: Outage, seen: Observed, lines: list[Line]) -> Iterator[str]:
+    """The second vendor's model must have answered while the first one was away, and at no other time. Each model
+    must get all of its own thinking back, and nobody else's.
+    """
+    models = [line["message"]["model"] for line in lines if line["kind"] == "assistant"]
+    by_second = [model == vendors.SECOND_MODEL for model in models]
+    for turn, is_second in enumerate(by_second):
+        if is_second != (outage.begins <= turn < outage.ends):
+            yield f"turn {turn} was answered by {models[turn]}"
+    for request in seen.requests:
+        sent = [block["thinking"] for block in _blocks(request.messages()) if block["type"] == "thinking"]
+        own = [
+            block.thinking
+            for turn in range(plan.task.turn_of(request))
+            for block in plan.task.turns[turn].blocks()
+            if isinstance(block, Thinking) and by_second[turn] == (request.api != ANTHROPIC.api)
+        ]
+        if sent != own:
+            yield f"request {request.index} ({request.api}) has the thinking {sent}, not {own}"
+
+
+def _blocks(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (block for message in messages for block in message["content"])
