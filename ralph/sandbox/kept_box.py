@@ -96,18 +96,18 @@ class KeptBox:
                 self.inner = user
 
     def has_its_mounts(self) -> bool:
-        """Whether all that was mounted still is. The kernel takes a mount away, in all namespaces, whose place somebody outside
-        replaces or removes, as editors do that save a file.
+        """Whether all that was mounted still is, and is what the machine has there. The kernel takes a mount away, in all namespaces,
+        whose place somebody outside replaces or removes, as editors do that save a file. A directory that is moved away stays mounted.
         """
         return all(self._mount_at(point) == number for point, number in self._mounted.items())
 
     def _mount_at(self, point: str) -> bytes:
-        """Identifies the mount that the box has at a path (proc_pid_fdinfo(5)). Empty if nothing is there."""
+        """Identifies the mount that the box has at a path (proc_pid_fdinfo(5)), and what the machine has there. Empty without one."""
         with suppress(OSError):
             opened = os.open(f"/proc/self/fd/{self.root}{point}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 with open(f"/proc/self/fdinfo/{opened}", "rb", buffering=0) as file:  # noqa: PTH123 - for speed
-                    return file.read()
+                    return file.read() + b"%d" % os.lstat(point).st_ino
             finally:
                 os.close(opened)
         return b""

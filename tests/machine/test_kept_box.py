@@ -294,6 +294,10 @@ def test_a_place_that_is_gone_or_a_link_by_now_keeps_no_command_from_starting(tm
         )
         gone.mkdir()
         assert run_in(box, roots[0], write).stdout == "written\n"
+        gone.rename(tmp_path / "moved")
+        gone.mkdir()
+        assert run_in(box, roots[0], write).stdout == "written\n"
+        assert (gone / "x").exists(), "not in the directory that was moved away"
     finally:
         box.close()
 
