@@ -393,10 +393,10 @@ def test_what_a_command_leaves_that_has_killed_its_first_process_is_ended(run, *
         "(trap '' TERM HUP; touch left; while :; do sleep 0.01; done) >/dev/null 2>&1 & setsid sleep 600 >/dev/null 2>&1 & "
         "until [ -e left ]; do :; done; kill -9 $PPID; sleep 600"
     )
-    others = inside(run.work)
+    others = {*inside(run.work)}  # one of them may end by itself
     one = run.start(leaving, lasts=lasts)
     assert one.wait_for_end() == 128 + signal.SIGKILL
-    assert inside(run.work) == others
+    assert {*inside(run.work)} <= others
     assert one.kill_what_is_left()
     one.close()
     assert background.hear() is None
