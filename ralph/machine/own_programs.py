@@ -12,7 +12,7 @@ import stat
 import sys
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,8 @@ _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
 _MOST_SEARCHES = 64
 # execve(2): the interpreter of a script may be a script, and so on.
-_MOST_INTERPRETERS = 5
+_MOST_INTERPRETERS = 16
+_BETWEEN_WORDS = re.compile(r"(?:[\s=:'\"]|(?<=\s)-S)+")
 _MOST_OF_LINE = 256
 # A place with a second name is looked for below this many names, which takes some seconds.
 _MOST_NAMES = 1_000_000
@@ -157,30 +158,29 @@ class ProgramSearch(Struct, frozen=True):
 
 
 def interpreters_of(file: str, search: ProgramSearch) -> Iterator[str]:
-    """Yields the interpreter that a script names, with its options, and that of the interpreter, if it is a script too. `env` finds
-    it on PATH. Raises OSError if this machine lacks file descriptors or memory.
+    """Yields the interpreter that a script names, with its options, and those of what is named there, if that is a script too. `env`
+    finds it on PATH. Raises OSError if this machine lacks file descriptors or memory.
     """
-    for _ in range(_MOST_INTERPRETERS):
-        line = interpreter_of(file)
-        if not line:
-            return
-        yield line
-        file = _paths_in(line, search)[-1]
+    pending = [file]
+    for one in pending:
+        if line := interpreter_of(one):
+            yield line
+            more = (path for path in _paths_in(line, search) if path not in pending)
+            pending += islice(more, _MOST_INTERPRETERS - len(pending))
 
 
 def interpreter_of(file: str) -> str:
     """The interpreter that a script names, with its options. Empty for any other file. Raises as `interpreters_of` does."""
-    begin, _, rest = beginning_of(file, _MOST_OF_LINE).partition(b"\n")[0].partition(b"#!")
+    begin, _, rest = re.split(rb"[\n\0]", beginning_of(file, _MOST_OF_LINE))[0].partition(b"#!")
     return "" if begin else os.fsdecode(rest).strip()
 
 
 def _paths_in(line: str, search: ProgramSearch) -> list[str]:
-    """The absolute paths in the first line of a script: the interpreter, and what `env` may start, and assign."""
-    first, *more = line.split()
-    if first.rpartition("/")[2] != "env":
-        return [first]
-    words = re.split(r"[\s=:]", " ".join(more))
-    return [first, *filter(os.path.isabs, (programs_by_name(search).get(word, word) for word in words))]
+    """The interpreter in the first line of a script, and the absolute paths behind it. With `env`, also those of programs on PATH."""
+    first, more = line.split(maxsplit=1)[0], _BETWEEN_WORDS.split(line)[1:]
+    is_env = any(word.rpartition("/")[2] == "env" for word in (first, *more))
+    known = programs_by_name(search) if is_env else {}
+    return [first, *filter(os.path.isabs, (known.get(word, word) for word in more))]
 
 
 def _way(path: str) -> Iterator[tuple[str, bool]]:

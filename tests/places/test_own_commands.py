@@ -76,6 +76,9 @@ LINES = {
     "one of PATH": ("cat | outer", False, False),
     "one that env finds by a link in PATH": ("cat | by-env", False, False),
     "one whose env has another PATH": ("by-path", False, False),
+    "one with a script in its first line": ("by-script", False, False),
+    "one whose words of env are quoted": ("by-quotes", False, False),
+    "one whose first line has a NUL": ("cat | with-nul", True, True),
     "one that env finds elsewhere": ("cat | by-tell", True, True),
     "a wrapper that starts a link in PATH": ("cat | starts-link", False, False),
     "the work as data of a program": ("$H/bin/tell $W/d", True, False),
@@ -118,7 +121,10 @@ def test_commands_decide_what_a_line_runs(
     for name, text in {
         "by-env": "#!/usr/bin/env -S linked -u\n",
         "by-path": f"#!/usr/bin/env -S PATH=/usr/bin:{work} tell\n",
+        "by-script": f"#!/bin/sh {work}/s\n",
+        "by-quotes": "#!/usr/bin/env -S'linked' -u\n",
         "by-tell": "#!/usr/bin/env tell\n",
+        "with-nul": "#!/bin/sh\0x\n",
         "starts-link": "#!/bin/sh\nexec linked\n",
     }.items():
         (home / "bin" / name).write_text(text)
