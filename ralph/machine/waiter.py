@@ -244,8 +244,7 @@ class InboxWaiter:
         """Turns off the time limit, because only cleaning up follows, and then raises `stop`."""
         self._run_ends_s = math.inf
         is_first, self.was_stopped = not self.was_stopped, True
-        if is_first:
-            self._stops_by_s = self._clock.now_s() + _STOPS_WITHIN_S
+        self._stops_by_s = self._clock.now_s() + (_STOPS_WITHIN_S if is_first else 0.0)
         if is_first and self._on_first_stop is not None:
             self._on_first_stop(stop)
         raise stop

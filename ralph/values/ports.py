@@ -204,7 +204,7 @@ class Waiter(Protocol):
 
     def stop_left_s(self) -> float:
         """The seconds that are left to end after a signal or the time limit has stopped ralph. The number is infinite if
-        nothing has stopped it.
+        nothing has stopped it. None are left after a second signal.
         """
         ...
 

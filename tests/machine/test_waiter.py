@@ -125,6 +125,17 @@ def test_interrupted_comes_once_for_each_signal(waiter) -> None:
     assert take(waiter, mailbox) == "still here"
 
 
+def test_after_a_second_signal_no_time_is_left_to_stop(waiter) -> None:
+    left = [waiter.stop_left_s()]
+    for _ in range(2):
+        waiter.inbox.note_signal(signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            waiter.sleep(1, waiting_for="nothing")
+        left.append(waiter.stop_left_s())
+    assert left[0] == math.inf
+    assert left[1] > 0 >= left[2]
+
+
 def test_a_signal_that_came_before_ends_the_next_wait_or_sleep(waiter) -> None:
     waiter.inbox.note_signal(1)
     with pytest.raises(Interrupted):
