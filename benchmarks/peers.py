@@ -14,6 +14,7 @@ import multiprocessing
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -70,7 +71,7 @@ def main() -> None:
         *installed_peers(),
     ]
     turns = _in_turn(programs, _one_turn, RUNS)
-    gaps = _in_turn(programs, _gap, RUNS)
+    gaps = _in_turn(programs, lambda program: [gap_ms(program)], RUNS)
     streams = _in_turn(programs, _stream, STREAM_RUNS)
     print(f"\n{datetime.now(tz=UTC):%Y-%m-%d}, medians of {RUNS} runs (deltas: {STREAM_RUNS}):\n")
     print("| | one turn: wall | CPU | memory | gap, `echo` | 20,000 deltas: wall | CPU |")
@@ -84,12 +85,14 @@ def main() -> None:
         )
 
 
-def installed_peers() -> Iterator[Program]:
+def installed_peers(names: Sequence[str] = tuple(PACKAGES)) -> Iterator[Program]:
     """Yields the other agents, and installs them if necessary. If one cannot be installed, leaves it out and prints
     the reason to standard error.
     """
     npm = shutil.which("npm")
     for name, package in PACKAGES.items():
+        if name not in names:
+            continue
         home = FOLDER / "node_modules" / package
         if npm is None and not home.exists():
             print(f"{name} is left out: there is no npm on PATH", file=sys.stderr)
@@ -134,18 +137,26 @@ def _one_turn(program: Program) -> list[float]:
     return [measured.wall_s, measured.cpu_s, measured.peak_mb]
 
 
-def _gap(program: Program) -> list[float]:
+def gap_ms(program: Program, prepare: Callable[[Workplace], object] = lambda _: None) -> float:
     """The median time in ms from one request of the conversation to the next. One command runs in between, and all
-    commands are different.
+    commands are different. `prepare` is called before the program starts.
     """
-    with _Server(_answer, program.tool, COMMANDS) as server, workplace(server.base_url) as place:
-        configure(place)
+    with conversation(program, COMMANDS) as (server, place):
+        prepare(place)
         place.measure(program.command)
         times_s = server.times_s()
     gaps_ms = [(after - before) * 1000 for before, after in pairwise(times_s)]
     if len(gaps_ms) != COMMANDS:
         raise SystemExit(f"{program.name} sent {len(times_s)} requests, not {COMMANDS + 1}")
-    return [figure(gaps_ms[1:]).median]
+    return figure(gaps_ms[1:]).median
+
+
+@contextmanager
+def conversation(program: Program, commands: int) -> Iterator[tuple[_Server, Workplace]]:
+    """A server that makes the program run so many commands, and a place for that."""
+    with _Server(_answer, program.tool, commands) as server, workplace(server.base_url) as place:
+        configure(place)
+        yield server, place
 
 
 def _stream(program: Program) -> list[float]:
