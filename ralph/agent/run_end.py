@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.endpoint import API_NAMES, API_VERSION, requests_url
+from ralph.values.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
@@ -224,14 +224,14 @@ _BEFORE_THE_PROXY = frozenset(
 _NETWORK_HINTS = {
     NetworkCause.REFUSED: "Nothing listens at {endpoint}. Is the server running, and is the port right?",
     NetworkCause.DNS_UNKNOWN_HOST: (
-        "Check the host name in {endpoint} (--base-url, ANTHROPIC_BASE_URL), and whether this machine is online."
+        "Check the host name in {endpoint} (--base-url, {variable}), and whether this machine is online."
     ),
     NetworkCause.DNS_TEMPORARY: "No name server answers: is this machine online?",
     NetworkCause.CERTIFICATE: (
         "The certificate of {endpoint} is not trusted. Add a private CA to this machine's store or name its PEM file by "
         "NODE_EXTRA_CA_CERTS; SSL_CERT_FILE, or `ca_file` in your own config file, names the only file that counts."
     ),
-    NetworkCause.BAD_URL: "Check --base-url and ANTHROPIC_BASE_URL: {endpoint} cannot be used.",
+    NetworkCause.BAD_URL: "Check --base-url and {variable}: {endpoint} cannot be used.",
     NetworkCause.TLS: "If {endpoint} speaks plain HTTP, its URL must begin with http://.",
     NetworkCause.NOT_PERMITTED: (
         "This machine does not let ralph connect to {endpoint}: a firewall, a container's rules or a sandbox may be "
@@ -309,12 +309,13 @@ def _duration(seconds: float) -> str:
 
 def _hints(error: AgentError, target: Target, credential: str) -> Iterator[str]:
     kind = failure_kind(error)
-    api = f"{API_NAMES[target.api]} API"
+    api, variable = f"{API_NAMES[target.api]} API", URL_VARIABLES[target.api]
+    checked = f"Check --base-url, {variable} and --api."
     asked = f"Requests go to: POST {requests_url(target.base_url, target.api)}"
     if isinstance(error, Api) and error.proxy and error.cause in _BEFORE_THE_PROXY:
         yield _PROXY_HINT.format(proxy=error.proxy)
     elif isinstance(error, Api) and error.cause in _NETWORK_HINTS:
-        yield _NETWORK_HINTS[error.cause].format(endpoint=target.base_url)
+        yield _NETWORK_HINTS[error.cause].format(endpoint=target.base_url, variable=variable)
     elif kind in (FailureKind.BILLING, FailureKind.USAGE_LIMIT):
         yield (
             "The account has no credit or quota left: see billing and limits in the provider's console, or wait until the "
@@ -335,11 +336,11 @@ def _hints(error: AgentError, target: Target, credential: str) -> Iterator[str]:
             f"address (--base-url, --api). {asked}"
         )
     elif isinstance(error, HttpError) and error.status in (405, 501):
-        yield f"Is that a {api}? Check --base-url and --api. {asked}"
+        yield f"Is that a {api}? {checked} {asked}"
     elif kind is FailureKind.CONTEXT_OVERFLOW:
         yield "The conversation is larger than the model's window. Start afresh with a smaller task."
     elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:
-        yield f"Is that a {api}? Check --base-url, ANTHROPIC_BASE_URL and --api. {asked}"
+        yield f"Is that a {api}? {checked} {asked}"
 
 
 FORCES = ("max_turns", "context", "report")

@@ -48,7 +48,7 @@ from ralph.retry.roster import TargetLog
 from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
-from ralph.values.endpoint import ANTHROPIC
+from ralph.values.endpoint import KEY_VARIABLES
 from ralph.values.errors import AgentError
 from ralph.values.events import (
     AttemptEnded,
@@ -644,8 +644,11 @@ class Run:
             yield come_back_hint(ending.retry_after_s, self._clock.utc_now())
         if ending.cause is not None:
             keys = target.credentials
-            variable = "ANTHROPIC_API_KEY" if target.api == ANTHROPIC else "OPENAI_API_KEY"
-            source = keys[self._roster.state.route.key].source if keys else f"{variable} is not set"
+            source = (
+                keys[self._roster.state.route.key].source
+                if keys
+                else f"{KEY_VARIABLES[target.api]} is not set"
+            )
             yield from hints_for(ending.cause, target, source)
 
 

@@ -19,7 +19,7 @@ from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
-from ralph.conversation.target import ModelDescription, description_of
+from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.network.proxies import proxy_in_words
 from ralph.values.endpoint import ANTHROPIC, API_VERSION, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause
@@ -42,8 +42,8 @@ _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
 """The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
 short, because a run can work without the description."""
-DESCRIPTION_BYTES = 256 * 1024
-"""The maximum size of a description. A longer one is ignored."""
+DESCRIPTION_BYTES = 2 * 1024 * 1024
+"""The maximum size of a description, or of a list of them: OpenRouter's has several hundred. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
@@ -136,11 +136,9 @@ class ApiClient:
 
         Returns None if the server sends no usable description in time. Raises only `Interrupted`.
         """
-        if self._dialect is not None:
-            return None  # other servers describe their models in other forms
         until_s = self._clock.now_s() + within_s
         try:
-            path = f"/v1/models/{quote(model, safe='')}"
+            path = f"/v1/models/{quote(model, safe='')}" if self._dialect is None else "/models"
             request = self._request("GET", path, {"accept": "application/json"}, connect_s=within_s)
         except (Api, ValueError):
             return None
@@ -149,7 +147,10 @@ class ApiClient:
             exchange = self._wire.start(request)
         except ShortageError:
             return None
-        return receive_description(exchange, self._clock, until_s=until_s, waiting_for=waiting_for)
+        listed = None if self._dialect is None else model
+        return receive_description(
+            exchange, self._clock, until_s=until_s, waiting_for=waiting_for, listed=listed
+        )
 
     def close(self) -> None:
         self._wire.close()
@@ -208,9 +209,10 @@ def host_of(url: httpx.URL) -> str:
 
 
 def receive_description(
-    exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
+    exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str, listed: str | None = None
 ) -> ModelDescription | None:
-    """Receives a model's description from an exchange that has begun. Ends the exchange.
+    """Receives a model's description from an exchange that has begun. Ends the exchange. If the answer is a list of models,
+    `listed` is the model.
 
     Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the whole body was
     read, the connection can be used again. Raises only `Interrupted`.
@@ -220,7 +222,8 @@ def receive_description(
     finally:
         exchange.abort()
     try:
-        return None if body is None else description_of(strict_json(body.decode()))
+        document = None if body is None else strict_json(body.decode())
+        return description_of(document) if listed is None else description_in_list(document, listed)
     except (ValueError, RecursionError):
         return None
 

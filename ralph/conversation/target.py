@@ -16,6 +16,8 @@ from ralph.values.endpoint import ANTHROPIC
 from ralph.values.models import MOST_TOKENS, ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ralph.conversation.messages import RequestShape
     from ralph.values.credentials import Credential, Headers
     from ralph.values.tool_calls import ToolDefinition
@@ -38,9 +40,35 @@ def description_of(document: object) -> ModelDescription | None:
     # In documents of another `type`, the same names have other meanings: LiteLLM's `max_tokens` may be a window.
     if not isinstance(document, dict) or document.get("type") != "model":
         return None
+    return _of_fields(document, ("max_input_tokens",), ("max_tokens",))
+
+
+_WINDOWS = ("max_model_len", "context_window", "context_length", "max_context_length")
+"""The fields with the window of a model: of vLLM and SGLang, Groq, OpenRouter, Mistral."""
+_LONGEST = ("max_completion_tokens",)
+
+
+def description_in_list(document: object, model: str) -> ModelDescription | None:
+    """The description of `model` in an answer to `GET /models` of a server that speaks one of OpenAI's APIs. None if the
+    answer contains no usable number about it.
+    """
+    models = document.get("data") if isinstance(document, dict) else None
+    for entry in models if isinstance(models, list) else ():
+        if isinstance(entry, dict) and entry.get("id") == model:
+            # OpenRouter tells what its first server can do in an object of its own.
+            provider = entry.get("top_provider")
+            return _of_fields(
+                {**(provider if isinstance(provider, dict) else {}), **entry}, _WINDOWS, _LONGEST
+            )
+    return None
+
+
+def _of_fields(
+    fields: dict[str, object], windows: Iterable[str], longest: Iterable[str]
+) -> ModelDescription | None:
     description = ModelDescription(
-        context_window=_tokens(document.get("max_input_tokens")),
-        max_output=_tokens(document.get("max_tokens")),
+        context_window=next(filter(None, (_tokens(fields.get(name)) for name in windows)), None),
+        max_output=next(filter(None, (_tokens(fields.get(name)) for name in longest)), None),
     )
     return None if description == ModelDescription(None, None) else description
 

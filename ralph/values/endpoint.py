@@ -19,6 +19,17 @@ APIS = tuple(_PATHS)
 """The APIs that ralph speaks. The first is the Messages API, which is the default."""
 API_NAMES = {ANTHROPIC: "Messages", OPENAI_CHAT: "Chat Completions", OPENAI_RESPONSES: "Responses"}
 """The names of the APIs in messages to people."""
+KEY_VARIABLES = {
+    ANTHROPIC: "ANTHROPIC_API_KEY",
+    OPENAI_CHAT: "OPENAI_API_KEY",
+    OPENAI_RESPONSES: "OPENAI_API_KEY",
+}
+URL_VARIABLES = {
+    ANTHROPIC: "ANTHROPIC_BASE_URL",
+    OPENAI_CHAT: "OPENAI_BASE_URL",
+    OPENAI_RESPONSES: "OPENAI_BASE_URL",
+}
+"""The environment variables with the key and the base URL of a server with this API."""
 API_VERSION = "2026-10-21"
 
 FRAMING_HEADERS = frozenset(
@@ -50,7 +61,7 @@ def checked_base_url(text: str) -> str:
         raise ValueError("must name a host, and no port or one of 1-65535")
     if "@" in parts.netloc:
         raise ValueError(
-            "must not hold a user or password before the host; use ANTHROPIC_CUSTOM_HEADERS instead"
+            "must not hold a user or password before the host; use `headers` of a target, or ANTHROPIC_CUSTOM_HEADERS, instead"
         )
     if "?" in text or "#" in text:
         raise ValueError("must not hold a query or a fragment")

@@ -6,9 +6,11 @@ the list, ralph knows no price for it. Requests to such a model contain thinking
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,20 +116,36 @@ MODELS: dict[str, ModelFacts] = {
 }
 
 
+_CLOUD_ID = r"((?:arn:.*/)?(?:(?P<region>[a-z-]+)\.)?anthropic\.)?(?P<name>claude-.+?)(?:[-@]\d{8}|@default)?(?(1)(?:-v\d+(?::\d+)?)?)"
+"""The ids of Claude models: plain ones, with a date, and as Bedrock (`us.anthropic.claude-opus-4-6-v1:0`) and Vertex
+(`claude-opus-4-5@20251101`) have them."""
+_DEARER = {"global": 1.0, "us-gov": 1.2}
+_DEARER_IN_A_REGION = 1.1
+"""How much more a model on Bedrock costs than at Anthropic, by the region before its id (LiteLLM 1.110.2, read on 2026-11-29)."""
+
+
 def facts_of(model: str) -> ModelFacts | None:
     """The known facts about a model, or None if the model is unknown. For a dated id such as
-    `claude-opus-4-5-20251101`, these are the facts about the id without its date.
+    `claude-opus-4-5-20251101`, these are the facts about the id without its date. An id of Bedrock has the prices there.
     """
     if model in MODELS:
         return MODELS[model]
-    name, _, date = model.rpartition("-")
-    if len(date) == 8 and date.isdecimal() and name in MODELS:
-        return MODELS[name]
     if is_claude(model):
-        return None
+        found = re.fullmatch(_CLOUD_ID, model)
+        facts = MODELS.get(found["name"]) if found else None
+        return _on_bedrock(facts, found["region"]) if found and found[1] and facts else facts
     from ralph.values.vendors import facts_of_other  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
     return facts_of_other(model)
+
+
+def _on_bedrock(facts: ModelFacts, region: str | None) -> ModelFacts:
+    factor = _DEARER.get(region or "", _DEARER_IN_A_REGION)
+    price, long_prompt_price = (
+        price and Price(*(round(factor * usd, 6) for usd in astuple(price)))
+        for price in (facts.price, facts.long_prompt_price)
+    )
+    return replace(facts, price=price, long_prompt_price=long_prompt_price)
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ralph.agent.run_end import Ending, Tally
-from ralph.values.errors import HttpError
+from ralph.agent.run_end import Ending, Tally, hints_for
+from ralph.conversation.target import Target
+from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, ReportDesk, plain_problems
 from ralph.values.tool_calls import ToolCall
@@ -102,3 +104,28 @@ def test_a_signal_decides_the_exit_code() -> None:
 )
 def test_only_who_may_come_back_later_is_told_when(outcome: Outcome, expected: float | None) -> None:
     assert Ending(outcome, cause=HttpError(429, 30.0, "")).retry_after_s == expected
+
+
+@every_row(
+    ("error", "advice"),
+    [
+        (HttpError(404, None, ""), "there is no {api} API at this address (--base-url, --api)"),
+        (HttpError(405, None, ""), "Is that a {api} API? Check --base-url, {variable} and --api."),
+        (StreamParse("a page"), "Is that a {api} API? Check --base-url, {variable} and --api."),
+        (Api(NetworkCause.BAD_URL, ""), "Check --base-url and {variable}: "),
+        (Api(NetworkCause.DNS_UNKNOWN_HOST, ""), "(--base-url, {variable}), and whether"),
+    ],
+)
+@every_row(
+    ("api", "name", "variable"),
+    [
+        (ANTHROPIC, "Messages", "ANTHROPIC_BASE_URL"),
+        (OPENAI_CHAT, "Chat Completions", "OPENAI_BASE_URL"),
+        (OPENAI_RESPONSES, "Responses", "OPENAI_BASE_URL"),
+    ],
+)
+def test_the_advice_is_about_the_api_of_the_target(
+    api: str, name: str, variable: str, error: AgentError, advice: str
+) -> None:
+    (hint,) = hints_for(error, Target("m", "m", "http://host.test/v1", api=api), "K")
+    assert advice.format(api=name, variable=variable) in hint

@@ -20,6 +20,7 @@ from ralph.conversation.target import ModelDescription
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
+from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from ralph.values.ports import TIMED_OUT, InterruptRequested, SignalReceived, TimeIsUp
 from tests.api.harness import (
     KEY,
@@ -105,6 +106,46 @@ def test_the_question_is_a_get_with_the_id_quoted_and_the_targets_own_headers(
     assert not {b"content-type", b"content-length", b"transfer-encoding"} & fields.keys()
 
 
+@every_row(
+    ("server", "model", "fields", "description"),
+    [
+        ("vLLM, SGLang", "Qwen/Qwen3", {"max_model_len": 32_768}, (32_768, None)),
+        (
+            "Groq",
+            "openai/gpt-oss-120b",
+            {"context_window": 131_072, "max_completion_tokens": 65_536},
+            (131_072, 65_536),
+        ),
+        ("Mistral", "mistral-x", {"max_context_length": 262_144, "capabilities": {}}, (262_144, None)),
+        (
+            "OpenRouter",
+            "x/y:free",
+            {
+                "context_length": 200_000,
+                "top_provider": {"context_length": 100_000, "max_completion_tokens": 8_192},
+            },
+            (200_000, 8_192),
+        ),
+        ("OpenAI, which tells nothing", "gpt-x", {}, None),
+        ("no list", "gpt-x", None, None),
+        ("nonsense", "gpt-x", {"max_model_len": "32k", "context_window": 0, "top_provider": [1]}, None),
+    ],
+)
+@every_row("speaks", [OPENAI_CHAT, OPENAI_RESPONSES])
+def test_other_servers_describe_their_models_in_a_list(
+    raw_server, rig, speaks, server, model, fields, description
+) -> None:
+    others = [{"id": "another", "object": "model", "max_model_len": 5}, "junk"]
+    data = None if fields is None else [*others, {"id": model, "object": "model", **fields}]
+    served = raw_server(
+        http_answer(json.dumps({"object": "list", "data": data}).encode(), "application/json")
+    )
+    client = rig(served.base_url + "/openai/v1", speaks=speaks)
+    assert client.describe(model) == (description and ModelDescription(*description)), server
+    assert served.requests[0].startswith(b"GET /openai/v1/models HTTP/1.1\r\n")
+    assert b"anthropic" not in served.requests[0].lower()
+
+
 SAYS_NOTHING: dict[str, Fault] = {
     "401": Fault(status=401),
     "404 with a description": Fault(status=404, body=DOCUMENT),
@@ -125,7 +166,7 @@ SAYS_NOTHING: dict[str, Fault] = {
     "invalid UTF-8": Fault(body=b'{"type": "model", "max_tokens": 5, "id": "\xff"}'),
     "half": Fault(cut_after_bytes=40),
     "half that looks whole": Fault(cut_after_bytes=40, framing="close"),
-    "300 KB": Fault(body=padded(300_000)),
+    "3 MB": Fault(body=padded(3_000_000)),
     "a gigabyte": Fault(huge_body_bytes=10**9),
     "compressed twice": Fault(
         body=gzip.compress(gzip.compress(padded(100))), headers={"content-encoding": "gzip, gzip"}
@@ -172,7 +213,7 @@ def test_no_redirect_is_followed(describing, rig, status) -> None:
 @pytest.mark.parametrize(
     ("size", "description"), [(DESCRIPTION_BYTES, SAID), (DESCRIPTION_BYTES + 1, None)], ids=["at", "over"]
 )
-def test_a_document_of_256_kib_is_read_and_a_byte_more_is_not(describing, rig, size, description) -> None:
+def test_a_document_of_2_mib_is_read_and_a_byte_more_is_not(describing, rig, size, description) -> None:
     assert rig(describing(Fault(body=padded(size)))).describe() == description
 
 

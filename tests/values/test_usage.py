@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from ralph.values.models import MODELS, facts_of, max_tokens_for
 from ralph.values.usage import RunUsage, TokenUsage, cost_usd, tokens_of, total_usd, with_later_usage
@@ -65,6 +66,44 @@ def test_dated_ids_are_known_and_strangers_are_not() -> None:
     assert facts_of("claude-opus-4-5-20251101") is MODELS["claude-opus-4-5"]
     assert facts_of("claude-opus-4-5-2025110") is None
     assert facts_of("opus") is None
+
+
+@every_row(
+    ("model", "known", "factor"),
+    [
+        ("claude-sonnet-4-5@20250929", "claude-sonnet-4-5", 1),
+        ("claude-opus-4-6@default", "claude-opus-4-6", 1),
+        ("anthropic.claude-sonnet-5-5", "claude-sonnet-5-5", 1.1),
+        ("global.anthropic.claude-haiku-5-5", "claude-haiku-5-5", 1),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5", 1.1),
+        ("us-gov.anthropic.claude-haiku-5-5", "claude-haiku-5-5", 1.2),
+        ("eu.anthropic.claude-opus-4-6-v1", "claude-opus-4-6", 1.1),
+        (
+            "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-opus-4-6-v1",
+            "claude-opus-4-6",
+            1.1,
+        ),
+        ("us.anthropic.claude-x-v1:0", None, 1),
+        ("anthropic.claude-fable-5-2", "claude-fable-5-2", None),
+        ("anthropic/claude-opus-4-6", None, 1),
+        ("claude-opus-4-6-v1", None, 1),
+    ],
+)
+def test_the_ids_of_bedrock_and_vertex_are_known_with_the_prices_there(model, known, factor) -> None:
+    facts = facts_of(model)
+    if known is None:
+        assert facts is None
+        return
+    assert facts is not None
+    expected = MODELS[known]
+    assert (facts.context_window, facts.needs_adaptive) == (expected.context_window, expected.needs_adaptive)
+    for price, at_anthropic in (
+        (facts.price, expected.price),
+        (facts.long_prompt_price, expected.long_prompt_price),
+    ):
+        assert (price is None) is (at_anthropic is None)
+        if price is not None and at_anthropic is not None:
+            assert astuple(price) == pytest.approx([factor * usd for usd in astuple(at_anthropic)])
 
 
 @every_row(

@@ -21,7 +21,7 @@ from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.endpoint import requests_url
+from ralph.values.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.errors import AgentError, Api, HttpError
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
@@ -64,7 +64,7 @@ _ADVICE_BY_KIND = {
     FailureKind.SERVER: "try again later, or look at the server's own log",
     FailureKind.TIMEOUT: "see whether the server is busy or still loads its model; else check network and HTTPS_PROXY",
     FailureKind.STREAM: "try again; if it stays, look at the server's own log and at proxies on the way",
-    FailureKind.PROTOCOL: "correct the base URL: this is no server of the Messages API (docs/other-servers.md)",
+    FailureKind.PROTOCOL: "correct the base URL or the API: this is no server of the {api} API (docs/other-servers.md)",
     FailureKind.BILLING: "add credit to the account of this key or raise its limit, or use another key",
     FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
     FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
@@ -290,12 +290,12 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
     if isinstance(error, HttpError) and error.status == 407:
         return f"correct the user and the password of {error.proxy or 'the proxy'}"
     if kind is FailureKind.AUTH and variable is None:
-        return "give a key: this server asks for one (ANTHROPIC_API_KEY, or api_key_env of the target)"
+        return f"give a key: this server asks for one ({KEY_VARIABLES[target.api]}, or api_key_env of the target)"
     if kind is FailureKind.AUTH:
         return f"put a valid key into {variable}, and see whether the key may use {target.model}"
     if kind is FailureKind.NOT_FOUND:
         return f"correct the model {target.model} or the base URL, which gives {requests_url(target.base_url, target.api)}"
-    return _ADVICE_BY_KIND[kind]
+    return _ADVICE_BY_KIND[kind].format(api=API_NAMES[target.api])
 
 
 def _estimate(asked: Sequence[tuple[Target, int]]) -> Finding:

@@ -19,6 +19,7 @@ from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
 from ralph.values.credentials import Credential, Secret
+from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, normal_base_url
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
@@ -30,11 +31,11 @@ CALL = Turn(content=[ToolUse("tell_word", {"word": "ready"})])
 LIMITS = ClockLimits(connect_s=5, first_byte_s=0.3, bytes_idle_s=5, progress_idle_s=5, response_s=10)
 
 
-def probe(base_url: str) -> dict[str, Finding]:
+def probe(base_url: str, api: str = ANTHROPIC, *, has_key: bool = True) -> dict[str, Finding]:
     """The findings by subject. A warning or a failure replaces the ok of the same subject."""
     clock = SystemClock()
-    credential = Credential("x-api-key", Secret(KEY), "MY_KEY")
-    target = Target("main", "claude-haiku-5-5", base_url, (credential,))
+    credentials = (Credential("x-api-key", Secret(KEY), "MY_KEY"),) if has_key else ()
+    target = Target("main", "claude-haiku-5-5", base_url, credentials, api=api)
     seams = ProbeSeams(None, InboxWaiter(clock), clock, Redactor([KEY]).redact_all, LIMITS)
     found: dict[str, Finding] = {}
     for finding in probe_targets([target], seams):
@@ -131,6 +132,26 @@ def test_each_fault_of_a_server_has_its_finding_remedy_and_exit_code(step, level
     assert request.json()["max_tokens"] == 128
     assert found["probe"].figures["most_usd"] < 0.001
     assert found["cost"].figures["cost_usd"] <= found["probe"].figures["most_usd"]
+
+
+@every_row(
+    ("api", "name", "variable"),
+    [
+        (ANTHROPIC, "Messages", "ANTHROPIC_API_KEY"),
+        (OPENAI_CHAT, "Chat Completions", "OPENAI_API_KEY"),
+        (OPENAI_RESPONSES, "Responses", "OPENAI_API_KEY"),
+    ],
+)
+def test_the_probe_speaks_the_api_of_the_target_and_names_its_variable(api, name, variable) -> None:
+    page = Fault(body="<html>Please log in</html>", content_type="text/html")
+    with MockApi(Scenario([Step(CALL), Step(fault=page)])) as server:
+        base_url = normal_base_url(server.base_url, api)
+        found = [probe(base_url, api)["target main"] for _ in range(2)]
+    assert "answered as a stream and called the tool" in found[0].text
+    assert f"this is no server of the {name} API" in (found[1].advice or "")
+    with MockApi(Scenario([Step(CALL)], require_key=True)) as server:
+        refused = probe(normal_base_url(server.base_url, api), api, has_key=False)["target main"]
+    assert f"asks for one ({variable}, " in (refused.advice or "")
 
 
 def test_a_server_that_is_away_is_named_with_its_port() -> None:
