@@ -855,7 +855,7 @@ class Takeup:
         return self._tell_end(end, _CANCELLED, None, keeps_checkpoint=True)
 
     def _hold(self, job: Job) -> Callable[[float], None]:
-        key = fingerprint(self._worker.environment, job.base_url)
+        key = fingerprint(self._worker.environment, job.base_url, job.model)
         return functools.partial(self._log.hold, key)
 
     def _refuse_lost(self) -> None:

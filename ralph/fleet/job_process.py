@@ -29,6 +29,7 @@ from ralph.machine.own_programs import own_python, search_outside, with_set_asid
 from ralph.sessions.looking import look_at, look_for_words
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
+from ralph.values.vendors import vendor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -374,10 +375,12 @@ def child_environment(
     return {**kept, **places, "RALPH_STATE_DIR": str(state), TURN_LOCK: str(turn_lock)}
 
 
-def fingerprint(environment: Mapping[str, str], base_url: str | None) -> str:
-    """Names the key that a worker uses, without telling it. Two workers with one key have one fingerprint."""
+def fingerprint(environment: Mapping[str, str], base_url: str | None, model: str | None = None) -> str:
+    """Names the key that a worker uses for a model, without telling it. Two workers with one key have one fingerprint."""
     key = environment.get("ANTHROPIC_API_KEY") or environment.get("ANTHROPIC_AUTH_TOKEN") or ""
     server = base_url or environment.get("ANTHROPIC_BASE_URL") or ""
+    if not server and (vendor := vendor_of(model or "")) is not None:
+        key, server = environment.get(vendor.key_variable, ""), vendor.base_url
     return hashlib.sha256(f"ralph-fleet\n{server}\n{key}".encode()).hexdigest()[:16]
 
 
@@ -390,8 +393,10 @@ def why_not_here(job: Job, environment: Mapping[str, str], folder: Path) -> str 
     """Why this job cannot begin with the machine's key and its user's settings. None if it can."""
     if _names_settings(job):
         return None
+    # Any other model may be the name of a target, which the job's own settings decide.
+    model = job.model if vendor_of(job.model or "") is not None else None
     try:
-        load_with_claude({"model.base_url": job.base_url}, environment, folder, None)
+        load_with_claude({"model.base_url": job.base_url, "model.name": model}, environment, folder, None)
     except SettingsError as error:
         return str(error)
     return None

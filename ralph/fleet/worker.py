@@ -508,9 +508,9 @@ class _Slot:
         row = worker.store.job_row(set_name, job)
         if row is None:
             return None
-        base_url = refused = None
+        base_url = model = refused = None
         with suppress(UnknownFormatError):  # the takeup refuses it with the reason
-            base_url = row.job.base_url
+            base_url, model = row.job.base_url, row.job.model
             refused = why_not_here(row.job, self._environment, worker.folder)
         if refused is not None:
             worker.store.begin_again(
@@ -527,7 +527,7 @@ class _Slot:
             attempt,
             executor=self._executor,
             machine=self._machine,
-            credential=fingerprint(self._environment, base_url),
+            credential=fingerprint(self._environment, base_url, model),
         )
         if isinstance(taken, TakeUp):
             self._tell(f"{set_name}/{job}: attempt {attempt}")
