@@ -15,7 +15,7 @@ from ralph.api.network_causes import shortage_error
 from ralph.api.transport import build_transport
 from ralph.values.classify import is_bad_key
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import DEFAULT_BASE_URL
+from ralph.values.endpoint import ANTHROPIC, DEFAULT_BASE_URL, host_in
 from ralph.values.errors import AgentError, Api, NetworkCause
 from ralph.values.shortage import shortage_of
 
@@ -131,7 +131,12 @@ class TargetClients:
 
 def endpoint_of(target: Target, key: int) -> Endpoint:
     """The endpoint of a target, with the headers for one of its keys. `key` is the key's index, counted from 0."""
-    own = (header for credential in target.credentials[key : key + 1] for header in credential.headers)
+    used = target.credentials[key : key + 1]
+    own = [header for credential in used for header in credential.headers]
+    if target.api != ANTHROPIC and host_in(target.base_url).endswith(".azure.com"):
+        own += (
+            ("api-key", credential.secret) for credential in used
+        )  # older resources take no key as a token
     return Endpoint(target.base_url, Secret((*own, *target.headers.plain)), target.api)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.api.target_clients import endpoint_of
 from tests.rows import every_row
 from tests.settings.settings_world import KEY, World
 
@@ -162,6 +163,20 @@ def test_a_base_url_is_written_as_the_servers_own_clients_take_it(world, written
 def test_the_key_is_a_bearer_token(world, keys) -> None:
     target = of_entry(world, f'model = "m"\napi = "openai-chat"\n{keys}', OTHER="sk-other-0123")
     assert {name for name, _ in target.credentials[0].headers} == {"authorization"}
+
+
+@every_row(
+    ("base_url", "names"),
+    [
+        ("https://x.openai.azure.com/openai/v1", {"authorization", "api-key"}),
+        ("https://api.groq.com/openai/v1", {"authorization"}),
+    ],
+)
+def test_azure_gets_the_key_in_a_header_of_its_own_too(world, base_url, names) -> None:
+    (target,) = world.load(flags(f"--api openai-chat --model m --base-url {base_url}")).targets
+    sent = dict(endpoint_of(target, 0).headers.plain)
+    assert sent.keys() == names
+    assert {value.removeprefix("Bearer ") for value in sent.values()} == {OPENAI_KEY}
 
 
 def test_the_headers_and_betas_for_anthropic_go_nowhere_else(world) -> None:
