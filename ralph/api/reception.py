@@ -198,9 +198,9 @@ class Reception:
         except (AgentError, Interrupted) as error:
             if assembler.message_id is not None:
                 self._events.emit(ResponseDiscarded(assembler.message_id))
-            # The server bills the output so far, but most servers report its count only at the end.
-            counted = tokens_of(assembler.usage)
-            error.tokens = replace(counted, output=max(counted.output, assembler.streamed_tokens))
+            # The server bills an answer that has begun, but most servers report its count only at the end.
+            counted, least = tokens_of(assembler.usage), int(assembler.message_id is not None)
+            error.tokens = replace(counted, output=max(counted.output, assembler.streamed_tokens, least))
             raise _redacted(error, self._redact) from error.__cause__
         return answer
 

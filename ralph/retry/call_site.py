@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.conversation.messages import make_message
 from ralph.retry import backoff
@@ -105,6 +106,15 @@ def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsag
         return tokens_of(usage)
     longest = min(request.answer_tokens, make_message("assistant", answer.content).size)
     return counted_or_estimated(usage, request.prompt_tokens, longest)
+
+
+def with_prompt(tokens: TokenUsage, target: Target, request: Request) -> TokenUsage:
+    """The tokens of an answer that broke off. If the server had not counted the prompt by then, as many count it only at the
+    end, and the model has a price, an upper bound replaces the count.
+    """
+    is_missing = tokens.output and not tokens.prompt
+    has_price = target.facts is not None and target.facts.price is not None
+    return replace(tokens, input=request.prompt_tokens) if is_missing and has_price else tokens
 
 
 class Chain:

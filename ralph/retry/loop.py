@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.retry.backoff import GiveUp, Wait
-from ralph.retry.call_site import Chain, affordable_request, tokens_to_pay
+from ralph.retry.call_site import Chain, affordable_request, tokens_to_pay, with_prompt
 from ralph.retry.step import (
     answered,
     asked,
@@ -72,10 +72,12 @@ def send_with_retry(
                     state.target, key, request.body, site.events, is_whole=state.is_whole
                 )
             except AgentError as error:
+                error.tokens = with_prompt(error.tokens, state.target, request)
                 moment = site.moment(sent_s, may_be_too_large=can_shrink and request.may_be_too_large)
                 state, decision, events = step(state, error, classify_error(error), moment)
             except (Interrupted, JournalError) as stop:
-                chain.publish(state, attempt_ended(state, clock.now_s() - sent_s, stop.tokens, stop))
+                tokens = with_prompt(stop.tokens, state.target, request)
+                chain.publish(state, attempt_ended(state, clock.now_s() - sent_s, tokens, stop))
                 raise
             else:
                 tokens = tokens_to_pay(answer, state.target, request)

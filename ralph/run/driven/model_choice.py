@@ -16,7 +16,7 @@ from ralph.prompt.frontmatter import as_text
 from ralph.run.driven.context_usage import context_usage
 from ralph.run.wiring import why_uncountable
 from ralph.settings.tables import EFFORTS
-from ralph.values.endpoint import is_default
+from ralph.values.endpoint import ANTHROPIC, is_default
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def _account(first: Target) -> dict[str, str]:
     bearer token as `tokenSource`, and the source of an API key as `apiKeySource`.
     """
     key = first.credentials[0] if first.credentials else None
-    is_token = key is not None and key.header == "authorization"
+    is_token = key is not None and key.header == "authorization" and first.api == ANTHROPIC
     return {
         "tokenSource": key.source if key is not None and is_token else "none",
         "apiKeySource": key.source if key is not None and not is_token else "none",
