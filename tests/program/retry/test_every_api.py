@@ -1,4 +1,4 @@
-"""What a user sees beside the answer is the same for a target of each API: money, reports, sessions, pages and loops."""
+"""A user sees the same beside the answer for a target of each API: money, reports, sessions, pages and loops."""
 
 from __future__ import annotations
 
