@@ -311,7 +311,7 @@ def _hints(error: AgentError, target: Target, credential: str) -> Iterator[str]:
     kind = failure_kind(error)
     api, variable = f"{API_NAMES[target.api]} API", URL_VARIABLES[target.api]
     checked = f"Check --base-url, {variable} and --api."
-    asked = f"Requests go to: POST {requests_url(target.base_url, target.api)}"
+    asked = f"Requests go to: POST {requests_url(target.base_url, target.api, target.model)}"
     if isinstance(error, Api) and error.proxy and error.cause in _BEFORE_THE_PROXY:
         yield _PROXY_HINT.format(proxy=error.proxy)
     elif isinstance(error, Api) and error.cause in _NETWORK_HINTS:

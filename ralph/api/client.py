@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.api.clocks import ClockLimits, ResponseClocks
@@ -19,9 +20,10 @@ from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
+from ralph.conversation.messages import RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.network.proxies import proxy_in_words
-from ralph.values.endpoint import ANTHROPIC, API_VERSION, requests_url
+from ralph.values.endpoint import ANTHROPIC, API_VERSION, is_vertex, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT
@@ -77,8 +79,9 @@ class ApiClient:
         self._answered = set() if answered is None else answered
         self._endpoint = endpoint
         self._dialect = dialect_of(endpoint.api, endpoint.base_url)
-        self._requests_url: httpx.URL | None = None
-        """The URL of requests. None before the first request, which reports a URL that cannot be parsed."""
+        self._is_vertex = is_vertex(endpoint.base_url)
+        self._parsed: tuple[str, httpx.URL] | None = None
+        """The last URL, and what was parsed from it. None before the first request, which reports a URL that cannot be parsed."""
         # The time for the first byte begins when sending begins. It must not end before the time for connecting, when
         # the main thread looks.
         tells_late = limits.connect_s > 0 and not 0 < limits.first_byte_s < limits.connect_s
@@ -92,6 +95,9 @@ class ApiClient:
         then the answer's stream events while it arrives. Raises only `AgentError`, the errors of `events`, and `Interrupted` if a
         signal, a time limit or a driver ends the wait.
         """
+        model = str(body.head.fields.get("model"))
+        if self._is_vertex:
+            body = replace(body, head=_without_model(body.head))
         pieces = body.pieces() if self._dialect is None else self._dialect.body(body)
         own = {
             "accept": "text/event-stream, application/json",
@@ -99,7 +105,8 @@ class ApiClient:
             # Without this header, httpx would send a body in pieces with chunked encoding.
             "content-length": str(sum(map(len, pieces))),
         }
-        request = self._request("POST", None, own, connect_s=self._limits.connect_s, body=pieces)
+        url = requests_url(self._endpoint.base_url, self._endpoint.api, model, is_whole=is_whole)
+        request = self._request("POST", url, own, connect_s=self._limits.connect_s, body=pieces)
         try:
             return self._receive(request, events, is_whole=is_whole)
         except (ShortageError, MemoryError) as error:
@@ -136,10 +143,14 @@ class ApiClient:
 
         Returns None if the server sends no usable description in time. Raises only `Interrupted`.
         """
+        if self._is_vertex:
+            return None  # it describes models in another form
         until_s = self._clock.now_s() + within_s
         try:
             path = f"/v1/models/{quote(model, safe='')}" if self._dialect is None else "/models"
-            request = self._request("GET", path, {"accept": "application/json"}, connect_s=within_s)
+            request = self._request(
+                "GET", self._endpoint.base_url + path, {"accept": "application/json"}, connect_s=within_s
+            )
         except (Api, ValueError):
             return None
         waiting_for = f"what {host_of(request.url)} says of its model"
@@ -158,7 +169,7 @@ class ApiClient:
     def _request(
         self,
         method: str,
-        path: str | None,
+        url: str,
         own_headers: dict[str, str],
         *,
         connect_s: float,
@@ -168,7 +179,7 @@ class ApiClient:
         try:
             return httpx.Request(
                 method,
-                self._url(path),
+                self._url(url),
                 content=body,
                 headers=self._headers(own_headers),
                 extensions={"timeout": timeout.as_dict()},
@@ -176,13 +187,11 @@ class ApiClient:
         except httpx.InvalidURL as error:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
 
-    def _url(self, path: str | None) -> httpx.URL:
-        """The URL for `path`, or for requests if it is None, which is parsed once. Raises httpx.InvalidURL."""
-        if path is not None:
-            return httpx.URL(self._endpoint.base_url + path)
-        if self._requests_url is None:
-            self._requests_url = httpx.URL(requests_url(self._endpoint.base_url, self._endpoint.api))
-        return self._requests_url
+    def _url(self, text: str) -> httpx.URL:
+        """The URL, which is parsed once if requests have the same. Raises httpx.InvalidURL."""
+        if self._parsed is None or self._parsed[0] != text:
+            self._parsed = text, httpx.URL(text)
+        return self._parsed[1]
 
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
@@ -201,6 +210,12 @@ class ApiClient:
             (name.encode("ascii"), value.encode("latin-1"))
             for name, value in {**common, **own, **named}.items()
         ]
+
+
+def _without_model(head: RequestHead) -> RequestHead:
+    """The head of a request to Vertex AI."""
+    fields = {name: value for name, value in head.fields.items() if name != "model"}
+    return RequestHead.of_fields({"anthropic_version": API_VERSION, **fields})
 
 
 def host_of(url: httpx.URL) -> str:

@@ -45,7 +45,7 @@ def target_lines(target: Target) -> Iterator[str]:
         ("model", target.model),
         ("API", target.api),
         ("base URL", target.base_url),
-        ("posts to", requests_url(target.base_url, target.api)),
+        ("posts to", requests_url(target.base_url, target.api, target.model)),
         ("keys", ", ".join(keys) or "none"),
         ("headers", ", ".join(name for name, _ in target.headers.plain) or "none"),
         ("max tokens", shown_value(target.max_tokens)),

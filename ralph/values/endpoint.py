@@ -39,8 +39,20 @@ FRAMING_HEADERS = frozenset(
 could break the request."""
 
 
-def requests_url(base_url: str, api: str = ANTHROPIC) -> str:
-    """The URL to which requests are sent. `base_url` must be in the form that `normal_base_url` returns for `api`."""
+_OF_VERTEX = "/publishers/anthropic/models"
+
+
+def is_vertex(base_url: str) -> bool:
+    """Whether this is the base URL of Claude models on Vertex AI, where the URL of a request names the model, and its body does not."""
+    return base_url.endswith(_OF_VERTEX)
+
+
+def requests_url(base_url: str, api: str, model: str, *, is_whole: bool = False) -> str:
+    """The URL to which requests for `model` are sent. `base_url` must be in the form that `normal_base_url` returns for `api`.
+    `is_whole` is as in `Client.send_message`.
+    """
+    if is_vertex(base_url):
+        return f"{base_url}/{model}:{'rawPredict' if is_whole else 'streamRawPredict'}"
     return base_url + _PATHS[api]
 
 

@@ -294,7 +294,7 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
     if kind is FailureKind.AUTH:
         return f"put a valid key into {variable}, and see whether the key may use {target.model}"
     if kind is FailureKind.NOT_FOUND:
-        return f"correct the model {target.model} or the base URL, which gives {requests_url(target.base_url, target.api)}"
+        return f"correct the model {target.model} or the base URL, which gives {requests_url(target.base_url, target.api, target.model)}"
     return _ADVICE_BY_KIND[kind].format(api=API_NAMES[target.api])
 
 

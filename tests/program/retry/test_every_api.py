@@ -1,4 +1,4 @@
-"""A user sees the same beside the answer for a target of each API: money, reports, sessions, pages and loops."""
+"""Money, reports, sessions, pages, loops and drivers are the same for a target of each API."""
 
 from __future__ import annotations
 
