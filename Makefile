@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis nights seeds machines workloads agents
+.PHONY: demo test test-busy check format generated constraints bench bench-peers bench-comparison pictures soak nemesis nights seeds machines workloads engine agents
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -56,6 +56,10 @@ seeds:
 # The tests on six machines that differ from this one: about an hour. MACHINES="nothing old-bubblewrap", "nothing -- tests/git"
 machines:
 	$(PYTHON) -m tests.other_machines $(MACHINES)
+
+# A model that this machine runs itself, on an engine that is built from source first: about a quarter of an hour.
+engine:
+	RALPH_ENGINE=1 $(PYTHON) quickstart.py test tests/program/api/test_real_engine.py
 
 # What people run, at three levels of the sandbox: about ten minutes, and some gigabytes that it installs below /var/tmp.
 # WORKLOADS="tmux 'gpg key'"

@@ -29,6 +29,7 @@ KNOWN = {
     r"no extended attributes here": "tmpfs has them since Linux 6.6 only",
     r"needs openat2": "older container runtimes refuse the call; the other way to open is tested everywhere",
     r"no filter for this architecture": "the level says so; the tables of both are tested everywhere",
+    r"make engine builds it": "that takes a compiler a quarter of an hour",
     r"Postgres does not run as root": "make workloads plays it as an ordinary user of a user namespace",
     r"Linux only": "macOS has none of it",
     r"systemd is not installed": "a container has none; the unit file is checked where one is",

