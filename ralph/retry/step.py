@@ -304,6 +304,7 @@ def attempt_ended(
         kind=kind,
         error=None if error is None else str(error),
         wait_s=decision.seconds if isinstance(decision, Wait) else 0.0,
+        api=state.target.api,
     )
 
 

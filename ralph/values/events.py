@@ -172,6 +172,8 @@ class AttemptEnded(Struct, frozen=True):
     """The text of the error. None if the server answered the attempt."""
     wait_s: float = 0.0
     """The seconds that ralph waits before the next attempt. 0 if ralph does not wait, or if no attempt follows."""
+    api: str = "anthropic"
+    """The API of the target."""
 
 
 class TurnAsked(Struct, frozen=True):

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ralph.values import events as ev
+from ralph.values.endpoint import ANTHROPIC
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     Attributes = Mapping[str, Any]
 
 # The names of the GenAI conventions, as text. The package no longer has constants for them.
-_PROVIDER = {"gen_ai.provider.name": "anthropic"}
 _CHAIN = {"ralph.attempt": "attempt"}
 _CHAIN_END = {**_CHAIN, "ralph.retries": "retries", "ralph.waited_s": "total_wait_s"}
 _ANSWERING = {**_CHAIN, "ralph.target": "target"}
@@ -91,9 +91,14 @@ def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
     return name, {key: attrgetter(field)(event) for key, field in fields.items()}
 
 
+def provider_of(api: str) -> Attributes:
+    """The provider as the conventions name it: the vendor whose API is spoken, whoever serves it."""
+    return {"gen_ai.provider.name": "anthropic" if api == ANTHROPIC else "openai"}
+
+
 def of_run(session_id: str) -> Attributes:
     return {
-        **_PROVIDER,
+        **provider_of(ANTHROPIC),
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "ralph",
         "gen_ai.conversation.id": session_id,
@@ -115,7 +120,7 @@ def of_result(event: ev.RunEnded) -> Attributes:
 
 def of_attempt(event: ev.AttemptEnded, session_id: str) -> Attributes:
     return {
-        **_PROVIDER,
+        **provider_of(event.api),
         "gen_ai.operation.name": "chat",
         "gen_ai.conversation.id": session_id,
         "gen_ai.request.model": event.model,

@@ -156,6 +156,7 @@ class Tracing:
         if event.kind is not None:
             opened.fail(event.kind)
         opened.end(now_ns)
+        self._run_span(started_ns).span.set_attributes(self._fit(attributes.provider_of(event.api)))
 
     def _tool(self, call: ToolCall, started_ns: int) -> _Open:
         about = attributes.of_tool(call)

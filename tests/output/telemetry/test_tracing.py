@@ -250,6 +250,18 @@ def whole_run(stage: Stage) -> None:
     )
 
 
+@every_row(
+    ("api", "provider"),
+    [("anthropic", "anthropic"), ("openai-chat", "openai"), ("openai-responses", "openai")],
+)
+def test_the_provider_is_the_vendor_whose_api_is_spoken(collector, api: str, provider: str) -> None:
+    stage = Stage()
+    stage.observed(10.0, ev.TurnStarted(1), 11.0, attempt(1, 1, 1.0, api=api), ended())
+    stage.close()
+    told = {span.name.split()[0]: span.attributes.get("gen_ai.provider.name") for span in collector.spans()}
+    assert told == {"invoke_agent": provider, "turn": None, "chat": provider}
+
+
 def test_a_run_is_a_tree_of_turns_requests_and_tools_each_with_its_own_time(collector) -> None:
     stage = Stage()
     whole_run(stage)
