@@ -19,6 +19,7 @@ from ralph.fleet.job_content import content_of
 from ralph.fleet.job_rules import host_of
 from ralph.values.outcome import UsageError
 from ralph.values.setting import duration_s
+from ralph.values.vendors import vendor_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -135,11 +136,17 @@ def _names(jobs: Sequence[Job], format_name: str) -> list[str]:
     """The names of the secrets that jobs need, without those that each job gets and those that each machine has. Raises
     UsageError for a name that the file uses itself.
     """
-    names = {name for job in jobs for name in job.env} - {_KEY, _GIT_TOKEN, *_OF_EACH_MACHINE}
+    names = {name for job in jobs for name in _needs(job)} - {_KEY, _GIT_TOKEN, *_OF_EACH_MACHINE}
     own = sorted(name for name in names if name == "JOB" or name.startswith(("RALPH_", "GITHUB_", "RUNNER_")))
     if own:
         raise UsageError(f"{format_name} cannot pass on a variable {own[0]}: another one has this name there")
     return sorted(names)
+
+
+def _needs(job: Job) -> tuple[str, ...]:
+    """The variables of the job, and the one with the key of the vendor that its model names."""
+    vendor = vendor_of(job.model or "") if job.base_url is None else None
+    return job.env if vendor is None else tuple(dict.fromkeys((*job.env, vendor.key_variable)))
 
 
 def _minutes(job: Job) -> int | None:
@@ -399,7 +406,7 @@ def _matrix_entry(job: Job, limits: SetLimits) -> str:
     entry = {
         "id": job.id,
         "minutes": min(_LONGEST_GITHUB_MINUTES, minutes),
-        "needs": f",{','.join(job.env)},",
+        "needs": f",{','.join(_needs(job))},",
         "job": carried,
     }
     return f"          - {json.dumps(entry)}"

@@ -158,6 +158,15 @@ def test_only_the_jobs_that_need_a_variable_get_its_secret_from_github() -> None
     assert re.findall(r'"needs": "([^"]*)"', written) == [",X_TOKEN,", ",,"]
 
 
+def test_a_job_gets_the_key_of_the_vendor_that_its_model_names() -> None:
+    jobs = [job("a", model="gpt-6-sol", env=("X_TOKEN",)), job("b", model="opus")]
+    jobs.append(job("c", model="gpt-6-sol", base_url="http://gateway.test"))
+    written = export(jobs, FREE, "github-matrix", "night")
+    assert re.findall(r'"needs": "([^"]*)"', written) == [",X_TOKEN,OPENAI_API_KEY,", ",,", ",,"]
+    assert "secrets.OPENAI_API_KEY || ''" in written
+    assert 'key: "OPENAI_API_KEY"' in export(jobs, FREE, "kubernetes", "night")
+
+
 def test_nothing_of_a_prompt_stands_in_a_file_as_text() -> None:
     for name in FORMATS:
         written = export([job("a"), job("b")], FREE, name, "night")
