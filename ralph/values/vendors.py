@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.endpoint import host_in
-from ralph.values.models import ModelFacts, Price
+from ralph.values.endpoint import host_in, is_default
+from ralph.values.models import ModelFacts, Price, is_claude
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +68,15 @@ def vendor_at(base_url: str) -> Vendor | None:
     """The vendor whose own server this is, or None."""
     host = host_in(base_url)
     return next((vendor for vendor in VENDORS if host_in(vendor.base_url) == host), None)
+
+
+def vendor_elsewhere(model: str, base_url: str) -> str | None:
+    """The name of the vendor of the model, if the server is another vendor's own. None if the model or the server is that of
+    no known vendor.
+    """
+    of_model = "Anthropic" if is_claude(model) else getattr(vendor_of(model), "name", None)
+    of_server = "Anthropic" if is_default(base_url) else getattr(vendor_at(base_url), "name", None)
+    return of_model if of_server not in {None, of_model} else None
 
 
 def _facts(

@@ -17,6 +17,7 @@ from ralph.run.driven.context_usage import context_usage
 from ralph.run.wiring import why_uncountable
 from ralph.settings.tables import EFFORTS
 from ralph.values.endpoint import ANTHROPIC, is_default
+from ralph.values.vendors import vendor_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,12 +56,19 @@ class ModelChoice:
         """The name of the requested target. If no target has that name, the name of the requested model.
 
         If `requested` is None, returns the name of the first target. Raises ValueError if the model is not available,
-        if the name of the model contains a credential, or if a budget is set and the price of the model is unknown.
+        if it is one of another vendor, if the name of the model contains a credential, or if a budget is set and the price of
+        the model is unknown.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
             # The journal and every result would contain it as the name of the model.
             raise ValueError('"model" holds a credential, not a model\'s name')
         target = self._roster.find(requested)
+        elsewhere = vendor_elsewhere(target.model, target.base_url)
+        if elsewhere is not None and target not in self._roster.targets:
+            raise ValueError(
+                f"{target.model} is a model of {elsewhere}, and this run asks {target.base_url}: name it at the start "
+                "(--fallback-model), or in [[targets]]"
+            )
         problem = why_uncountable(target, self._settings)
         if problem is not None:
             raise ValueError(problem)
