@@ -88,6 +88,8 @@ DIALECTS = ("api/dialects/test_*.py",)
 RESPONSES = ("api/responses/test_*.py", "api/test_openai_requests.py")
 CHAT = ("api/chat/test_*.py",)
 VENDORS = ("settings/test_other_vendors.py",)
+EVERY_API = ("program/retry/test_every_api.py",)
+CLOUDS = ("api/test_clouds.py", "test_usage.py")
 SIZE = ("test_compaction.py", "test_context_size.py", "test_resume_compaction.py", "test_window.py")
 
 MUTANTS = (
@@ -268,6 +270,42 @@ MUTANTS = (
         "is_meant_for = entry.base_url is None or _needs_key(server.api, server.base_url)",
         "is_meant_for = True",
         VENDORS,
+    ),
+    # --- everything else with the APIs of other vendors, and with Claude models in clouds
+    Mutant(
+        "broken-answer-without-prompt",
+        "the prompt of a broken answer is paid for where the server counts at the end",
+        "is_missing = tokens.output and not tokens.prompt",
+        "is_missing = False",
+        EVERY_API,
+    ),
+    Mutant(
+        "vertex-with-model",
+        "a request to Vertex AI names the model in its URL alone",
+        'if name != "model"',
+        'if name != "nothing"',
+        CLOUDS,
+    ),
+    Mutant(
+        "bedrock-as-cheap",
+        "a model costs more on Bedrock in a region",
+        "_DEARER_IN_A_REGION = 1.1",
+        "_DEARER_IN_A_REGION = 1.0",
+        CLOUDS,
+    ),
+    Mutant(
+        "listed-as-first",
+        "the window is that of the model, not of another one in the server's list",
+        'if isinstance(entry, dict) and entry.get("id") == model:',
+        "if isinstance(entry, dict):",
+        ("api/test_describe_model.py",),
+    ),
+    Mutant(
+        "set-model-elsewhere",
+        "a driver gets no model of another vendor at a vendor's own server",
+        "if elsewhere is not None and target not in self._roster.targets:",
+        "if False:",
+        ("run/driven/test_model_choice.py",),
     ),
     # --- thinking that a server refuses
     Mutant(
