@@ -347,7 +347,7 @@ def _settings(
 ) -> Settings:
     access = _with_betas(_environment_access(environment), _given_or_default(given, "model.betas").value)
     first = _settle_model(given, access, environment)
-    servers = _server_choice(given, layers, access, environment)
+    servers = _server_choice(given, layers, access, environment, first)
     if TARGETS not in given:
         _settle_server(given, first, servers)
     elif _BASE_URL in given:
@@ -638,10 +638,14 @@ def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentA
 
 
 def _server_choice(
-    given: _Layer, layers: _Layers, access: EnvironmentAccess, environment: Mapping[str, str]
+    given: _Layer,
+    layers: _Layers,
+    access: EnvironmentAccess,
+    environment: Mapping[str, str],
+    first: NamedModel,
 ) -> ServerChoice:
-    """The choice of servers for models. A file in the working directory names no vendor by its model, and ANTHROPIC_BASE_URL is that of a
-    server which speaks the Messages API.
+    """The choice of servers for models. A file in the working directory names no vendor by its model `first`, and ANTHROPIC_BASE_URL is
+    that of a server which speaks the Messages API. Raises SettingsError.
     """
     api = given[_API].value if _API in given else None
     base_url = given.get(_BASE_URL)
@@ -649,15 +653,18 @@ def _server_choice(
     is_repositorys = named is not None and any(
         _MODEL in layer and layer[_MODEL].origin == named.origin for layer in layers.untrusted
     )
-    if api is None and is_repositorys and TARGETS not in given:
-        api = ANTHROPIC
+    deciding = {}
+    if is_repositorys and TARGETS not in given:
+        users = [layer[_MODEL] for layer in layers.trusted if _MODEL in layer] or [_Given("default", "")]
+        with _refused(BY_NAME[_MODEL], users[-1].origin):
+            deciding = {first.id: named_model(users[-1].value, access.aliases).id}
     if (
         base_url is not None
         and base_url.origin == BY_NAME[_BASE_URL].variable
         and api not in {None, ANTHROPIC}
     ):
         base_url = None
-    return ServerChoice(environment, access, api, None if base_url is None else base_url.value)
+    return ServerChoice(environment, access, api, None if base_url is None else base_url.value, deciding)
 
 
 def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> None:
@@ -673,7 +680,9 @@ def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> N
         )
     with _explained(""):
         server = servers.of(first.id)
-    origin = server.variable or (f"{OF_VENDOR}{first.id}" if servers.api is None else "default")
+    origin = server.variable or (
+        f"{OF_VENDOR}{servers.deciding.get(first.id, first.id)}" if servers.api is None else "default"
+    )
     for name, value in ((_API, server.api), (_BASE_URL, server.base_url)):
         is_users = name in given and (name == _API or servers.base_url is not None)
         if is_users or value != BY_NAME[name].default:

@@ -96,11 +96,14 @@ class ServerChoice(Struct, frozen=True):
     """The access to Anthropic's API, or to another server that speaks it."""
     api: str | None = None
     base_url: str | None = None
+    deciding: Mapping[str, str] = {}
+    """The model of the user's by which the vendor is chosen, in place of a model that only a file in the working directory names."""
 
     def of(self, model: str) -> ChosenServer:
         """The server for a model. Without an API and a base URL, the vendor of the model decides. Raises ValueError if the base URL
         or a key in the environment is unusable.
         """
+        model = self.deciding.get(model, model)
         vendor = None if is_claude(model) else _vendor(model)
         if self.api == ANTHROPIC or (self.api is None and (vendor is None or self.base_url is not None)):
             return ChosenServer(ANTHROPIC, normal_base_url(self.base_url or DEFAULT_BASE_URL), self.access)

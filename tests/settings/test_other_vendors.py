@@ -101,6 +101,22 @@ def test_a_model_of_the_users_own_file_names_a_vendor_and_one_of_a_repository_do
     ]
 
 
+@every_row(
+    ("line", "user", "targets"),
+    [
+        ("--api openai-chat", "", [("openai-chat", *OPENAI[1:])]),
+        ("", 'model.api = "openai-chat"\nmodel.name = "gpt-6-sol"', [("openai-chat", *OPENAI[1:])]),
+        ("", 'model.name = "gpt-6-sol"', [OPENAI]),
+        ("", 'model.name = "opus"', [ANTHROPIC]),
+        ("--fallback-model deepseek-v4-pro", "", [ANTHROPIC, DEEPSEEK]),
+    ],
+)
+def test_the_model_of_a_repository_moves_no_run_to_another_vendor(world, line, user, targets) -> None:
+    settings = world.load(flags(line), user=user, local='model.name = "gemini-3.8-flash"')
+    assert settings.targets[0].model == "gemini-3.8-flash"
+    assert [asked(one) for one in settings.targets] == targets
+
+
 @every_row("text", ['model.api = "openai-chat"', '[[targets]]\nname = "t"\nmodel = "gpt-6-sol"'])
 def test_a_file_in_the_working_directory_names_no_api_and_no_target(world, text) -> None:
     assert "does not count here" in str(world.error(local=text))
