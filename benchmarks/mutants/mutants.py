@@ -246,7 +246,7 @@ MUTANTS = (
     Mutant(
         "repository-names-vendor",
         "a model of a repository's file names no vendor",
-        "if api is None and is_repositorys and TARGETS not in given:",
+        "if is_repositorys and TARGETS not in given:",
         "if False:",
         VENDORS,
     ),

@@ -70,14 +70,18 @@ def given_back(thinking: Iterable[Block]) -> tuple[dict[str, Any], Sequence[Any]
         kept = _signed(block.get("signature"))
         if (field := kept.get(_FIELD)) in FIELDS:
             texts[field] = texts.get(field, "") + str(block.get("thinking") or "")
-        details += kept.get(_DETAILS) or ()
-        calls += kept.get(_CALLS) or ()
+        details += _listed(kept.get(_DETAILS))
+        calls += _listed(kept.get(_CALLS))
     return ({_DETAILS: details} if details else texts), calls
 
 
 def _signed(signature: object) -> dict[str, Any]:
     try:
         kept = json.loads(signature) if isinstance(signature, str) else None
-    except ValueError:  # a signature of the Messages API
+    except (ValueError, RecursionError):  # a signature of the Messages API
         return {}
     return kept if isinstance(kept, dict) else {}
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

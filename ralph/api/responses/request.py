@@ -145,6 +145,6 @@ def _kept_item(block: Block) -> dict[str, Any]:
         return {}
     try:
         item = json.loads(signature)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return item if item.get("type") in {"reasoning", "message"} else {}
+    return item if item.get("type") in ("reasoning", "message") else {}

@@ -234,7 +234,8 @@ def said_back(*blocks: Block, base_url: str = OTHER, model: str = "m") -> dict[s
 def test_reasoning_goes_back_and_that_of_another_api_does_not() -> None:
     own = thought("Hm.", signature_of("reasoning_content"))
     assert said_back(own, text("a"))["reasoning_content"] == "Hm."
-    other = said_back(thought("Hm.", "c2ln"), thought("", '{"encrypted_content":"x"}'), text("a"))
+    others = ("c2ln", '{"encrypted_content":"x"}', '{"reasoning_details":5,"extra_content":7}', "[" * 100_000)
+    other = said_back(*(thought("Hm.", signature) for signature in others), text("a"))
     assert other == {"role": "assistant", "content": "a"}
 
 

@@ -119,6 +119,12 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
         [{"type": "thinking", "thinking": "", "signature": "{no"}, USE],
         [CALLED],
     ),
+    "thinking with JSON that nests too deep": (
+        "assistant",
+        [{"type": "thinking", "thinking": "", "signature": '{"a":' + "[" * 100_000}, USE],
+        [CALLED],
+    ),
+    "thinking with JSON of another form": ("assistant", [signed({"type": ["reasoning"]}), USE], [CALLED]),
     "thinking that was hidden": ("assistant", [{"type": "redacted_thinking", "data": "x"}, USE], [CALLED]),
     "a call of a tool of Anthropic's server": (
         "assistant",
