@@ -468,7 +468,9 @@ class ParsedLine:
                 words.append(UNKNOWN)
             else:
                 continue
-            if child.start_byte == end:  # the parser has read one word, such as `$a/$b.c`, as two
+            gap = self._source[end : child.start_byte].replace(b"\\\n", b"")
+            # The parser has read one word, such as `$a/$b.c` or `'a'\ 'b'`, as two.
+            if end >= 0 and (not gap or b"\\" in gap):
                 words[-2:] = [UNKNOWN]
             end = child.end_byte
         words += self._behind.get((node.start_byte, node.end_byte), [])

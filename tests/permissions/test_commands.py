@@ -165,6 +165,8 @@ TABLE = [
     ("bash -c 'git diff'", False, False),
     ("bash -c $X", True, False),
     ("bash -euo pipefail -c 'rm x'", True, False),
+    ("bash -c 'env'\\ 'rm'\\ 'x'", True, False),  # one word, which the parser reads as two
+    ("bash -c \\\n'git diff'", False, False),
     ("bash -euo pipefail -c 'git diff'", False, False),
     ("sudo sh -eo pipefail <<E\nrm x\nE", True, False),
     ("bash -oe pipefail -c 'rm x'", True, False),
