@@ -231,6 +231,8 @@ SHAPES = (
     (("pypi-",), r"(?<![A-Za-z0-9])pypi-[\w-]{32,}"),
     (("aiza",), r"(?<![A-Za-z0-9])AIza[\w-]{30,}"),
     (("hf_",), r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
+    (("xai-",), r"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{30,}"),
+    (("gsk_",), r"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{30,}"),
     (("k_live_", "k_test_"), r"(?<![A-Za-z0-9])[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
     (
         ("bearer ", "basic "),

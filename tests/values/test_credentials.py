@@ -87,6 +87,8 @@ EXAMPLES = [
     "pypi-AgEIcHlwaS5vcmcCJ" + "a1B2" * 9,
     "AIzaSy" + "a1B2" * 9,
     "hf_" + "a1B2" * 9,
+    "xai-" + "a1B2" * 9,
+    "gsk_" + "a1B2" * 9,
     "sk_live_" + "a1B2" * 6,
     "rk_test_" + "a1B2" * 6,
     "Bearer abcdefghijklmnop1234",
