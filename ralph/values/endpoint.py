@@ -52,6 +52,9 @@ def requests_url(base_url: str, api: str, model: str, *, is_whole: bool = False)
     `is_whole` is as in `Client.send_message`.
     """
     if is_vertex(base_url):
+        from urllib.parse import quote  # noqa: PLC0415 - not needed for --version and --help
+
+        model = quote(model, safe="@")  # a file of the repository may name it
         return f"{base_url}/{model}:{'rawPredict' if is_whole else 'streamRawPredict'}"
     return base_url + _PATHS[api]
 

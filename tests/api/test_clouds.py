@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import anthropic
 
@@ -91,3 +92,15 @@ def test_a_request_to_a_cloud_is_that_of_its_official_client(
     assert own[0].split()[1].startswith(expected.encode())
     assert own[1] == f"Bearer {TOKEN}".encode()
     assert ("model" in own[2]) is (client is not vertex)
+
+
+@every_row("model", ["../../../../../projects/other/endpoints/1:rawPredict?x=", "a#b", "a?b", "%2e%2e/a"])
+def test_no_name_of_a_model_leads_to_another_place_of_vertex(
+    raw_server: Callable[..., RawServer], rig, model
+) -> None:
+    server = raw_server(http_answer(sse(START, *text_block(0, "ok"), *end())))
+    ours = rig(f"{server.base_url}{PROJECT}/publishers/anthropic/models")
+    body = RequestBody(RequestHead.of_fields({"model": model, "stream": True}), loose=(MESSAGE,))
+    ours.api.send_message(body, ours.events)
+    path = server.requests[0].split()[1].decode()
+    assert path == f"{PROJECT}/publishers/anthropic/models/{quote(model, safe='')}:streamRawPredict"
