@@ -113,12 +113,12 @@ class RunOptions(Struct, frozen=True):
     @property
     def _names_vendor(self) -> bool:
         """Whether the options name a vendor other than Anthropic, so that the model belongs to that server."""
+        model, api = self.settings.get("model.name"), self.settings.get("model.api")
+        if api is not None or not isinstance(model, str) or is_claude(model):
+            return api not in {None, ANTHROPIC}
         from ralph.values.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
-        model = self.settings.get("model.name")
-        api = self.settings.get("model.api")
-        is_others = isinstance(model, str) and not is_claude(model) and vendor_of(model) is not None
-        return api not in {None, ANTHROPIC} or (api is None and is_others)
+        return vendor_of(model) is not None
 
     @property
     def _allowed_hosts(self) -> tuple[str, ...]:

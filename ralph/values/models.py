@@ -7,6 +7,7 @@ the list, ralph knows no price for it. Requests to such a model contain thinking
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -124,6 +125,7 @@ _DEARER_IN_A_REGION = 1.1
 """How much more a model on Bedrock costs than at Anthropic, by the region before its id (LiteLLM 1.110.2, read on 2026-11-29)."""
 
 
+@cache  # asked a dozen times in each turn
 def facts_of(model: str) -> ModelFacts | None:
     """The known facts about a model, or None if the model is unknown. For a dated id such as
     `claude-opus-4-5-20251101`, these are the facts about the id without its date. An id of Bedrock has the prices there.
@@ -134,6 +136,8 @@ def facts_of(model: str) -> ModelFacts | None:
         found = re.fullmatch(_CLOUD_ID, model)
         facts = MODELS.get(found["name"]) if found else None
         return _on_bedrock(facts, found["region"]) if found and found[1] and facts else facts
+    if not model:
+        return None  # none is chosen yet
     from ralph.values.vendors import facts_of_other  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
     return facts_of_other(model)
