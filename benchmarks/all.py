@@ -15,6 +15,7 @@ NAMES = (
     "memory",
     "request_size",
     "turns",
+    "dialects",
     "gap",
     "sandbox",
     "stream",

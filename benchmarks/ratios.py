@@ -54,7 +54,7 @@ def main() -> None:
             print(ratio, flush=True)
 
 
-def _in_turn(*measures: Callable[[], list[float]], runs: int = RUNS) -> list[list[float]]:
+def in_turn(*measures: Callable[[], list[float]], runs: int = RUNS) -> list[list[float]]:
     """The medians of the values that each function returns. All functions are called by turns. The first call of each
     is not counted.
     """
@@ -69,7 +69,7 @@ def _in_turn(*measures: Callable[[], list[float]], runs: int = RUNS) -> list[lis
 
 def _starts() -> Sequence[Ratio]:
     with workplace() as place:
-        bare, version, helped = _in_turn(
+        bare, version, helped = in_turn(
             lambda: [wall_ms(place, *BARE_PYTHON)],
             lambda: [wall_ms(place, *ralph("--version"))],
             lambda: [wall_ms(place, *ralph("--help"))],
@@ -89,7 +89,7 @@ def _one_turn() -> Sequence[Ratio]:
             first_s = server.requests()[-1].monotonic_s - measured.started_s
             return [first_s * 1000, measured.wall_s * 1000, measured.cpu_s * 1000, measured.peak_mb]
 
-        ours, floor = _in_turn(lambda: once(ralph("run", "hi")), lambda: once(FLOOR))
+        ours, floor = in_turn(lambda: once(ralph("run", "hi")), lambda: once(FLOOR))
     names = ("start to first request", "one turn, wall", "one turn, CPU", "one turn, resident memory")
     rows = zip(names, ours, floor, ("ms", "ms", "ms", "MB"), (3, 2.6, 2.75, 1.6), strict=True)
     return [Ratio(*row) for row in rows]
@@ -108,7 +108,7 @@ def _one_turn_over_tls() -> Sequence[Ratio]:
                 measured = place.measure(command)
                 return [measured.cpu_s * 1000, measured.peak_mb]
 
-            ours, floor = _in_turn(lambda: once(ralph("run", "hi")), lambda: once(FLOOR))
+            ours, floor = in_turn(lambda: once(ralph("run", "hi")), lambda: once(FLOOR))
     names = ("one turn over TLS, CPU", "one turn over TLS, resident memory")
     return [Ratio(*row, 0) for row in zip(names, ours, floor, ("ms", "MB"), strict=True)]
 
@@ -177,14 +177,14 @@ def _gap(calls: Sequence[ToolUse], *options: str) -> tuple[float, float]:
             gaps_ms = [(after - before) * 1000 for before, after in pairwise(times_s)]
             return [figure(gaps_ms[1:]).median]
 
-        (ours,), (floor,) = _in_turn(lambda: once(ralph("run", "hi", *options)), lambda: once(FLOOR))
+        (ours,), (floor,) = in_turn(lambda: once(ralph("run", "hi", *options)), lambda: once(FLOOR))
     return ours, floor
 
 
 def _deltas() -> Sequence[Ratio]:
     """User and system time for an answer with 20,000 deltas, each in its own packet."""
     with _sender() as port, workplace(f"http://127.0.0.1:{port}") as place:
-        (text,), (partial,), (floor,) = _in_turn(
+        (text,), (partial,), (floor,) = in_turn(
             lambda: [_cpu_ms(place, ralph("run", "hi"))],
             lambda: [_cpu_ms(place, ralph("run", "hi", *PARTIAL))],
             lambda: [_cpu_ms(place, FLOOR)],

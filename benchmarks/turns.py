@@ -63,7 +63,7 @@ def _run() -> list[TurnCost]:
         lines = "".join(f"line {n} of a file that is read a little at a time\n" for n in range(2 * TURNS))
         (place.directory / "numbers.txt").write_text(lines, encoding="utf-8")
         figures = place.home / "figures.json"
-        place.measure((PYTHON, str(METERED_RUN), str(figures), "hi"))
+        place.measure((PYTHON, str(METERED_RUN), str(figures), "run", "hi"))
         starts_s, sending_s, body_bytes = json.loads(figures.read_text(encoding="utf-8"))
     return [
         TurnCost((starts_s[n + 1] - starts_s[n] - sending_s[n]) * 1000, sending_s[n] * 1000, body_bytes[n])
