@@ -109,6 +109,20 @@ MUTANTS = (
         DIALECTS,
     ),
     Mutant(
+        "a-chunk-that-refuses-is-plain",
+        "a chunk that says more than a piece of an open block does not take the short way",
+        "    refusal: _Empty = None\n",
+        "",
+        DIALECTS,
+    ),
+    Mutant(
+        "a-short-piece-is-forgotten",
+        "a piece of a response that takes the short way is known when the whole part comes",
+        "        part.pieces.append(piece.delta)\n",
+        "",
+        DIALECTS,
+    ),
+    Mutant(
         "an-unreadable-call-ends-the-run",
         "a call that the server could not read is asked for again",
         "    (FailureKind.STREAM, BAD_CALLS),\n",

@@ -33,6 +33,12 @@ class Dialect(Protocol):
 
 
 class Translator(Protocol):
+    def more(self, data: str) -> dict[str, Any] | None:
+        """The event that a piece of the stream means if it brings more of an open block and nothing else. None for another piece:
+        then `events` must be asked. Most pieces bring more of a block, so this is the short way for them.
+        """
+        ...
+
     def events(self, name: str, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """The events of the Messages API that an event of the stream means. An event that reports an error is returned as it
         is. Raises StreamParse or StreamTransient.

@@ -64,7 +64,7 @@ class ConvertedMessages:
             message: kept[message] if message in kept else self._json(message) for message in request.loose
         }
         self._kept = packed | loose
-        newest = b",".join(filter(None, (loose[message] for message in request.loose)))
+        newest = b",".join(filter(None, map(loose.__getitem__, request.loose)))
         return (*filter(None, (packed[piece] for piece in request.packed)), newest)
 
     def _json(self, messages: bytes, end: bytes = b"") -> bytes:

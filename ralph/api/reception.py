@@ -215,6 +215,10 @@ class Reception:
 
     def _events_in(self, name: str, data: str) -> Iterable[dict[str, Any]]:
         """The events of the Messages API in a piece of the stream with this name and this data. Raises the errors of `_event`."""
+        if self._translator is not None and name != "error":
+            more = self._translator.more(data)
+            if more is not None:
+                return (more,)
         event = self._event(name, data)
         if event is not None and not self._has_beginning:
             self._has_beginning = not _BEGINNINGS.isdisjoint(

@@ -90,24 +90,30 @@ class ChatRequests:
         self._server = server_at(base_url)
         self._messages: dict[str, ConvertedMessages] = {}
         """The messages of the last request to each model."""
+        self._head = (b"", b"", b"")
+        """The last request head, and its converted form: the fields without the closing brace, and the system prompt."""
 
     def body(self, request: RequestBody) -> tuple[bytes, ...]:
-        fields = self._fields(request.head.fields)
-        if self._server.is_openai:
-            fields["prompt_cache_key"] = cache_key(request)
-        model = fields["model"]
+        asked = request.head.fields
+        model = str(asked.get("model"))
+        if self._head[0] != request.head.body:
+            fields = to_json(self._fields(asked, model))[:-1]
+            self._head = (request.head.body, fields, self._system(system_text(asked), model))
         if model not in self._messages:
             self._messages[model] = ConvertedMessages(lambda message: self._messages_of(message, model))
-        head = to_json(fields)[:-1] + b',"messages":['
-        if system := system_text(request.head.fields):
-            role = "developer" if self._server.has_developer and not _REASONS_NOT.match(model) else "system"
-            head += to_json({"role": role, "content": system}) + b","
+        key = b',"prompt_cache_key":' + to_json(cache_key(request)) if self._server.is_openai else b""
+        head = self._head[1] + key + b',"messages":[' + self._head[2]
         *packed, newest = self._messages[model].pieces(request)
         return (head, *packed, newest + b"]}") if packed else (head + newest + b"]}",)
 
-    def _fields(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _system(self, text: str, model: str) -> bytes:
+        """The system prompt as the first message, with a comma behind it. Empty if there is none."""
+        role = "developer" if self._server.has_developer and not _REASONS_NOT.match(model) else "system"
+        return to_json({"role": role, "content": text}) + b"," if text else b""
+
+    def _fields(self, asked: Mapping[str, Any], model: str) -> dict[str, Any]:
         """The fields of a request without its messages."""
-        server, model = self._server, str(asked.get("model"))
+        server = self._server
         fields: dict[str, Any] = {"model": model}
         if "max_tokens" in asked:
             # OpenAI's newer models refuse the older name, at whichever server.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.api.chat.errors import ending_error, error_event
+from ralph.api.chat.plain_chunk import PLAIN_CHUNK, PlainCall
 from ralph.api.chat.reasoning import FIELDS, Details, signature_of
 from ralph.api.stream import stop_reason_of
 from ralph.conversation.messages import to_json
@@ -90,6 +91,29 @@ class ChatTranslator:
         self._reason: str | None = None
         """The newest `finish_reason`."""
         self._has_refused = False
+
+    def more(self, data: str) -> Event | None:
+        if not self._blocks:
+            return None
+        try:
+            chunk = PLAIN_CHUNK.decode(data)
+        except (ValueError, RecursionError):
+            return None
+        delta = chunk.choices[0].delta
+        text, thought, calls = delta.content, delta.reasoning_content or delta.reasoning, delta.tool_calls
+        if calls:
+            return None if text or thought or len(calls) > 1 else self._more_arguments(calls[0])
+        kind, piece = ("thinking", thought) if thought else ("text", text)
+        if not piece or (text and thought) or self._open is None or self._open[0] != kind:
+            return None
+        return _part(self._open[1], {"type": f"{kind}_delta", kind: piece})
+
+    def _more_arguments(self, piece: PlainCall) -> Event | None:
+        call, arguments = self._calls[-1] if self._calls else None, piece.function.arguments
+        if call is None or call.block is None or not arguments or piece.index not in {None, call.index}:
+            return None
+        call.extend(arguments)
+        return _part(call.block, {"type": "input_json_delta", "partial_json": arguments})
 
     def events(self, _name: str, event: Event) -> Iterator[Event]:
         """The events that a chunk means. Raises StreamParse if it leaves a doubt to which call a piece belongs."""

@@ -11,6 +11,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.json import Decoder
+
 from ralph.api.error_body import reports_error
 from ralph.api.responses.errors import failure_event, incomplete_reason
 from ralph.conversation.messages import to_json
@@ -38,6 +41,19 @@ _DELTAS = {
 _NO_NAME = "the answer has a call without a name"
 _GAP = "\n\n"
 """The text between the parts of reasoning."""
+
+
+class _PieceEvent(Struct, frozen=True):
+    """An event that brings a piece of a part. JSON of one form is read faster than any JSON."""
+
+    type: str
+    delta: str
+    output_index: int | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+
+
+_PIECE_EVENT = Decoder(_PieceEvent)
 
 
 class _SentPart:
@@ -91,14 +107,24 @@ class ResponseStream:
         self._newest: tuple[_SentPart, str, str] | None = None
         """The newest part, with the type and the field of its deltas."""
 
+    def more(self, data: str) -> Event | None:
+        if not self._place:
+            return None
+        try:
+            piece = _PIECE_EVENT.decode(data)
+        except (ValueError, RecursionError):
+            return None
+        place = (piece.type, piece.output_index, piece.content_index, piece.summary_index)
+        if place != self._place or self._newest is None or not piece.delta:
+            return None
+        part, delta, field = self._newest
+        part.pieces.append(piece.delta)
+        return _delta(part.index, delta, field, piece.delta)
+
     def events(self, name: str, event: Event) -> Iterable[Event]:
         """The events of the Messages API for one event of the stream. `name` is the type of an event that has none itself."""
-        kind, piece = event.get("type") or name, event.get("delta")
+        kind = event.get("type") or name
         place = (kind, event.get("output_index"), event.get("content_index"), event.get("summary_index"))
-        if place == self._place and self._newest is not None and isinstance(piece, str):
-            part, delta, field = self._newest
-            part.pieces.append(piece)
-            return (_delta(part.index, delta, field, piece),)
         self._place = ()
         return self._events(str(kind), event, place)
 
