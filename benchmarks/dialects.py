@@ -45,7 +45,7 @@ def _read(number: int, folder: str = "") -> ToolUse:
 ANSWERS = {
     "one delta": _one_delta,
     "400 deltas of text": _deltas_of_text,
-    "400 deltas of arguments": _deltas_of_arguments,
+    "370 deltas of arguments": _deltas_of_arguments,
 }
 
 
