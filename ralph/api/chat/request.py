@@ -52,12 +52,20 @@ class Server(Struct, frozen=True):
     """False if the server refuses an assistant message without `reasoning_content`, even one of another model."""
     signs_calls: bool = False
     """Whether the server refuses calls without its signature. It documents a text for calls that others have made."""
+    user_after_results: bool = True
+    """False if the server refuses a user message right behind results of tools."""
+    takes_images: bool = True
+    """False if the server refuses every image."""
 
 
 _SERVERS = {
     r"(^|\.)openai\.com$": Server(is_openai=True, has_developer=True),
-    r"(^|\.)mistral\.ai$": Server("max_tokens", counts_when_asked=False, ids="[a-zA-Z0-9]{9}"),
-    r"(^|\.)deepseek\.com$": Server("max_tokens", has_thinking=True, may_omit_reasoning=False),
+    r"(^|\.)mistral\.ai$": Server(
+        "max_tokens", counts_when_asked=False, ids="[a-zA-Z0-9]{9}", user_after_results=False
+    ),
+    r"(^|\.)deepseek\.com$": Server(
+        "max_tokens", has_thinking=True, may_omit_reasoning=False, takes_images=False
+    ),
     r"(^|\.)(moonshot|kimi)\.(ai|cn|com)$": Server("max_tokens", has_thinking=True, may_omit_reasoning=False),
     r"(^|\.)(z\.ai|bigmodel\.cn)$": Server("max_tokens", has_thinking=True),
     r"(^|\.)(together\.(ai|xyz)|perplexity\.ai)$": Server("max_tokens"),
@@ -69,6 +77,12 @@ _SELF_HOSTED = Server("max_tokens")
 
 _WANTS_REASONING = re.compile(r"deepseek|kimi")
 """Models of these families are served elsewhere with their vendors' rule for `reasoning_content`."""
+_OF_MISTRAL = re.compile(r"(mi|mini|dev|code|magi)stral|pixtral")
+"""Models whose templates refuse a user message behind results, at whichever server (NousResearch/hermes-agent#20154)."""
+_SEES_NOT = re.compile(r"deepseek(?!.*(vl|ocr))")
+_UNSEEN: Block = {"type": "text", "text": "(an image, which this model cannot see)"}
+_BETWEEN = {"role": "assistant", "content": "I have the results."}
+"""Stands between results of tools and a user message where that order is refused."""
 _OF_OPENAI = re.compile(r"(^|/)(gpt-(?!oss)|o\d|chatgpt-|codex)")
 _REASONS_NOT = re.compile(r"^(gpt-[34]|chatgpt-)")
 _UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
@@ -149,6 +163,8 @@ class ChatRequests:
                 yield said
             return
         pictures: list[Block] = []
+        if not self._server.takes_images or _SEES_NOT.search(model.lower()):
+            blocks = _in_words(blocks)
         for block in blocks:
             if block.get("type") == "tool_result":
                 inner = block.get("content")
@@ -158,6 +174,9 @@ class ChatRequests:
                 text = as_result(block, _text(inner or ""))
                 yield {"role": "tool", "tool_call_id": self._id(block["tool_use_id"]), "content": text}
         rest = [*pictures, *(block for block in blocks if block.get("type") != "tool_result")]
+        takes_order = self._server.user_after_results and not _OF_MISTRAL.search(model.lower())
+        if rest and blocks[0].get("type") == "tool_result" and not takes_order:
+            yield _BETWEEN
         if rest:
             yield {"role": "user", "content": _user_content(rest)}
 
@@ -214,6 +233,18 @@ def _tool_choice(choice: Mapping[str, Any]) -> Any:
     if choice.get("type") == "tool":
         return {"type": "function", "function": {"name": choice["name"]}}
     return "required" if choice.get("type") == "any" else choice.get("type")
+
+
+def _in_words(blocks: list[Block]) -> list[Block]:
+    """The blocks of a user message, with a text in place of each image, also of those in results of tools."""
+    return [
+        _UNSEEN
+        if block.get("type") == "image"
+        else {**block, "content": _in_words(block["content"])}
+        if isinstance(block.get("content"), list)
+        else block
+        for block in blocks
+    ]
 
 
 def _user_content(blocks: list[Block]) -> str | list[dict[str, Any]]:

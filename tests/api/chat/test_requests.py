@@ -252,6 +252,27 @@ def test_a_server_that_needs_reasoning_gets_an_empty_one_of_other_models(base_ur
     assert said_back(call("c1"), base_url=base_url, model=model)["reasoning_content"] == ""
 
 
+@every_row(
+    ("base_url", "model"),
+    [("https://api.mistral.ai/v1", "any"), (OTHER, "mistralai/Devstral-Small-2-24B-Instruct-2512")],
+)
+def test_mistral_gets_an_answer_between_results_and_a_user_message(base_url, model) -> None:
+    shape = RequestShape(model, "s", ())
+    roles = [one["role"] for one in sent(WHOLE.under(shape), base_url)["messages"]]
+    assert roles[2:8] == ["assistant", "tool", "tool", "assistant", "user", "assistant"]
+    calls_alone = talk([text("x")], [call("c1")], [result("c1")], shape=shape)
+    assert [one["role"] for one in sent(calls_alone, base_url)["messages"]][2:] == ["assistant", "tool"]
+
+
+@every_row(("base_url", "model"), [("https://api.deepseek.com", "any"), (OTHER, "deepseek/deepseek-v4-pro")])
+def test_a_model_without_eyes_gets_a_text_for_each_image(base_url, model) -> None:
+    body = sent(WHOLE.under(RequestShape(model, "s", ())), base_url)
+    assert "image_url" not in json.dumps(body)
+    first, seen = body["messages"][1], body["messages"][3]
+    assert first["content"].splitlines() == ["Do it.", *2 * ["(an image, which this model cannot see)"]]
+    assert seen["content"].splitlines() == ["here", "(an image, which this model cannot see)"]
+
+
 def test_gemini_gets_its_signatures_back_and_a_mark_for_calls_of_other_models() -> None:
     gemini = "https://generativelanguage.googleapis.com/v1beta/openai"
     signature = {"google": {"thought_signature": "c2ln"}}
