@@ -92,12 +92,14 @@ class Asking:
         if notice not in self._notices:
             self._notices.append(notice)
 
-    def answer(self, requests: TurnRequests) -> Answer:
+    def answer(self, requests: TurnRequests, *, can_shrink: bool = True) -> Answer:
         """Requests one complete answer, and does not add it to the conversation. `requests` counts the requests of
-        the turn. Raises the exceptions that `send_with_retry` raises.
+        the turn. `can_shrink` is as in `send_with_retry`. Raises the exceptions that `send_with_retry` raises.
         """
         self._sent = self._transcript.with_notices(self._notices)
-        return send_with_retry(self._sent, self._site, requests, can_shrink=not self._has_guessed)
+        return send_with_retry(
+            self._sent, self._site, requests, can_shrink=can_shrink and not self._has_guessed
+        )
 
     def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         """Adds the notices of the last request to the conversation, and then the answer. Returns the answer as it was

@@ -43,7 +43,7 @@ from ralph.conversation.notices import (
 )
 from ralph.conversation.records import background_record, ended_record
 from ralph.conversation.session import Session, asking
-from ralph.retry.call_site import CallSite
+from ralph.retry.call_site import CallSite, WindowTooSmallError
 from ralph.retry.roster import TargetLog
 from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import FailureKind, failure_kind
@@ -562,9 +562,12 @@ class Run:
         self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
+        can_shrink = True
         while True:
             try:
-                return self._asking.answer(self._requests)
+                return self._asking.answer(self._requests, can_shrink=can_shrink)
+            except WindowTooSmallError:
+                can_shrink = self._make_room("threshold")
             except AgentError as error:
                 if not self._can_ask_otherwise(error):
                     raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.conversation.context_size import is_over
 from ralph.conversation.messages import make_message
 from ralph.retry import backoff
 from ralph.retry.step import Moment, begin_chain, exhausted
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from ralph.values.usage import TokenUsage
 
 
+class WindowTooSmallError(Exception):
+    """A chain has moved to a target whose context window the conversation fills. Nothing was sent to it."""
+
+
 class CallSite(Struct, frozen=True):
     """The ports and the state that all requests of a run share."""
 
@@ -50,6 +55,10 @@ class CallSite(Struct, frozen=True):
     clock: Clock
     events: Events
     state: State
+
+    def is_crowded(self, conversation: Conversation) -> bool:
+        """Whether the conversation must be compacted for the current target."""
+        return is_over(self.roster.estimate(conversation, self.state.session.meter), self.roster.window)
 
     def moment(self, sent_s: float, *, may_be_too_large: bool) -> Moment:
         """The facts for a retry decision when a request has ended. `sent_s` is the time at which the request was

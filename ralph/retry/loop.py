@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.retry.backoff import GiveUp, Wait
-from ralph.retry.call_site import Chain, affordable_request, tokens_to_pay, with_prompt
+from ralph.retry.call_site import Chain, WindowTooSmallError, affordable_request, tokens_to_pay, with_prompt
 from ralph.retry.step import (
     answered,
     asked,
@@ -47,17 +47,23 @@ def send_with_retry(
     counts the requests of the turn. Each call starts with all retries of the policy, or with those that are left after a
     damaged answer. If the policy gives up, or no target can be asked again, raises the `AgentError` of one of the failed
     requests, usually the last. If `can_shrink` is True, the caller can make the conversation smaller: a server that says
-    the same twice to a request that may be too large is then not asked again. Raises `BudgetSpent` if the budget does not
+    the same twice to a request that may be too large is then not asked again, and `WindowTooSmallError` is raised instead of a
+    request to another target whose window the conversation fills. Raises `BudgetSpent` if the budget does not
     cover another request, and `TimeIsUp` if the next wait would end after the time limit.
     """
     clock = site.clock
     with Chain(site, requests) as chain:
+        checked = (
+            site.roster.target
+        )  # the conversation fits into its window, as far as the caller could see to that
         state, events = chain.begin()
         decision: Decision = MoveOn()
         while True:
             chain.publish(state, *events)
             if isinstance(decision, GiveUp):
                 raise raised_at_end(state, decision)
+            if can_shrink and state.target != checked and site.is_crowded(conversation):
+                raise WindowTooSmallError from state.last_error
             # The request is made before the wait, because waiting is useless if the budget does not cover it.
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):

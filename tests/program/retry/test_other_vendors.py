@@ -189,3 +189,38 @@ def test_a_session_whose_model_is_named_again_keeps_its_prompt(others, serve) ->
     prompts = [request.json()["messages"][0]["content"] for request in server.requests]
     assert prompts[0] == prompts[1]
     assert "Be long." in prompts[2]
+
+
+@pytest.mark.parametrize("api", OTHERS)
+def test_a_target_with_a_smaller_window_gets_a_smaller_context_also_in_the_middle_of_a_turn(
+    ralph, serve, api
+) -> None:
+    def first(_request: RecordedRequest, index: int) -> Turn | Fault:
+        if index >= 5:
+            return Fault(status=529)
+        long = {"command": f"head -c 14000 /dev/zero | tr '\\0' {index}"}
+        return Turn([ToolUse("Bash", long)], usage={"input_tokens": 4_000 * (index + 1), "output_tokens": 20})
+
+    def second(request: RecordedRequest, _index: int) -> Turn:
+        asks_for_summary = "The context is nearly full" in str(request.messages()[-1])
+        return Turn("Five long outputs were read.") if asks_for_summary else DONE
+
+    main, small = serve(script=first), serve(script=second)
+    targets = (
+        at("main", main.base_url, "claude-opus-5-5"),
+        at(
+            "small",
+            small.base_url,
+            "model-1",
+            api=api,
+            api_key_env="A_KEY",
+            context_window=20_000,
+            max_tokens=2_000,
+        ),
+    )
+    ralph.environment["A_KEY"] = OPENAI_KEY
+    ran = run(ralph, settings(ralph, *targets))
+    assert (ran.code, ran.result["result"]) == (0, "All done."), ran.stderr
+    sizes = [request.body_bytes for request in small.requests]
+    assert len(sizes) == 2, "a summary, and the turn"
+    assert max(sizes) < 60_000, "about 20,000 tokens, and not the 75,000 bytes of the whole context"
