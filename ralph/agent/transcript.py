@@ -261,11 +261,14 @@ class Transcript:
         if not self.was_refused:
             return unanswered
         kept = _without_images(unanswered)
-        if len(kept) < len(unanswered):
+        if kept != unanswered:
             self._events.emit(
                 Notice("the API refused the last message: its images are left out from here on")
             )
         return kept
+
+
+_REFUSED: Block = {"type": "text", "text": "(an image, which the API refused)"}
 
 
 def _texts(words: Sequence[str]) -> list[Block]:
@@ -273,4 +276,11 @@ def _texts(words: Sequence[str]) -> list[Block]:
 
 
 def _without_images(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    return tuple(block for block in blocks if block.get("type") != "image")
+    """The blocks without images. In a result, which must not become empty, a text stands for each."""
+    return tuple(
+        {**block, "content": [_REFUSED if one.get("type") == "image" else one for one in block["content"]]}
+        if isinstance(block.get("content"), list)
+        else block
+        for block in blocks
+        if block.get("type") != "image"
+    )

@@ -439,6 +439,18 @@ def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next(
     assert b'"image"' in kept.client.bodies[0], "an outage is no refusal"
 
 
+def test_an_image_in_a_result_that_the_api_refused_is_not_sent_again_either() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    refused = Life(answer(call("e")), HttpError(400, None, ""), prompt="look")
+    journal = FakeJournal()
+    for record in refused.journal.records:
+        journal.append(replace(record, content=[image]) if record.kind == "tool_result" else record)
+    again = Life(DONE, journal=journal, prompt="well?")
+    assert b'"image"' not in again.client.bodies[0]
+    [result, prompt] = json.loads(again.client.bodies[0])["messages"][-1]["content"]
+    assert (result["content"][0]["text"], prompt["text"]) == ("(an image, which the API refused)", "well?")
+
+
 def test_the_newest_thing_seen_of_a_file_counts_and_is_no_part_of_the_conversation() -> None:
     first = Life(answer(call("e")), answer(call("e2")), DONE, prompt="go")
     records = list(first.journal.records)
