@@ -54,8 +54,6 @@ class Server(Struct, frozen=True):
     """Whether the server refuses calls without its signature. It documents a text for calls that others have made."""
     user_after_results: bool = True
     """False if the server refuses a user message right behind results of tools."""
-    takes_images: bool = True
-    """False if the server refuses every image."""
 
 
 _SERVERS = {
@@ -63,9 +61,7 @@ _SERVERS = {
     r"(^|\.)mistral\.ai$": Server(
         "max_tokens", counts_when_asked=False, ids="[a-zA-Z0-9]{9}", user_after_results=False
     ),
-    r"(^|\.)deepseek\.com$": Server(
-        "max_tokens", has_thinking=True, may_omit_reasoning=False, takes_images=False
-    ),
+    r"(^|\.)deepseek\.com$": Server("max_tokens", has_thinking=True, may_omit_reasoning=False),
     r"(^|\.)(moonshot|kimi)\.(ai|cn|com)$": Server("max_tokens", has_thinking=True, may_omit_reasoning=False),
     r"(^|\.)(z\.ai|bigmodel\.cn)$": Server("max_tokens", has_thinking=True),
     r"(^|\.)(together\.(ai|xyz)|perplexity\.ai)$": Server("max_tokens"),
@@ -79,7 +75,7 @@ _WANTS_REASONING = re.compile(r"deepseek|kimi")
 """Models of these families are served elsewhere with their vendors' rule for `reasoning_content`."""
 _OF_MISTRAL = re.compile(r"(mi|mini|dev|code|magi)stral|pixtral")
 """Models whose templates refuse a user message behind results, at whichever server (NousResearch/hermes-agent#20154)."""
-_SEES_NOT = re.compile(r"deepseek(?!.*(vl|ocr))")
+_SEES_NOT = re.compile(r"deepseek(?!.*(vl|ocr|vision))")
 _UNSEEN: Block = {"type": "text", "text": "(an image, which this model cannot see)"}
 _BETWEEN = {"role": "assistant", "content": "I have the results."}
 """Stands between results of tools and a user message where that order is refused."""
@@ -163,7 +159,7 @@ class ChatRequests:
                 yield said
             return
         pictures: list[Block] = []
-        if not self._server.takes_images or _SEES_NOT.search(model.lower()):
+        if _SEES_NOT.search(model.lower()):
             blocks = _in_words(blocks)
         for block in blocks:
             if block.get("type") == "tool_result":

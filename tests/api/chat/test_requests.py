@@ -264,7 +264,10 @@ def test_mistral_gets_an_answer_between_results_and_a_user_message(base_url, mod
     assert [one["role"] for one in sent(calls_alone, base_url)["messages"]][2:] == ["assistant", "tool"]
 
 
-@every_row(("base_url", "model"), [("https://api.deepseek.com", "any"), (OTHER, "deepseek/deepseek-v4-pro")])
+@every_row(
+    ("base_url", "model"),
+    [("https://api.deepseek.com", "deepseek-flash"), (OTHER, "deepseek/deepseek-v4-pro")],
+)
 def test_a_model_without_eyes_gets_a_text_for_each_image(base_url, model) -> None:
     body = sent(WHOLE.under(RequestShape(model, "s", ())), base_url)
     assert "image_url" not in json.dumps(body)
