@@ -21,7 +21,7 @@ from ralph.agent.compaction import (
     summary_of,
 )
 from ralph.agent.result_room import room_for
-from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
+from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import ThinkingRecord
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import (
@@ -122,7 +122,7 @@ class Asking:
     def is_crowded(self) -> bool:
         """Whether the next request is so large that the context must be compacted first."""
         self._ask_for_window()
-        return is_over(self.estimate(), self._site.roster.window)
+        return self._site.is_crowded(self._conversation())
 
     @property
     def may_shrink(self) -> bool:

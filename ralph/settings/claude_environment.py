@@ -80,7 +80,7 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
         return None
     variable, name = cloud
     return (
-        f"{variable} is set, and ralph does not speak to {name}: it would ask another endpoint, {base_url}. "
+        f"{variable} is set, and ralph does not find {name} by it: it would ask another endpoint, {base_url}. "
         f"Unset {variable}, or say whom to ask by --base-url"
     )
 
@@ -93,5 +93,5 @@ def login_of_another_program(environment: Mapping[str, str]) -> str:
     if environment.get(LOGIN_VARIABLE, "").strip():
         said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")
     if (cloud := other_cloud(environment)) is not None:
-        said.append(f"{cloud[0]} is set, and ralph does not speak to {cloud[1]}")
+        said.append(f"{cloud[0]} is set, and ralph does not find {cloud[1]} by it")
     return f" ({'; '.join(said)})" if said else ""

@@ -85,8 +85,8 @@ CLAUDE_KEYS = (
     ClaudeKey("otelHeadersHelper", Does.NAMED, "`OTEL_EXPORTER_OTLP_HEADERS`"),
     ClaudeKey("enabledPlugins", Does.NAMED, "copy the plugin's commands and skills into `.claude/`"),
     ClaudeKey("extraKnownMarketplaces", Does.NAMED),
-    ClaudeKey("awsAuthRefresh", Does.NAMED, "ralph does not speak to Amazon Bedrock"),
-    ClaudeKey("awsCredentialExport", Does.NAMED, "ralph does not speak to Amazon Bedrock"),
+    ClaudeKey("awsAuthRefresh", Does.NAMED, "ralph signs no requests for Amazon Bedrock"),
+    ClaudeKey("awsCredentialExport", Does.NAMED, "ralph signs no requests for Amazon Bedrock"),
     ClaudeKey("forceLoginMethod", Does.NAMED, "there is no login"),
     ClaudeKey("statusLine", Does.NAMED, "nobody looks at a screen"),
 )  # fmt: skip

@@ -52,4 +52,4 @@ def test_doctor_shows_what_counts_and_what_keeps_a_run_from_asking(ralph, serve)
     ran = ralph("doctor", "--offline")
     assert ran.code == 78
     assert "model.name                mine " in ran.stdout
-    assert "CLAUDE_CODE_USE_BEDROCK is set, and ralph does not speak to Amazon Bedrock" in ran.stdout
+    assert "CLAUDE_CODE_USE_BEDROCK is set, and ralph does not find Amazon Bedrock by it" in ran.stdout

@@ -94,7 +94,7 @@ def test_another_cloud_in_a_file_is_as_strict_as_in_the_environment(ralph, serve
     wants = {"CLAUDE_CODE_USE_BEDROCK": "1"}
     ran = ralph("go", *settings(env=wants))
     assert (ran.code, server.request_count) == (78, 0)
-    assert "CLAUDE_CODE_USE_BEDROCK is set, and ralph does not speak to Amazon Bedrock" in ran.last_line
+    assert "CLAUDE_CODE_USE_BEDROCK is set, and ralph does not find Amazon Bedrock by it" in ran.last_line
     own(env=wants)
     assert ralph("go").code == 78
     assert ralph("go", "--setting-sources", "project").code == 0
