@@ -295,7 +295,7 @@ SEEDS = (
             if isinstance(decision, GiveUp):
                 raise raised_at_end(state, decision)
             if can_shrink and state.target != checked and site.is_crowded(conversation):
-                raise WindowTooSmallError from state.last_error
+                raise WindowTooSmallError(state.target.name) from state.last_error
             # The request is made before the wait, because waiting is useless if the budget does not cover it.
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):

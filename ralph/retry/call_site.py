@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 class WindowTooSmallError(Exception):
     """A chain has moved to a target whose context window the conversation fills. Nothing was sent to it."""
 
+    def __init__(self, target: str) -> None:
+        super().__init__(f"the conversation is too large for {target}, and is made smaller first")
+
 
 class CallSite(Struct, frozen=True):
     """The ports and the state that all requests of a run share."""
