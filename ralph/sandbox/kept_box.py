@@ -137,14 +137,17 @@ class SharedSpaces:
             """The pid of a process of ralph's whose parent is the first process in the namespaces."""
             self.spaces = running.opened(kept, "mnt", "net", "ipc", "pid")
             """The descriptors of these namespaces. The first one has `/proc` and the shared memory."""
+            with suppress(OSError):  # before Linux 5.3, or killed meanwhile
+                self._hold = _kept(kept, os.pidfd_open(running.holder))
             self._kept = kept.pop_all()
 
     @property
     def has_ended(self) -> bool:
         """Whether a command has killed what keeps the process namespace, so that nothing can start there."""
         poll = select.poll()
-        poll.register(self._hold, 0)
-        return bool(poll.poll(0))  # nobody reads what bubblewrap's shell waits for
+        # The shell ends before bubblewrap does. Meanwhile the kernel starts nothing in the namespace (ENOMEM).
+        poll.register(self._hold, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Ends all processes in the namespaces."""
