@@ -47,7 +47,18 @@ DEVELOPER_COMMANDS = {
 }
 
 
-RALPH_COMMANDS = ("run", "loop", "doctor", "demo", "mock-api", "sessions", "report", "fleet", "completion")
+RALPH_COMMANDS = (
+    "run",
+    "loop",
+    "doctor",
+    "demo",
+    "mock-api",
+    "sessions",
+    "report",
+    "fleet",
+    "help",
+    "completion",
+)
 
 
 class SetupError(Exception):

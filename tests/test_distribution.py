@@ -79,7 +79,8 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built) -> Non
         licenses = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
     tracked = done(["git", "ls-files", "--cached", "--others", "--exclude-standard", "ralph"], cwd=ROOT)
     page = f"ralph_headless-{__version__}.data/data/share/man/man1/ralph.1"
-    assert held == {page} | {name for name in tracked.splitlines() if (ROOT / name).exists()}
+    pages = {f"ralph/docs/{one.name}" for one in (ROOT / "docs").glob("*.md")}
+    assert held == {page} | pages | {name for name in tracked.splitlines() if (ROOT / name).exists()}
     assert len(licenses) == 1
 
 
@@ -155,6 +156,9 @@ def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> Non
     assert done([ralph, "--version"], cwd=home, env=isolated).strip().endswith(__version__)
     shown = done([ralph, "demo", "--speed", "100"], cwd=home, env=isolated)
     assert "tests              pass" in shown
+    assert "\n## The loop\n" in done(
+        [environment / "bin/ralph-headless", "help", "retry"], cwd=home, env=isolated
+    )
     assert done([ralph, "loop", "init"], cwd=home, env=isolated)
     assert (home / "loop.sh").read_bytes() == (ROOT / "loop.sh").read_bytes()
 

@@ -5,19 +5,19 @@ these, a suggestion of an option with a similar spelling would be misleading. No
 from __future__ import annotations
 
 NO_EFFECT = {
-    "--verbose": "standard error shows all.",
-    "--allow-dangerously-skip-permissions": "ralph never asks.",
-    "--no-chrome": "ralph drives no browser.",
-    "--ide": "nothing is connected to ralph.",
-    "--brief": "standard output has the final answer alone.",
-    "--ax-screen-reader": "all output is plain lines.",
-    "--forward-subagent-text": "ralph has no subagents.",
-    "--prompt-suggestions": "nobody is there to take a suggestion.",
-    "--exclude-dynamic-system-prompt-sections": "the system prompt has no such sections but the directory.",
-    "--system-prompt-snapshot on|off": "a session always keeps its system prompt.",
-    "--autocompact auto|N": "ralph compacts when the context is nearly full.",
+    "--verbose": "",
+    "--allow-dangerously-skip-permissions": "",
+    "--no-chrome": "",
+    "--ide": "",
+    "--brief": "",
+    "--ax-screen-reader": "",
+    "--forward-subagent-text": "",
+    "--prompt-suggestions": "",
+    "--exclude-dynamic-system-prompt-sections": "",
+    "--system-prompt-snapshot": "on|off",
+    "--autocompact": "auto|N",
 }
-"""The options without effect, each with the name of its value, and the reason."""
+"""The options without effect, each with the name of its value. docs/from-claude.md has the reasons."""
 
 _NO_SUBAGENTS = "ralph has no subagents: put the instructions into the prompt or --append-system-prompt"
 _NO_PLUGINS = (

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _NO_OTHER = "see `ralph --help`"
 _ELSEWHERE = {
-    "help": "`ralph --help`",
     "version": "`ralph --version`",
     "status": "`ralph loop --status` or `ralph sessions ls`",
     "init": "`ralph loop init`",
@@ -95,8 +94,6 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
     meant = _ELSEWHERE.get(lower)
     if meant is not None and any(one.startswith(_NAMES_SESSION) for one in others):
         return None  # in `ralph continue -c`, the word is the prompt for the session
-    if lower == "help" and others and others[0] in commands:
-        meant = f"`ralph {others[0]} --help`"
     if meant is None:
         near = _alike(lower, commands)
         meant = None if near is None else f"`ralph {near}`"

@@ -21,6 +21,7 @@ HELP_LINES = {
     "sessions": "Look at what earlier runs did.",
     "report": "Write one HTML page that shows what a loop or a session did.",
     "fleet": "Spread many jobs over many machines.",
+    "help": "Show a page of the documentation.",
     "completion": "Print the script that completes command lines in bash, zsh or fish.",
 }
 COMMANDS = tuple(HELP_LINES)

@@ -209,7 +209,9 @@ def _settings(
     except SettingsError as error:
         if error.from_flag:
             raise UsageError(str(error)) from error
-        return error.so_far, fail("settings", str(error), "correct that; docs/settings.md lists all settings")
+        return error.so_far, fail(
+            "settings", str(error), "correct that; `ralph help settings` lists all settings"
+        )
 
 
 def _show_settings(page: _Page, settings: Settings) -> None:

@@ -291,7 +291,7 @@ def _agent_options(agent: str, typed: Typed) -> tuple[str, ...]:
     words: list[str] = []
     for one in typed.given:
         is_kept = one.name in KEPT_BY_THE_LOOP and one.name not in row.options
-        if one.name in _OWN or one.name in NO_EFFECT or is_kept:
+        if one.name in _OWN or one.spelling in NO_EFFECT or is_kept:
             continue
         for word in one.words:
             _, has_value, value = word.partition("=")
@@ -376,6 +376,10 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     return writable
 
 
+_FIRST = """
+prompt_file gate plan until max_iterations max_budget_usd max_time commit push agent model sandbox directory continue_ status watch
+""".split()
+
 COMMAND = SettingsCommand(
-    "loop", loop, LoopLine, RunLine, epilog=_EPILOG, unlisted=REFUSED, ignored=NO_EFFECT
+    "loop", loop, LoopLine, RunLine, epilog=_EPILOG, unlisted=REFUSED, first=_FIRST, ignored=NO_EFFECT
 )

@@ -48,9 +48,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         typer.Argument(None, metavar="PROMPT", help="The task; `-` or none: read it from standard input."),
     ] = None
     prompt_file: Annotated[str | None, option("Read the task from a file.", "PATH", "-f")] = None
-    print_: Annotated[
-        bool, option("Accepted without effect: ralph always prints the result and exits.", spelled="-p")
-    ] = False
+    print_: Annotated[bool, option("Accepted without effect.", spelled="-p", hidden=True)] = False
     settings: dict[str, object] = {}
     input_format: Annotated[
         Literal["text", "stream-json"],

@@ -156,4 +156,8 @@ def _write_result(shortage: ShortageError, output_format: str) -> None:
         os.write(1, line.encode())
 
 
-COMMAND = SettingsCommand("run", run, RunLine, ignored=NO_EFFECT)
+_FIRST = """
+prompt_file model fallback_model max_turns max_budget_usd max_time sandbox output_format directory add_dir continue_ resume
+""".split()
+
+COMMAND = SettingsCommand("run", run, RunLine, first=_FIRST, ignored=NO_EFFECT)

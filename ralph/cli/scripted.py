@@ -60,7 +60,7 @@ def mock_api(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="Scenario file (.toml or .json; docs/mock-api.md describes it), or the name of an example: "
+            help="Scenario file (.toml or .json; `ralph help mock-api` describes it), or the name of an example: "
             f"{_examples()}."
         ),
     ],

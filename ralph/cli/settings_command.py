@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+import typer
 from msgspec import Struct
 from typer.core import TyperCommand, TyperOption
 from typer.exceptions import TyperException
@@ -55,8 +57,8 @@ class Typed(Struct, frozen=True):
 
 class SettingsCommand(TyperCommand):
     """A command whose options are the fields of Structs and the flags of settings. It passes one Struct per type in
-    `lines`, and a `Typed`, to `call`. The help does not show the parameters in `unlisted`. Options in `ignored` have no
-    effect; each has the reason.
+    `lines`, and a `Typed`, to `call`. The help does not show the parameters in `unlisted`. With `first`, `--help` shows
+    these parameters alone, and `--help-all` the others too. Options in `ignored` have no effect; each has the name of its value.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class SettingsCommand(TyperCommand):
         *lines: type[Struct],
         epilog: str | None = None,
         unlisted: Collection[str] = (),
+        first: Collection[str] = (),
         ignored: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         fields = {field for line in lines for field in line.__struct_fields__}
-        self._call, self.lines = call, lines
+        self._call, self.lines, self._first, self._ignored = call, lines, first, ignored
         names = {key.spelling.removeprefix("--").replace("-", "_"): key for key in ALL_KEYS if key.flag}
         self.flags = {parameter: key for parameter, key in names.items() if parameter not in fields}
         declared: dict[str, ParamMeta] = {}
@@ -77,7 +80,8 @@ class SettingsCommand(TyperCommand):
             for one in self._declared(line):
                 declared.setdefault(one.name, one)
         parameters = [
-            get_click_param(one)[0] for one in (*declared.values(), *map(_ignored, ignored.items()))
+            get_click_param(one)[0]
+            for one in (*declared.values(), *map(_ignored, ignored.items()), *([_HELP_ALL] if first else []))
         ]
         for parameter in parameters:
             parameter.hidden = parameter.hidden or parameter.name in unlisted
@@ -97,6 +101,20 @@ class SettingsCommand(TyperCommand):
             yield ParamMeta(
                 name=field, default=info, annotation=list[str] if kind == tuple[str, ...] else kind
             )
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        if not self._first:
+            super().format_options(ctx, formatter)
+            return
+        short = copy(self)
+        shows_all = ctx.meta.get("shows all")
+        if not shows_all:
+            short.params = [one for one in self.params if one.name in (*self._first, "prompt", "help_all")]
+        TyperCommand.format_options(short, ctx, formatter)
+        if shows_all:
+            formatter.write_paragraph()
+            spelled = ", ".join(("-p, --print", *self._ignored))
+            formatter.write_text(f"Accepted without effect, for scripts: {spelled}.")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = [one for one in self.params if isinstance(one, TyperOption) and not one.is_flag]
@@ -134,9 +152,32 @@ class SettingsCommand(TyperCommand):
         return lines, Typed(given, context.meta["last list"], bool(context.obj))
 
 
+def _show_all(context: typer.Context, is_asked: bool) -> None:
+    if is_asked and not context.help_option_names:
+        raise UsageError("--help-all shows the help, and is no option of a run")
+    if is_asked:
+        context.meta["shows all"] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+_HELP_ALL = ParamMeta(
+    name="help_all",
+    default=option(
+        "Show all options and exit.",
+        spelled="--help-all",
+        default=False,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+    ),
+    annotation=bool,
+)
+
+
 def _ignored(row: tuple[str, str]) -> ParamMeta:
-    spelling, _, metavar = row[0].partition(" ")
-    default = option(f"Accepted without effect: {row[1]}", metavar or None, spelling, default=None)
+    spelling, metavar = row
+    default = option("Accepted without effect.", metavar or None, spelling, default=None, hidden=True)
     return ParamMeta(
         name=spelling[2:].replace("-", "_"), default=default, annotation=str | None if metavar else bool
     )

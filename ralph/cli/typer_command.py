@@ -31,6 +31,7 @@ _MODULES = {
     "sessions": ("sessions", "COMMAND"),
     "report": ("report", "COMMAND"),
     "fleet": ("fleet", "COMMAND"),
+    "help": ("help_pages", "COMMAND"),
     "completion": ("completion", "COMMAND"),
 }
 """For each command, two names: the module in `ralph.cli`, and the command object in this module."""
@@ -39,7 +40,7 @@ _FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
 """Terminals with a width between these numbers of columns need a narrower help page than typer makes."""
 _MOST_OWNERS = 2
 _PLAIN = (("is not a valid int", "is not a whole number"), ("is not a valid float", "is not a number"))
-_FIRST_WORD = {"run": "prompt", "loop": "prompt", "report": "what"}
+_FIRST_WORD = {"run": "prompt", "loop": "prompt", "report": "what", "help": "topic"}
 """The argument that the first word of a prompt becomes that is not quoted, by command."""
 
 
@@ -173,7 +174,9 @@ def line_error(error: Any, command: str) -> UsageError:
     message = error.format_message()
     first = None if context is None else context.params.get(_FIRST_WORD.get(path))
     if first is not None and (others := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message)):
-        before, begins = {"loop": ("loop ", ""), "report": ("", "report ")}.get(path, ("", ""))
+        before, begins = {"loop": ("loop ", ""), "report": ("", "report "), "help": ("", "help ")}.get(
+            path, ("", "")
+        )
         return LineError(f'put the prompt in quotes: ralph {before}"{begins}{first} {others[1]}"', path)
     for technical, plain in _PLAIN:
         message = message.replace(technical, plain)

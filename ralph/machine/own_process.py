@@ -173,7 +173,11 @@ def _directory_of_scripts() -> str:
     ralph.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
-    return os.path.dirname(os.path.realpath(script)) if script and os.path.basename(script) == "ralph" else ""
+    return (
+        os.path.dirname(os.path.realpath(script))
+        if script and os.path.basename(script) in {"ralph", "ralph-headless"}
+        else ""
+    )
 
 
 def _current_directory() -> str:

@@ -404,7 +404,7 @@ def _about_denied_reads(plan: BoxPlan, left: int, unsearched: Sequence[str]) -> 
     elif left:
         yield BoxNotice(
             f"{told}: without namespaces, nothing in the writable directories is masked",
-            "move the files out; docs/sandbox.md says what namespaces need",
+            "move the files out; `ralph help sandbox` says what namespaces need",
         )
     for root in unsearched if plan.has_namespaces else ():
         yield BoxNotice(

@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_FROM_FILES = re.compile(r"PATH|(?:LD|DYLD|PYTHON|GIT|RALPH)(?:_.*)?|PYTHON.*")
 _WITH_CREDENTIALS = frozenset({"env", "apiKeyHelper"})
 _OF_SETTINGS = frozenset(key.variable for key in KEYS if key.variable)
-_SAY = "docs/from-claude.md says what ralph does with each key, and what to use instead"
+_SAY = "`ralph help from-claude` says what ralph does with each key, and what to use instead"
 _WAY_OUT = 'put it elsewhere, or give its text instead: --settings "$(cat FILE)"'
 
 

@@ -75,6 +75,18 @@ def test_without_the_variable_ralph_is_found_on_the_path(loop) -> None:
     assert loop("plan", variable="UNUSED").stdout.split() == ["loop", "--prompt-file", "PROMPT_plan.md"]
 
 
+@every_row("named", ["ralph", "./ralph", "no-such-program"])
+def test_without_a_program_it_says_how_to_get_one_and_a_folder_is_none(tmp_path, named) -> None:
+    (tmp_path / "ralph").mkdir(exist_ok=True)
+    (tmp_path / "PROMPT_build.md").write_text("do it")
+    environment = {"PATH": f".:{tmp_path}:/usr/bin:/bin", "RALPH": named}
+    ran = subprocess.run(
+        ["bash", LOOP], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (127, "")
+    assert ran.stderr.startswith(f"loop.sh: {named} is not on PATH: install it")
+
+
 @every_row("code", [0, 3, 75, 143])
 def test_the_exit_code_is_the_loops(loop, code) -> None:
     assert loop(script=f"exit {code}").returncode == code

@@ -36,6 +36,7 @@ def test_the_script_can_be_run_and_is_the_one_of_the_checkout(tmp_path) -> None:
     modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in NAMES}
     assert modes == dict.fromkeys(NAMES, 0o600) | {"loop.sh": 0o700}
     assert (tmp_path / "loop.sh").read_bytes() == (TREE / "loop.sh").read_bytes()
+    assert not (TREE / "loop.sh").is_symlink()  # so that a raw download works
 
 
 def test_the_second_time_nothing_is_written(tmp_path) -> None:

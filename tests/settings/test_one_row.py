@@ -138,7 +138,7 @@ def copy(tmp_path_factory) -> Iterator[Copy]:
 
 @pytest.mark.parametrize("command", ["run", "loop"])
 def test_it_is_an_option_and_stands_in_the_help(copy: Copy, command: str) -> None:
-    helped = " ".join(copy("ralph", command, "--help").stdout.split())
+    helped = " ".join(copy("ralph", command, "--help-all").stdout.split())
     assert "--politeness N Say please N times." in helped
     assert "--eager / --no-eager Do not wait." in helped
     assert "--max-thanks N End after N." in helped

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock
 
 _NAME = "MCP servers"
-_ADVICE = "correct --mcp-config or [mcp]: no run begins without its servers; docs/mcp.md"
+_ADVICE = "correct --mcp-config or [mcp]: no run begins without its servers (`ralph help mcp`)"
 _MOST_SHOWN = 8
 """The maximum number of tools of one server that a finding names."""
 
@@ -55,4 +55,4 @@ def look_at_servers(
         more = f" and {len(tools) - _MOST_SHOWN} more" if len(tools) > _MOST_SHOWN else ""
         listed = f" ({', '.join(tools[:_MOST_SHOWN])}{more})" if tools else ""
         yield ok(_NAME, f"{server}: connected, {len(tools)} tools{listed}")
-    yield from (warn(_NAME, notice, "docs/mcp.md") for notice in mcp.notices)
+    yield from (warn(_NAME, notice, "`ralph help mcp`") for notice in mcp.notices)

@@ -64,7 +64,7 @@ _ADVICE_BY_KIND = {
     FailureKind.SERVER: "try again later, or look at the server's own log",
     FailureKind.TIMEOUT: "see whether the server is busy or still loads its model; else check network and HTTPS_PROXY",
     FailureKind.STREAM: "try again; if it stays, look at the server's own log and at proxies on the way",
-    FailureKind.PROTOCOL: "correct the base URL or the API: this is no server of the {api} API (docs/other-servers.md)",
+    FailureKind.PROTOCOL: "correct the base URL or the API: this is no server of the {api} API (`ralph help other-servers`)",
     FailureKind.BILLING: "add credit to the account of this key or raise its limit, or use another key",
     FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
     FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
@@ -245,7 +245,7 @@ def _about(
         yield warn(
             subject,
             "its stream arrived in one piece: a run shows nothing meanwhile, and a long answer may pass clocks.first_byte_s",
-            "switch buffering off in the proxies on the way (docs/gateways.md), or raise clocks.first_byte_s",
+            "switch buffering off in the proxies on the way (`ralph help gateways`), or raise clocks.first_byte_s",
         )
     if not has_called:
         yield _no_call(subject, answer)

@@ -167,7 +167,7 @@ def _verdict(level: BoxLevel, results: Sequence[ProbeResult]) -> Iterator[Findin
         yield warn(
             _SUBJECT,
             f"not protected, {len(allowed)} attempts allowed: {', '.join(allowed)}",
-            "docs/sandbox.md says what each means",
+            "`ralph help sandbox` says what each means",
         )
     for why, names in level.reasons().items():
         yield ok(_SUBJECT, f"not in force: {', '.join(names)} ({why})")

@@ -7,10 +7,14 @@
 #   ./loop.sh build 20 --commit     options of `ralph loop` and `ralph run` go last
 #
 # The prompt is PROMPT_plan.md or PROMPT_build.md; `ralph loop init` writes both. All that is to be decided, `ralph
-# loop` decides; this maps arguments to it. RALPH is the command to run (default: ralph).
+# loop` decides; this maps arguments to it. RALPH is the program to run (default: ralph).
 set -euo pipefail
 
 ralph=${RALPH:-ralph}
+if ! command -v -- "$ralph" >/dev/null; then
+    echo "loop.sh: $ralph is not on PATH: install it (distribution ralph-headless; its README says how), or set RALPH" >&2
+    exit 127
+fi
 mode=build
 case "${1:-}" in
     plan | build) mode=$1; shift ;;

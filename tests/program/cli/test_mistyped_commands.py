@@ -31,8 +31,6 @@ MISTYPED = {
     ("demoo", "--scenario", "loop"): "ralph demo",
     ("mockapi", "scenario.toml"): "ralph mock-api",
     ("mock",): "ralph mock-api",
-    ("help",): "ralph --help",
-    ("help", "loop"): "ralph loop --help",
     ("version",): "ralph --version",
     ("status",): "ralph loop --status",
     ("status", "--watch"): "ralph loop --status",
@@ -65,7 +63,7 @@ def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
 
 BEHIND_OPTIONS = {
     ("-q", "doctr"): "ralph doctor",
-    ("--model", "opus", "help"): "ralph --help",
+    ("--model", "opus", "help"): "ralph help",
     ("-C", ".", "--output-format", "json", "status"): "ralph loop --status",
 }
 BEHIND_LOOP = {

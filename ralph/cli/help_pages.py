@@ -1,0 +1,91 @@
+"""The command `ralph help`: shows the pages of the documentation, which an installed ralph has beside its modules."""
+
+# No `from __future__ import annotations` here: typer reads the annotations.
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ralph.cli.typer_command import typer_command
+from ralph.machine.own_programs import own_program, search_around, without_unsafe_loads
+from ralph.values.outcome import CannotError, Outcome, UsageError
+
+_PACKAGE = Path(__file__).parents[1]
+_PAGER = ("less", "-FRX")
+_OTHER_NAMES = {
+    "run": "using",
+    "demo": "using",
+    "completion": "shell",
+    "api": "models",
+    "claude": "from-claude",
+}
+"""Words that people try which are the name of no page."""
+_LINK = re.compile(r"\[([^][]+)\]\(([^()\s]+)\)")
+
+
+def show_page(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="The page, such as loop or sandbox.")
+    ] = None,
+) -> int:
+    """Show a page of the documentation; without a topic, list the pages.
+
+    On a terminal the page opens in `less`. The options of a command are elsewhere: `ralph run --help`.
+    """
+    pages = {page.stem: page for page in sorted(_directory().glob("*.md")) if page.stem != "README"}
+    if topic is None:
+        width = max(map(len, pages))
+        lines = [f"  ralph help {name:{width}}  {_title(page)}" for name, page in pages.items()]
+        _show("Pages of the documentation:\n\n" + "\n".join(lines) + "\n")
+        return 0
+    asked = Path(topic.lower()).name.removesuffix(".md")
+    name = _OTHER_NAMES.get(asked, asked)
+    if name not in pages:
+        near = get_close_matches(name, pages, 1)
+        also = f"did you mean `ralph help {near[0]}`?" if near else "`ralph help` lists the pages"
+        raise UsageError(f"there is no page `{topic}`: {also}")
+    _show(_LINK.sub(lambda link: _named(link[1], link[2], pages), pages[name].read_text(encoding="utf-8")))
+    return 0
+
+
+def _directory() -> Path:
+    """The directory with the pages. Raises CannotError if this installation has none."""
+    for directory in (_PACKAGE / "docs", _PACKAGE.parent / "docs"):  # installed, and in a clone
+        if (directory / "README.md").is_file():
+            return directory
+    raise CannotError(f"{_PACKAGE / 'docs'} is missing: install ralph again", Outcome.IO_ERROR)
+
+
+def _title(page: Path) -> str:
+    with page.open(encoding="utf-8") as lines:
+        return lines.readline().lstrip("# ").rstrip()
+
+
+def _named(text: str, target: str, pages: dict[str, Path]) -> str:
+    """The text in place of a link, on a page that is shown as text."""
+    page = Path(target.partition("#")[0]).stem
+    if "://" in target:
+        return f"{text} ({target})"
+    return f"{text} (ralph help {page})" if page in pages else text
+
+
+def _show(text: str) -> None:
+    search = search_around(os.environ, (Path.cwd(),))
+    pager = own_program(_PAGER[0], search) if sys.stdout.isatty() else None
+    if pager is not None:
+        environment = {**without_unsafe_loads(os.environ, search), "LESSCHARSET": "utf-8", "LESSSECURE": "1"}
+        subprocess.run([pager, *_PAGER[1:]], input=text.encode(), env=environment, check=False)
+        return
+    with suppress(BrokenPipeError):  # the reader has seen enough
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+COMMAND = typer_command("help", show_page)

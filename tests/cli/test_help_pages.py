@@ -1,0 +1,85 @@
+"""`ralph help` with the pages of this tree. `tests/test_distribution.py` asks an installed ralph."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ralph.cli.help_pages import show_page
+from ralph.values.outcome import UsageError
+from tests.rows import every_row
+
+ROOT = Path(__file__).parents[2]
+PAGES = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"}
+
+
+def test_every_page_is_listed_with_its_title(capsys) -> None:
+    assert show_page() == 0
+    listed = dict(re.findall(r"^  ralph help (\S+) +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
+    assert set(listed) == PAGES
+    assert listed["retry"] == "Retry"
+
+
+@every_row("topic", ["retry", "Retry", "retry.md", "docs/retry.md"])
+def test_a_page_is_shown_and_its_links_name_pages(topic, capsys) -> None:
+    assert show_page(topic) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# Retry\n")
+    assert "](" not in shown
+    assert "(ralph help targets)" in shown
+
+
+@every_row(
+    ("topic", "advice"),
+    [("sandbx", "did you mean `ralph help sandbox`?"), ("zzz", "`ralph help` lists the pages")],
+)
+def test_an_unknown_topic_is_refused_with_the_way_out(topic, advice) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"there is no page `{topic}`: {advice}")):
+        show_page(topic)
+
+
+@pytest.mark.skipif(not Path("/usr/bin/less").exists(), reason="less is not installed")
+def test_on_a_terminal_a_pager_shows_the_page_and_its_end_ends_ralph(tmp_path) -> None:
+    parent, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ralph", "help", "retry"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(terminal)
+    shown = b""
+    while b"# Retry" not in shown:
+        shown += os.read(parent, 4096)
+    os.write(parent, b"q")
+    with suppress(OSError):  # the terminal's last process has ended
+        while more := os.read(parent, 4096):
+            shown += more
+    assert process.wait() == 0
+    os.close(parent)
+    assert b"## Troubleshooting" not in shown
+
+
+def test_no_message_names_a_page_that_an_installation_does_not_have() -> None:
+    """Messages say `ralph help NAME`. Docstrings of modules and comments are for readers of the code."""
+    named = []
+    for file in (ROOT / "ralph").rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+                named += [(file.name, page) for page in re.findall(r"\bdocs/[\w-]+\.md", node.value)]
+                pages = re.findall(r"`ralph help ([a-z][\w-]+)`", node.value)
+                assert set(pages) <= PAGES, file
+    assert named == []
