@@ -50,7 +50,6 @@ from ralph.values.outcome import Outcome
 from ralph.values.report import Report, report_object, synthetic_report
 from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
-from tests import fault_table
 from tests.agent_sdks import page as agent_sdk_page
 from tests.rows import every_row
 from tests.sandbox import sandbox_table
@@ -356,8 +355,7 @@ def sections_of(page: Path) -> set[str]:
 
 def test_documentation_pages_stay_under_260_lines() -> None:
     for page in PAGES:
-        if page != fault_table.PAGE:
-            assert len(page.read_text().splitlines()) < 260, page.name
+        assert len(page.read_text().splitlines()) < 260, page.name
 
 
 HARD_TO_READ = re.compile(r"(Of|What|The same|Likewise|None:)(?!\w)")
@@ -393,14 +391,6 @@ def test_the_index_names_every_page() -> None:
     index = DOCS / "README.md"
     linked = {(DOCS / link.partition("#")[0]).resolve() for link in links_of(index)}
     assert [page.name for page in PAGES if page != index and page not in linked] == []
-
-
-def test_the_page_of_faults_is_made_from_the_names_of_the_tests() -> None:
-    assert fault_table.PAGE.read_text() == fault_table.page(), "run what the page says in its first lines"
-
-
-def test_every_row_of_the_faults_is_tried() -> None:
-    assert {line.row for line in fault_table.lines("adpt")} == set(fault_table.TITLES)
 
 
 def test_every_state_of_a_session_stands_in_the_help_and_on_the_page() -> None:

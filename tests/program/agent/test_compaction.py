@@ -1,6 +1,4 @@
-"""Full contexts, as a user meets them (A20, D8, P1, P15). The name of a test becomes its line in
-docs/inside/faults.md.
-"""
+"""Full contexts, as a user meets them (A20, D8, P1, P15)."""
 
 from __future__ import annotations
 

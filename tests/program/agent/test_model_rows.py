@@ -1,5 +1,5 @@
 """Tests what a model's answers do to a run, as a user meets it (D1-D5, D7, D9-D11, D13). `test_guards.py` tests
-repetition, and `test_limits.py` tests limits. The name of a test becomes its line in docs/inside/faults.md.
+repetition, and `test_limits.py` tests limits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Invalid answers, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test becomes its line in
-docs/inside/faults.md.
-"""
+"""Invalid answers, as a user meets them (A12, A13, A15, A16, A21, A23)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Connections that fail or break off, as a user meets them (A1-A7, A10, A24). The name of a test becomes its line
-in docs/inside/faults.md.
-"""
+"""Connections that fail or break off, as a user meets them (A1-A7, A10, A24)."""
 
 from __future__ import annotations
 

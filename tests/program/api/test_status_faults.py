@@ -1,6 +1,4 @@
-"""Error statuses, as a user meets them (A14, A17, A18, A20). The name of a test becomes its line in
-docs/inside/faults.md.
-"""
+"""Error statuses, as a user meets them (A14, A17, A18, A20)."""
 
 from __future__ import annotations
 

@@ -1,23 +1,11 @@
-"""Writes docs/inside/faults.md, which lists the faults that the tests try, from the names of the tests:
-
-python -m tests.fault_table > docs/inside/faults.md
-
-A test for row A6 is named `test_a6_what_happens`, and one for two rows `test_a6_a7_what_happens`. If the test runs
-the whole program, its name ends with the exit code, as in `_exits_75`. Only the titles are written by hand, here.
-"""
+"""Every row of the list of faults is tried by a test, whose name begins with the row: `test_a6_what_happens`."""
 
 from __future__ import annotations
 
 import re
-import sys
-from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
-TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "inside" / "faults.md"
-
-TITLES = {
+FAULTS = {
     "a1": "Connection refused",
     "a2": "Name lookup fails",
     "a3": "TLS: no certificate to trust, or no TLS at all",
@@ -92,68 +80,11 @@ TITLES = {
     "t18": "Odd repositories",
 }
 
-_INTRODUCTION = """\
-# Faults that have been tried
 
-This page is made from the names of the tests (`python -m tests.fault_table > docs/inside/faults.md`), and a test compares
-them. A row has an exit code if its test runs the whole program (0: the run survived the fault); the other tests are of
-the client or the loop.
-"""
-
-SECTIONS = {
-    "The network and the server": "a",
-    "Signals, disks, locks, files and commands of this machine": "pt",
-    "Answers of the model": "d",
-}
-"""The page's sections, each with the letters with which its rows begin."""
-
-_NAME = re.compile(r"test_((?:[adpt]\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
-
-
-class Line(NamedTuple):
-    row: str
-    what: str
-    exit_codes: str
-
-
-def lines(families: str) -> list[Line]:
-    """One line for each row of each test, sorted by row. In a row, lines with an exit code come first."""
-    found = [line for path in sorted(TESTS.rglob("test_*.py")) for line in _lines_of(path)]
-    return sorted(
-        (line for line in found if line.row[0] in families),
-        key=lambda line: (line.row[0], int(line.row[1:]), not line.exit_codes, line.what),
-    )
-
-
-def page() -> str:
-    return "\n".join([_INTRODUCTION, *(_section(*section) for section in SECTIONS.items())])
-
-
-def _section(title: str, families: str) -> str:
-    parts = [f"## {title}\n", "| Row | What happens | Exit |", "| --- | --- | --- |"]
-    for row, of_row in groupby(lines(families), key=lambda line: line.row):
-        parts.append(f"| **{row.upper()}** | **{TITLES[row]}** | |")
-        tried = list(of_row)
-        parts += [f"| | {line.what} | {line.exit_codes} |" for line in tried if line.exit_codes]
-        if inside := [line.what for line in tried if not line.exit_codes]:
-            parts.append(f"| | {'; '.join(inside)} | |")
-    return "\n".join(parts) + "\n"
-
-
-def _lines_of(path: Path) -> list[Line]:
-    names = re.findall(r"^def (\w+)\(", path.read_text(), re.MULTILINE)
-    matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return [
-        Line(row, match[2].replace("_", " "), _codes(match[3] or ""))
-        for match in matches
-        for row in match[1].rstrip("_").split("_")
+def test_every_row_is_tried() -> None:
+    names = [
+        name
+        for path in Path(__file__).parent.rglob("test_*.py")
+        for name in re.findall(r"^def test_((?:[adpt]\d+_)+)", path.read_text(), re.MULTILINE)
     ]
-
-
-def _codes(text: str) -> str:
-    """Turns the end of a test's name into words: `3_69_or_77` becomes "3, 69 or 77"."""
-    return text.replace("_or_", " or ").replace("_", ", ")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
+    assert {row for name in names for row in name.rstrip("_").split("_")} == set(FAULTS)
