@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ralph.loop.context import event_stream, open_context
 from ralph.loop.events import LoopEnded
-from ralph.loop.iterate import OuterLoop
+from ralph.loop.iterate import iterate
 from ralph.loop.opening import (
     ask_for_keys,
     locked_checkout,
@@ -118,11 +118,9 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
         else:
             record = new_record(context, state, checkout)
         context.log.open(record.folder, context.redactor.redact_all, context.warn)
-        loop = OuterLoop(
-            state, loop_world(context, state.plan, record, checkout, lock, silent_input=silent_input)
-        )
-        end = loop.run()
-    hint = resume_hint(loop.state, end)
+        world = loop_world(context, state.plan, record, checkout, lock, silent_input=silent_input)
+        end, last = iterate(state, world)
+    hint = resume_hint(last, end)
     about_input = silent_input.in_the_end if silent_input is not None else ()
     planted = ""
     plan = state.plan
@@ -130,6 +128,6 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
         # The last iteration looked before the last check, which runs what an agent may have written.
         directories = (state.plan.directory, *state.plan.added_directories)
         planted = last_look(tuple(map(os.path.realpath, directories)), began_s, context.environment)
-    for text in filter(None, (*about_input, *loop.state.warnings, planted, hint)):
+    for text in filter(None, (*about_input, *last.warnings, planted, hint)):
         context.warn(text)
-    return LoopEnded(end, loop.state)
+    return LoopEnded(end, last)

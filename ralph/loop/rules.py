@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ralph.loop.values import IterationResult, LoopEnd
+from ralph.loop.values import IterationResult, LoopEnd, loop_end
 from ralph.retry.backoff import GiveUp, Wait
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted, dollar_limit, duration, time_limit
@@ -224,7 +224,7 @@ def end_of_unusable(state: LoopState) -> LoopEnd | None:
             last_line = next(reversed(result.tail.split("\n")), "").strip()
             said = f": {last_line}" if last_line else ""
             reason = f"the {name} cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
-    return None if reason is None else LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), reason)
+    return None if reason is None else loop_end(Outcome.CONFIG, reason)
 
 
 def what_is_missing(state: LoopState) -> str | None:
@@ -271,7 +271,7 @@ def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
     reason = " and ".join(filter(None, (", ".join(reasons[:-1]), reasons[-1])))
     if not was_begun:
         reason += " already, so nothing was begun (--at-least-once begins all the same)"
-    return LoopEnd(Outcome.COMPLETED, 0, reason)
+    return loop_end(Outcome.COMPLETED, reason)
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
@@ -296,7 +296,7 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
         return _time_is_up(state.plan.limits)
     if state.idle > MOST_IDLE:
         reason = f"{state.idle} iterations in a row made no progress"
-        return LoopEnd(Outcome.NO_PROGRESS, Outcome.NO_PROGRESS.exit_code(), reason)
+        return loop_end(Outcome.NO_PROGRESS, reason)
     return None
 
 
@@ -308,7 +308,7 @@ def end_with_unsaved_work(end: LoopEnd, *, is_uncommitted: bool, is_unpushed: bo
     if missing is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
         return end
     reason = f"{end.reason}, but not all work is {missing}"
-    return LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), reason)
+    return loop_end(Outcome.IO_ERROR, reason)
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
@@ -328,16 +328,16 @@ def _iteration_limit(state: LoopState) -> LoopEnd:
     reason = "1 iteration is done" if count == 1 else f"{count} iterations are done"
     missing = what_is_missing(state)
     if missing is None and not state.plan.has_condition:
-        return LoopEnd(Outcome.COMPLETED, 0, reason)
+        return loop_end(Outcome.COMPLETED, reason)
     why = f", {missing}" if missing is not None else ""
-    return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason + why)
+    return loop_end(Outcome.LIMIT_REACHED, reason + why)
 
 
 def _budget_is_spent(limits: LoopLimits) -> LoopEnd:
     reason = f"the budget of {dollar_limit(limits.max_budget_usd or 0.0)} is spent"
-    return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason)
+    return loop_end(Outcome.LIMIT_REACHED, reason)
 
 
 def _time_is_up(limits: LoopLimits) -> LoopEnd:
     reason = f"the time limit of {time_limit(limits.max_time_s or 0.0)} (--max-time) is used up"
-    return LoopEnd(Outcome.TIMED_OUT, Outcome.TIMED_OUT.exit_code(), reason)
+    return loop_end(Outcome.TIMED_OUT, reason)

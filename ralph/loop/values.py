@@ -233,3 +233,8 @@ class LoopEnd(Struct, frozen=True):
     """A sentence for the user, without a full stop."""
     retry_after_s: float | None = None
     """If the API was unavailable, the seconds until the server wants the next request. None if it named no time."""
+
+
+def loop_end(outcome: Outcome, reason: str) -> LoopEnd:
+    """The end of a loop with the outcome's own exit code."""
+    return LoopEnd(outcome, outcome.exit_code(), reason)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.loop.events import LoopWaits
-from ralph.loop.iterate import OuterLoop
+from ralph.loop.iterate import iterate
 from ralph.loop.ports import LoopWorld
 from ralph.loop.state import LoopState, read_state, state_text
 from ralph.loop.values import (
@@ -269,7 +269,7 @@ class LoopRig:
         return LoopState(plan, EPOCH.isoformat(), pid=1)
 
     def play(self, state: LoopState | None = None) -> LoopEnd:
-        self.loop = OuterLoop(
+        end, self.state = iterate(
             state or self.new_state(),
             LoopWorld(
                 self.checkout,
@@ -291,7 +291,7 @@ class LoopRig:
                 self.turn_lock,
             ),
         )
-        return self.loop.run()
+        return end
 
     def _count_tasks(self) -> int | None:
         assert self.open_tasks is not None
@@ -309,10 +309,6 @@ class LoopRig:
         return next(
             one for one in states if one.current is not None and bool(one.current.waits_until) == waiting
         )
-
-    @property
-    def state(self) -> LoopState:
-        return self.loop.state
 
     @property
     def told(self) -> list[str]:
