@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
-    from ralph.tools.tool_room import ToolSettings
+    from ralph.tools.tool_context import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.redaction import Redactor
@@ -137,7 +137,7 @@ def _tool_settings(
     writable: Sequence[str],
     plan: BoxPlan,
 ) -> ToolSettings:
-    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
+    from ralph.tools.tool_context import ToolSettings  # noqa: PLC0415 - comes with the toolbox
 
     tools = around.settings.tools
     named = (*around.settings.mcp.config, options.claude_settings or "")

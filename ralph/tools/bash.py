@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
     from ralph.sandbox.command_box import CommandBox
-    from ralph.tools.tool_room import Arguments, ToolRoom
+    from ralph.tools.tool_context import Arguments, ToolContext
 
 # Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
 _LONGEST_COMMAND_BYTES = 131_072 - 1
@@ -36,28 +36,28 @@ _LONGEST_PURPOSE = 80
 _EXPLAIN_WITHIN_S = 2.0
 
 
-def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     """Runs the command. Raises WorkingDirectoryGoneError, ToolError and Interrupted."""
     command = checked_command(arguments["command"])
-    settings = room.settings
+    settings = context.settings
     # A model may write a number that no float can hold.
     requested_s = min(arguments.get("timeout", settings.bash_timeout_s * 1000), 1e15) / 1000
     limit_s = min(requested_s, settings.bash_max_timeout_s)
-    waiting_for = purpose_of(arguments, room)
-    ending, capture = _ran(command, room, limit_s, waiting_for)
+    waiting_for = purpose_of(arguments, context)
+    ending, capture = _ran(command, context, limit_s, waiting_for)
     if ending.how is Ended.NEVER_STARTED:
-        ending, capture = _ran(command, room, limit_s, waiting_for)
+        ending, capture = _ran(command, context, limit_s, waiting_for)
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
-    refusals = room.box.refusals()
-    denial, undone = _denials(text, command, room, has_failed=has_failed)
+    refusals = context.box.refusals()
+    denial, undone = _denials(text, command, context, has_failed=has_failed)
     denials = [*filter(None, (denial, undone)), *(f"[{one}]" for one in refusals)]
-    notes = _notes(ending, limit_s, room, is_denied=bool(denial or refusals))
+    notes = _notes(ending, limit_s, context, is_denied=bool(denial or refusals))
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")
     if limit_s < requested_s:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
-    told, news = room.box.told()
+    told, news = context.box.told()
     return ToolOutput(
         "\n".join([text, *notes, *denials, *told]),
         is_error=has_failed,
@@ -66,13 +66,13 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     )
 
 
-def purpose_of(arguments: Arguments, room: ToolRoom) -> str:
+def purpose_of(arguments: Arguments, context: ToolContext) -> str:
     """The text of heartbeats during a command."""
     purpose = " ".join((arguments.get("description") or arguments["command"]).split())
-    return room.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
+    return context.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
 
 
-def _denials(output: str, command: str, room: ToolRoom, *, has_failed: bool) -> tuple[str, str]:
+def _denials(output: str, command: str, context: ToolContext, *, has_failed: bool) -> tuple[str, str]:
     """Notes for the model. The first is about an action that the sandbox denied. The other is about changes to protected
     files that ralph has undone. Each may be empty. Raises Interrupted.
     """
@@ -80,35 +80,35 @@ def _denials(output: str, command: str, room: ToolRoom, *, has_failed: bool) -> 
 
     undone = ""
     try:
-        undone = room.box.after("Bash: protected files")
+        undone = context.box.after("Bash: protected files")
         telling = output if has_failed else about_gpus(output)
-        told = denial_note(telling, room.box, room, "Bash", command) if telling else ""
+        told = denial_note(telling, context.box, context, "Bash", command) if telling else ""
         denial = f"[{told}]" if told else ""
     except Interrupted as stop:
-        stop.undone = room.redactor.redact(undone or room.box.after_stop())
+        stop.undone = context.redactor.redact(undone or context.box.after_stop())
         raise
     return denial, undone
 
 
-def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str, command: str = "") -> str:
+def denial_note(output: str, box: CommandBox, context: ToolContext, what: str, command: str = "") -> str:
     """A note about an action that the sandbox denied to a command, or an empty string. A thread makes the note,
     because the command's output can name any path, also one on a file system that never answers. The note is left out
     if it takes long or fails: a note never costs the output. Raises Interrupted.
     """
     if not box.is_confined:
         return ""
-    mailbox = room.waiter.mailbox()
+    mailbox = context.waiter.mailbox()
 
     def look() -> None:
         try:
-            mailbox.put(box.denial_note(output, os.path.realpath(room.settings.cwd), command))
+            mailbox.put(box.denial_note(output, os.path.realpath(context.settings.cwd), command))
         except Exception:  # noqa: BLE001 - the command has ended, and its result is worth more than a note
             mailbox.put(None)
 
     try:
         start_thread(look, name="sandbox notes")
-        until_s = room.clock.now_s() + _EXPLAIN_WITHIN_S
-        found = room.waiter.wait(mailbox, until_s=until_s, waiting_for=f"{what}: what the sandbox denied")
+        until_s = context.clock.now_s() + _EXPLAIN_WITHIN_S
+        found = context.waiter.wait(mailbox, until_s=until_s, waiting_for=f"{what}: what the sandbox denied")
     except ShortageError:
         return ""
     finally:
@@ -117,24 +117,24 @@ def denial_note(output: str, box: CommandBox, room: ToolRoom, what: str, command
 
 
 def _ran(
-    command: str, room: ToolRoom, limit_s: float, waiting_for: str
+    command: str, context: ToolContext, limit_s: float, waiting_for: str
 ) -> tuple[CommandEnding, OutputCapture]:
-    settings = room.settings
-    capture = new_capture(room)
+    settings = context.settings
+    capture = new_capture(context)
     try:
-        environment = room.box.before(settings.environment, "Bash: the sandbox")
+        environment = context.box.before(settings.environment, "Bash: the sandbox")
     except OSError as error:
-        raise not_started(error, room) from None
+        raise not_started(error, context) from None
     try:
-        process = _started(command, room, environment)
-        running = RunningCommand(process, capture, waiter=room.waiter, clock=room.clock)
+        process = _started(command, context, environment)
+        running = RunningCommand(process, capture, waiter=context.waiter, clock=context.clock)
         ending = running.run(limit_s, waiting_for)
     except WorkingDirectoryGoneError:
-        room.box.not_started()
+        context.box.not_started()
         raise
     except BaseException as error:
-        undone = room.redactor.redact(
-            room.box.after_stop()
+        undone = context.redactor.redact(
+            context.box.after_stop()
         )  # a stopped command may have changed protected files
         if isinstance(error, ToolError):
             raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
@@ -142,31 +142,31 @@ def _ran(
             error.undone = undone
         raise
     if ending.how is Ended.ELSEWHERE:
-        room.box.not_started()
+        context.box.not_started()
         raise WorkingDirectoryGoneError(settings.cwd)
     return ending, capture
 
 
-def new_capture(room: ToolRoom) -> OutputCapture:
-    settings = room.settings
+def new_capture(context: ToolContext) -> OutputCapture:
+    settings = context.settings
     return OutputCapture(
         max_bytes=settings.max_output_bytes,
         spill_bytes=settings.spill_bytes,
-        spill=room.spill,
-        redaction=StreamRedaction(room.redactor),
+        spill=context.spill,
+        redaction=StreamRedaction(context.redactor),
     )
 
 
-def _started(command: str, room: ToolRoom, environment: Mapping[str, str]) -> SupervisedCommand:
+def _started(command: str, context: ToolContext, environment: Mapping[str, str]) -> SupervisedCommand:
     try:
-        return start_shell(command, room, room.supervisor, environment)
+        return start_shell(command, context, context.supervisor, environment)
     except OSError as error:
-        raise not_started(error, room) from None
+        raise not_started(error, context) from None
 
 
 def start_shell(
     command: str,
-    room: ToolRoom,
+    context: ToolContext,
     supervisor: CommandSupervisor,
     environment: Mapping[str, str],
     *,
@@ -176,29 +176,29 @@ def start_shell(
     from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
     return supervisor.start(
-        [room.program("bash") or "/bin/sh", "-c", command],
-        cwd=room.settings.cwd,
+        [context.program("bash") or "/bin/sh", "-c", command],
+        cwd=context.settings.cwd,
         environment=environment_for_commands(environment),
-        grace_s=room.settings.kill_grace_s,
-        held_directory=room.roots.working_directory,
+        grace_s=context.settings.kill_grace_s,
+        held_directory=context.roots.working_directory,
         lasts=lasts,
     )
 
 
-def not_started(error: OSError, room: ToolRoom) -> ToolError | WorkingDirectoryGoneError:
+def not_started(error: OSError, context: ToolContext) -> ToolError | WorkingDirectoryGoneError:
     """The error if a command could not be started."""
     short = shortage_of(error)
     if short is not None:
         return ToolError(f"the command was not started: {short}. That passes: try again")
     if isinstance(error, SilentDiskError):
         return ToolError(f"the command was not started: {error}")
-    if not room.settings.cwd.is_dir():
-        return WorkingDirectoryGoneError(room.settings.cwd)
+    if not context.settings.cwd.is_dir():
+        return WorkingDirectoryGoneError(context.settings.cwd)
     return ToolError(f"the command could not be started: {os_error_text(error)}")
 
 
-def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom, *, is_denied: bool) -> list[str]:
-    settings = room.settings
+def _notes(ending: CommandEnding, limit_s: float, context: ToolContext, *, is_denied: bool) -> list[str]:
+    settings = context.settings
     match ending.how:
         case Ended.BY_ITSELF:
             left = [] if ending.is_all_gone else [f"[{STILL_RUNS}]"]

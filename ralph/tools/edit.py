@@ -24,7 +24,7 @@ from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.tools.tool_room import Arguments, ToolRoom
+    from ralph.tools.tool_context import Arguments, ToolContext
 
 # The limit is low because the bytes, the text and the edited text are in memory at the same time.
 _MAX_BYTES = 10 * 1024 * 1024
@@ -42,15 +42,15 @@ _MOST_LINES_COMPARED_IN_FULL = 200
 _LEAST_RATIO = 0.7
 
 
-def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
+def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite:
     shown, old, new = arguments["file_path"], arguments["old_string"], arguments["new_string"]
     _check_strings(old, new)
-    path = room.resolve(shown)
-    data, before = _content(path, shown, room)
+    path = context.resolve(shown)
+    data, before = _content(path, shown, context)
     # The edit applies to the bytes that were read. If the file has changed since then, the write is refused.
-    target = replace(write_target(path, shown, room), before=before)
+    target = replace(write_target(path, shown, context), before=before)
     digest = hashlib.sha256(data).hexdigest()
-    room.seen.refuse_changed(target.path, before, digest, shown)
+    context.seen.refuse_changed(target.path, before, digest, shown)
     encoding, text, places = _places(data, old)
     if not places.count:
         hint = hint_for_no_match(text.text, old)
@@ -65,7 +65,7 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     where = f"{places.count} places" if places.count > 1 else f"line {line}"
     snippet = _snippet(edited, first.start, line, new)
     said = ToolOutput(f"Edited {shown} at {where}:\n{snippet}{link_note(before.st_nlink)}")
-    return PlannedWrite(target, _encoded(encoding, edited, shown), digest, said, room.seen)
+    return PlannedWrite(target, _encoded(encoding, edited, shown), digest, said, context.seen)
 
 
 def _check_strings(old: str, new: str) -> None:
@@ -79,9 +79,9 @@ def _check_strings(old: str, new: str) -> None:
         raise ToolError("a string holds half a surrogate pair, which no text file can") from None
 
 
-def _content(path: Path, shown: str, room: ToolRoom) -> tuple[bytes, os.stat_result]:
+def _content(path: Path, shown: str, context: ToolContext) -> tuple[bytes, os.stat_result]:
     refuse_kernel_file(os.path.realpath(path), shown, None)
-    descriptor, real = open_regular(path, shown, room)
+    descriptor, real = open_regular(path, shown, context)
     try:
         with os.fdopen(descriptor, "rb") as file:
             before = os.fstat(descriptor)

@@ -13,21 +13,21 @@ from ralph.values.tool_calls import ToolError, ToolOutput
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.tools.tool_room import Arguments, ToolRoom
+    from ralph.tools.tool_context import Arguments, ToolContext
 
 _SPECIAL = re.compile(r"[*?\[{]")
 
 
-def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
-    start, pattern = _start_and_pattern(arguments["pattern"], arguments.get("path", "."), room)
+def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
+    start, pattern = _start_and_pattern(arguments["pattern"], arguments.get("path", "."), context)
     glob = GlobPattern(pattern)
-    place = place_at(start, room.shown(start), room)
+    place = place_at(start, context.shown(start), context)
     if place.file_name is not None:
-        raise ToolError(f"{room.shown(start)} is a file; path must be a directory")
-    found = FoundList(MOST_ENTRIES, room.settings.max_output_bytes)
-    shown_start = room.shown(place.directory)
+        raise ToolError(f"{context.shown(start)} is a file; path must be a directory")
+    found = FoundList(MOST_ENTRIES, context.settings.max_output_bytes)
+    shown_start = context.shown(place.directory)
     prefix = "" if shown_start == "." else shown_start.rstrip("/") + "/"
-    with list_files(place, room) as search:
+    with list_files(place, context) as search:
         for path in files_matching(place, glob, search):
             if not found.add(prefix + path):
                 break
@@ -35,22 +35,24 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         if failure:
             raise ToolError(failure)
         has_none = not (found.entries or search.is_cut_short)
-        nothing = (has_none and ignored_note(place, glob, room)) or "No files found"
+        nothing = (has_none and ignored_note(place, glob, context)) or "No files found"
         text = found.text(nothing, search, place.hidden)
         return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 
-def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, str]:
+def _start_and_pattern(pattern: str, path: str, context: ToolContext) -> tuple[Path, str]:
     """The directory where the search starts, and the pattern relative to it. If the pattern is absolute or begins
     with `~/` or `../`, the search starts in the last directory that the pattern names before any special character.
     """
-    start = room.resolve(path)
+    start = context.resolve(path)
     if not pattern.startswith(("/", "~/", "../")):
         return start, pattern
     special = _SPECIAL.search(pattern)
     plain_end = pattern.rfind("/", 0, special.start() if special else len(pattern))
     start /= (
-        room.resolve(pattern[: plain_end + 1]) if pattern.startswith(("/", "~")) else pattern[: plain_end + 1]
+        context.resolve(pattern[: plain_end + 1])
+        if pattern.startswith(("/", "~"))
+        else pattern[: plain_end + 1]
     )
     # The rest of the pattern is relative to that directory: a slash keeps it from matching names at any depth.
     return start.resolve(), "/" + pattern[plain_end + 1 :]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.ripgrep import Record
     from ralph.tools.search.file_search import Search, SearchPlace
-    from ralph.tools.tool_room import Arguments, ToolRoom
+    from ralph.tools.tool_context import Arguments, ToolContext
 
 
 _LONGEST_LINE = 500
@@ -44,20 +44,20 @@ _STOPPED = re.compile(
 )
 
 
-def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     pattern, path = arguments["pattern"], arguments.get("path", ".")
     _check_pattern(pattern)
-    place = place_at(room.resolve(path), path, room)
+    place = place_at(context.resolve(path), path, context)
     query = _query(arguments)
     lists_files = query.output_mode == "files_with_matches" and place.file_name is None
     separator = b"\0" if lists_files else b"\n"
-    deadline_s = search_end_s(room)
-    with search_lines(place, query, room, deadline_s, is_sorted=False) as search:
+    deadline_s = search_end_s(context)
+    with search_lines(place, query, context, deadline_s, is_sorted=False) as search:
         records = _in_order(search, query, separator)
         if records is not None:
-            return _output(arguments, search, records, query, place=place, room=room)
-    with search_lines(place, query, room, deadline_s, is_sorted=True) as search:
-        return _output(arguments, search, search.records(separator), query, place=place, room=room)
+            return _output(arguments, search, records, query, place=place, context=context)
+    with search_lines(place, query, context, deadline_s, is_sorted=True) as search:
+        return _output(arguments, search, search.records(separator), query, place=place, context=context)
 
 
 def _in_order(search: Search, query: LineQuery, separator: bytes) -> list[Record] | None:
@@ -98,16 +98,18 @@ def _output(
     query: LineQuery,
     *,
     place: SearchPlace,
-    room: ToolRoom,
+    context: ToolContext,
 ) -> ToolOutput:
     found = FoundList(
-        min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), room.settings.max_output_bytes
+        min(arguments.get("head_limit", MOST_ENTRIES), MOST_ENTRIES), context.settings.max_output_bytes
     )
     has_numbers = arguments.get("-n", True)
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     if query.output_mode == "count":
         records = _counted(records)
-    for entry in _entries(records, search.is_stopped, query, place, room, glob=glob, has_numbers=has_numbers):
+    for entry in _entries(
+        records, search.is_stopped, query, place, context, glob=glob, has_numbers=has_numbers
+    ):
         if isinstance(entry, _StoppedSearch):
             found.stopped_in.append(entry.path)
         elif not found.add(entry):
@@ -116,20 +118,20 @@ def _output(
     if failure:
         raise ToolError(f"the search failed: {failure}")
     has_none = not (found.entries or found.stopped_in or search.is_cut_short)
-    nothing = (has_none and _why_none(place, glob, room)) or "No matches found"
+    nothing = (has_none and _why_none(place, glob, context)) or "No matches found"
     text = found.text(nothing, search, place.hidden)
     return ToolOutput(text, is_error=search.is_cut_short and not found.entries)
 
 
-def _why_none(place: SearchPlace, glob: GlobPattern | None, room: ToolRoom) -> str:
+def _why_none(place: SearchPlace, glob: GlobPattern | None, context: ToolContext) -> str:
     """The result if no file was searched. Empty if one was."""
     if place.file_name is not None:
         return ""
-    with list_files(place, room, is_sorted=False) as search:
+    with list_files(place, context, is_sorted=False) as search:
         if next(files_matching(place, glob, search), None) is not None or search.is_cut_short:
             return ""
     why = "there is none" if glob is None else "none matches the glob"
-    return f"No matches found: no file was searched; {ignored_note(place, glob, room) or why}"
+    return f"No matches found: no file was searched; {ignored_note(place, glob, context) or why}"
 
 
 def _counted(records: Iterable[Record]) -> Iterator[Record]:
@@ -186,7 +188,7 @@ def _entries(
     is_stopped: Callable[[], bool],
     query: LineQuery,
     place: SearchPlace,
-    room: ToolRoom,
+    context: ToolContext,
     *,
     glob: GlobPattern | None,
     has_numbers: bool,
@@ -194,7 +196,7 @@ def _entries(
     """Yields the results as lines for the model. Leaves out files that do not match the glob, files that must not be read,
     and, when `is_stopped` says that the time is over, files that were not looked through for secrets.
     """
-    shown_directory = room.shown(place.directory)
+    shown_directory = context.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
     lists_files = query.output_mode == "files_with_matches"
     is_apart = False
@@ -224,17 +226,17 @@ def _entries(
         elif query.output_mode == "count":
             yield f"{prefix}{path}:{rest.decode()}"
         else:
-            yield _line(prefix + path, rest, record, room, has_numbers=has_numbers)
+            yield _line(prefix + path, rest, record, context, has_numbers=has_numbers)
 
 
-def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers: bool) -> str:
+def _line(path: str, rest: bytes, record: Record, context: ToolContext, *, has_numbers: bool) -> str:
     """One line of output, as `PATH:NUMBER:LINE`. As in grep, the lines before and after a match have dashes instead
     of colons.
     """
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
     # Redact before the cut: half a credential would not be recognised.
-    text = room.redactor.redact(readable_text(rest[digits + 1 :].removesuffix(b"\r"))[0])
+    text = context.redactor.redact(readable_text(rest[digits + 1 :].removesuffix(b"\r"))[0])
     if len(text) > _LONGEST_LINE:
         text = f"{text[:_LONGEST_LINE]} [line cut: {record[1] - len(path):,} bytes]"
     number = f"{rest[:digits].decode()}{mark}" if has_numbers else ""

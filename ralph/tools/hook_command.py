@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.command_supervisor import SupervisedCommand
     from ralph.machine.running_command import CommandEnding
-    from ralph.tools.tool_room import ToolRoom
+    from ralph.tools.tool_context import ToolContext
 
 _MOST_OUTPUT_BYTES = 1_000_000
 """The maximum number of bytes that a hook may print. Real answers are much shorter."""
@@ -58,20 +58,22 @@ class HookEnding(Struct, frozen=True):
     """A sentence about an action that the sandbox denied to the hook, with the way out. Empty if its output shows none."""
 
 
-def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
+def run_hook(
+    command: str, given: bytes, limit_s: float, waiting_for: str, context: ToolContext
+) -> HookEnding:
     """Runs a hook. `given` is the hook's standard input. Must be called on the main thread. Raises Interrupted."""
     undone = ""
     try:
-        box = room.hook_box
+        box = context.hook_box
         with tempfile.TemporaryFile() as stdin, KeptErrors() as errors:
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            environment = box.before(room.hook_environment(command), waiting_for)
+            environment = box.before(context.hook_environment(command), waiting_for)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
-                process = _started(command, room, environment, stdin.fileno(), errors.fileno)
-                running = RunningCommand(process, capture, waiter=room.waiter, clock=room.clock)
+                process = _started(command, context, environment, stdin.fileno(), errors.fileno)
+                running = RunningCommand(process, capture, waiter=context.waiter, clock=context.clock)
                 ending = running.run(limit_s, waiting_for)
                 undone = box.after(waiting_for)
             except BaseException:
@@ -79,9 +81,11 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                 raise
             finally:
                 undone = "\n".join(filter(None, (undone, box.between())))
-            said = room.redactor.redact(errors.read().decode("utf-8", "replace").strip())
+            said = context.redactor.redact(errors.read().decode("utf-8", "replace").strip())
             output = capture.data.decode("utf-8", "replace")
-            denied = _denied(ending, said if ending.status == 0 else f"{said}\n{output}", room, waiting_for)
+            denied = _denied(
+                ending, said if ending.status == 0 else f"{said}\n{output}", context, waiting_for
+            )
     except Interrupted as stop:
         stop.undone = undone
         raise
@@ -90,20 +94,20 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = problem_of(ending, limit_s)
-    last_line = (said or room.redactor.redact(output.strip())).rpartition("\n")[2].strip()[:_LONGEST_LINE]
+    last_line = (said or context.redactor.redact(output.strip())).rpartition("\n")[2].strip()[:_LONGEST_LINE]
     return HookEnding(None if problem else ending.status, output, said, problem, undone, last_line, denied)
 
 
-def _denied(ending: CommandEnding, text: str, room: ToolRoom, waiting_for: str) -> str:
+def _denied(ending: CommandEnding, text: str, context: ToolContext, waiting_for: str) -> str:
     """A sentence about an action that the sandbox denied to a hook, as its output shows, with the way out. Empty if there is none.
     Raises Interrupted.
     """
-    plan = room.settings.hook_plan or room.settings.box_plan
+    plan = context.settings.hook_plan or context.settings.box_plan
     if not plan.is_confined or ending.how is not Ended.BY_ITSELF or not text.strip():
         return ""
     from ralph.tools.bash import denial_note  # noqa: PLC0415 - few hooks fail
 
-    note = denial_note(text, room.hook_box, room, waiting_for)
+    note = denial_note(text, context.hook_box, context, waiting_for)
     if note:
         return f"{note}; give hooks more by [hooks] write in your config.toml, or run them outside (hooks.outside)"
     if ending.status != 0 and not plan.sockets and _SOCKETS.search(text):
@@ -117,11 +121,11 @@ def _denied(ending: CommandEnding, text: str, room: ToolRoom, waiting_for: str) 
 
 
 def _started(
-    command: str, room: ToolRoom, environment: Mapping[str, str], stdin: int, errors: int
+    command: str, context: ToolContext, environment: Mapping[str, str], stdin: int, errors: int
 ) -> SupervisedCommand:
-    settings = room.settings
-    return room.hook_supervisor.start(
-        [room.program("bash") or "/bin/sh", "-c", command],
+    settings = context.settings
+    return context.hook_supervisor.start(
+        [context.program("bash") or "/bin/sh", "-c", command],
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | {_DIRECTORY_VARIABLE: os.fspath(settings.cwd)},
         grace_s=_GRACE_S,

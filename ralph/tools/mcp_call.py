@@ -24,24 +24,24 @@ from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text, unknow
 if TYPE_CHECKING:
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
-    from ralph.tools.tool_room import ToolRoom
+    from ralph.tools.tool_context import ToolContext
     from ralph.values.tool_calls import Block, ToolCall
 
 
-def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
+def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
     """Starts the process of a server as Bash starts a command: without credentials and in the sandbox. The server's
     configuration can turn the sandbox off. Raises ServerFailedError, ShortageError, ValueError or OSError.
     """
-    settings = room.settings
-    program = server.command if "/" in server.command else room.program(server.command)
+    settings = context.settings
+    program = server.command if "/" in server.command else context.program(server.command)
     if program is None:
         raise ServerFailedError(
             f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
             "of the working directory"
         )
-    has_credential = _has_credential(server, room)
+    has_credential = _has_credential(server, context)
     is_guarded = settings.box_plan.is_confined and (has_credential or not server.is_confined)
-    if is_guarded and (why := _why_not_trusted(program, server, room)):
+    if is_guarded and (why := _why_not_trusted(program, server, context)):
         refused, way_out = (
             ("gets no credential", "let commands have it too (--pass-env)")
             if server.is_confined
@@ -51,38 +51,40 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
             f"the MCP server {server.name!r} {refused}: {why}; keep it elsewhere, or {way_out}"
         )
     if server.is_confined:
-        environment = room.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
-        environment = without_unsafe_loads(environment, room.search) if has_credential else environment
-        confine = room.box.confine(lasts=True, is_alone=True)
+        environment = context.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
+        environment = without_unsafe_loads(environment, context.search) if has_credential else environment
+        confine = context.box.confine(lasts=True, is_alone=True)
     else:
-        environment, confine = room.safe_environment, None
-    guard = _without_the_work(program, server, room) if is_guarded else {}
+        environment, confine = context.safe_environment, None
+    guard = _without_the_work(program, server, context) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
-        supervisor=room.new_supervisor(confine),
+        supervisor=context.new_supervisor(confine),
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain | guard,
-        waiter=room.waiter,
+        waiter=context.waiter,
     )
 
 
-def _has_credential(server: McpServer, room: ToolRoom) -> bool:
+def _has_credential(server: McpServer, context: ToolContext) -> bool:
     """Whether an argument or a variable of a server holds a credential that commands do not get: the value of a variable that is
     kept from them, however short, or one that ralph knows.
     """
-    if not server.variables <= room.settings.environment.keys():
+    if not server.variables <= context.settings.environment.keys():
         return True
-    passed = [value for value in room.settings.environment.values() if room.redactor.redact(value) != value]
+    passed = [
+        value for value in context.settings.environment.values() if context.redactor.redact(value) != value
+    ]
     words = "\n".join((*server.arguments, *server.environment.plain.values()))
     for value in passed:
         words = words.replace(value, "")
-    return room.redactor.redact(words) != words
+    return context.redactor.redact(words) != words
 
 
-def _why_not_trusted(program: str, server: McpServer, room: ToolRoom) -> str | None:
+def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> str | None:
     """Why commands could change what a server runs (`why_changeable`), or what a variable loads. None if they cannot."""
-    search, cwd = room.search, str(room.settings.cwd)
-    known = {**room.settings.environment, **server.environment.plain}
+    search, cwd = context.search, str(context.settings.cwd)
+    known = {**context.settings.environment, **server.environment.plain}
     if why := why_changeable([program, *server.arguments], cwd, known, search, takes_data=True):
         return why
     for name, unsafe in unsafe_loads(server.environment.plain, search).items():
@@ -91,44 +93,46 @@ def _why_not_trusted(program: str, server: McpServer, room: ToolRoom) -> str | N
     return None
 
 
-def _without_the_work(program: str, server: McpServer, room: ToolRoom) -> dict[str, str]:
+def _without_the_work(program: str, server: McpServer, context: ToolContext) -> dict[str, str]:
     """Variables with which a server finds neither programs nor modules where commands may write."""
-    search_path = server.environment.plain.get("PATH", room.search.search_path)
-    found = trusted_directories(replace(room.search, search_path=search_path))
+    search_path = server.environment.plain.get("PATH", context.search.search_path)
+    found = trusted_directories(replace(context.search, search_path=search_path))
     return {"PATH": os.pathsep.join(found)} | module_variables(server.arguments, program)
 
 
-def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
+def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput:
     """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted. The
     attribute `undone` of Interrupted says which changes of the call ralph has undone.
     """
-    box, waiting_for = room.box, f"{call.name}: protected files"
+    box, waiting_for = context.box, f"{call.name}: protected files"
     try:
         box.before({}, waiting_for)
     except OSError as error:
         raise ToolError(f"the call was not made: {os_error_text(error)}") from None
     try:
         try:
-            shown, failed = _shown_result(call, toolset, room)
+            shown, failed = _shown_result(call, toolset, context)
         except CallFailedError as error:
             shown, failed = [str(error)], True
         undone = box.after(waiting_for)
     except BaseException as error:
-        undone = room.redactor.redact(box.after_stop())
+        undone = context.redactor.redact(box.after_stop())
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
     told, news = box.told()
     notes = [*([undone] if undone else []), *told]
     return ToolOutput(
-        _content([*shown, *notes], room),
+        _content([*shown, *notes], context),
         is_error=failed,
         is_denied=bool(undone),
         notices=tuple(news),
     )
 
 
-def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[list[Block | str], bool]:
+def _shown_result(
+    call: ToolCall, toolset: McpToolset, context: ToolContext
+) -> tuple[list[Block | str], bool]:
     """Runs the call. Returns the parts of its result, and whether the call failed. Raises CallFailedError and
     Interrupted.
     """
@@ -138,11 +142,11 @@ def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[
     failed = is_error(result)
     parts = parts_of(result)
     return [
-        part if isinstance(part, str) else _shown(part, room, may_be_image=not failed) for part in parts
+        part if isinstance(part, str) else _shown(part, context, may_be_image=not failed) for part in parts
     ], failed
 
 
-def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:
+def _content(parts: list[Block | str], context: ToolContext) -> str | tuple[Block, ...]:
     """The content of a tool result. Texts and images stay in order. If the text is too long, it is shortened and put
     before all images.
     """
@@ -150,14 +154,14 @@ def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...
     text = "\n".join(texts)
     images = [part for part in parts if not isinstance(part, str)]
     if not images:
-        return _cut(text, room)
-    if len(text.encode("utf-8", "replace")) > room.settings.max_output_bytes:
+        return _cut(text, context)
+    if len(text.encode("utf-8", "replace")) > context.settings.max_output_bytes:
         parts = [text, *images]
-    cut = (_cut(part, room) if isinstance(part, str) else part for part in parts)
+    cut = (_cut(part, context) if isinstance(part, str) else part for part in parts)
     return tuple({"type": "text", "text": part} if isinstance(part, str) else part for part in cut if part)
 
 
-def _shown(image: ReceivedImage, room: ToolRoom, *, may_be_image: bool) -> Block | str:
+def _shown(image: ReceivedImage, context: ToolContext, *, may_be_image: bool) -> Block | str:
     """The content block for an image. If the image cannot be shown, returns a text that describes it. `may_be_image`
     is False for the result of a failed call, in which the API accepts no image.
     """
@@ -165,18 +169,18 @@ def _shown(image: ReceivedImage, room: ToolRoom, *, may_be_image: bool) -> Block
     if media_type is None:
         return f"[an image that cannot be shown: {image.described}]"
     try:
-        return shown_image(image.data, media_type, room.images)
+        return shown_image(image.data, media_type, context.images)
     except ToolError as error:
         return f"[an image that cannot be shown: {error}]"
 
 
-def _cut(text: str, room: ToolRoom) -> str:
-    settings = room.settings
+def _cut(text: str, context: ToolContext) -> str:
+    settings = context.settings
     capture = OutputCapture(
         max_bytes=settings.max_output_bytes,
         spill_bytes=settings.spill_bytes,
-        spill=room.spill,
-        redaction=StreamRedaction(room.redactor),
+        spill=context.spill,
+        redaction=StreamRedaction(context.redactor),
     )
     capture.feed(text.encode("utf-8", "replace"))
     capture.close()

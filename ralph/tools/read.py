@@ -20,20 +20,20 @@ from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.tools.tool_room import Arguments, ToolRoom
+    from ralph.tools.tool_context import Arguments, ToolContext
 
 _DEFAULT_LINES = 2000
 _CHUNK_BYTES = 1 << 18
 _MOST_NAMES_COMPARED = 2000
 
 
-def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
-    path = room.resolve(arguments["file_path"])
-    descriptor, real = open_regular(path, arguments["file_path"], room)
+def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
+    path = context.resolve(arguments["file_path"])
+    descriptor, real = open_regular(path, arguments["file_path"], context)
     try:
         before = os.fstat(descriptor)
-        output = _output(descriptor, arguments, room)
-        seen = room.seen.was_shown(Path(real), descriptor, before)
+        output = _output(descriptor, arguments, context)
+        seen = context.seen.was_shown(Path(real), descriptor, before)
     except OSError as error:
         raise ToolError(f"{arguments['file_path']}: {os_error_text(error)}") from None
     finally:
@@ -41,12 +41,12 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     return replace(output, seen=seen)
 
 
-def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
+def open_regular(path: Path, shown: str, context: ToolContext) -> tuple[int, str]:
     """Opens a regular file for reading. Returns the descriptor and the real path of the file. Never blocks. Never
     opens a device, because merely opening a device can have an effect. Raises ToolError if the file does not exist,
     cannot be opened or must not be read.
     """
-    judged = room.guard.refuse_read(path, shown)
+    judged = context.guard.refuse_read(path, shown)
     try:
         _refuse_special(path.stat().st_mode, shown)
         # A FIFO may have taken the file's place since the check: do not block on it.
@@ -57,17 +57,17 @@ def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
         _refuse_special(os.fstat(descriptor).st_mode, shown)
-        return descriptor, room.guard.refuse_opened(descriptor, path, shown, judged)
+        return descriptor, context.guard.refuse_opened(descriptor, path, shown, judged)
     except ToolError:
         os.close(descriptor)
         raise
 
 
-def _output(descriptor: int, arguments: Arguments, room: ToolRoom) -> ToolOutput:
+def _output(descriptor: int, arguments: Arguments, context: ToolContext) -> ToolOutput:
     start = _read_chunk(descriptor)
     media_type = image_media_type(start)
     if media_type is not None:
-        return _image(descriptor, start, media_type, room)
+        return _image(descriptor, start, media_type, context)
     marked = marked_encoding(start)
     if marked is None and is_binary(start):
         size = os.fstat(descriptor).st_size
@@ -101,7 +101,7 @@ def _read_chunk(descriptor: int) -> bytes:
         return b""
 
 
-def _image(descriptor: int, start: bytes, media_type: str, room: ToolRoom) -> ToolOutput:
+def _image(descriptor: int, start: bytes, media_type: str, context: ToolContext) -> ToolOutput:
     from ralph.tools.files.shown_image import MAX_IMAGE_BYTES, shown_image  # noqa: PLC0415 - only images need it
 
     size_bytes = os.fstat(descriptor).st_size
@@ -111,7 +111,7 @@ def _image(descriptor: int, start: bytes, media_type: str, room: ToolRoom) -> To
         )
     # A file that grows meanwhile is read only up to the limit.
     data = b"".join(islice(_chunks(descriptor, start), MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
-    return ToolOutput((shown_image(data, media_type, room.images),))
+    return ToolOutput((shown_image(data, media_type, context.images),))
 
 
 def _similar_names(path: Path) -> str:

@@ -18,7 +18,7 @@ from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.files.roots import Roots
-from ralph.tools.tool_room import ToolRoom, ToolSettings
+from ralph.tools.tool_context import ToolContext, ToolSettings
 from ralph.values.events import Background
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.redaction import Redactor
@@ -96,18 +96,18 @@ class LocalToolbox:
         """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
         spill = SpillDirectory((*map(str, roots.paths), *settings.box_plan.write))
-        self._room = ToolRoom(settings, waiter, clock, redactor or Redactor(), roots, spill=spill)
+        self._context = ToolContext(settings, waiter, clock, redactor or Redactor(), roots, spill=spill)
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
-        own = [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
+        own = [known for name, known in DEFINITIONS.items() if name in self._context.settings.enabled]
         return own if self._mcp is None else [*own, *self._mcp.definitions]
 
     def about_killed_run(self) -> str:
         """A note for people about protected files that have changed since an earlier run was killed during a command
         in the same directories. Empty if there are none. Raises Interrupted.
         """
-        settings = self._room.settings
+        settings = self._context.settings
         if not settings.box_plan.is_confined:
             return ""
         state = next(named_state_directories(settings.places_environment), "")
@@ -116,10 +116,10 @@ class LocalToolbox:
         except OSError:
             return ""
         # In most runs, nothing of the same directories is there. Only otherwise is the sandbox made so early.
-        own = name_for(self._room.roots.paths)
+        own = name_for(self._context.roots.paths)
         if not any(name.startswith(own) for name in left):
             return ""
-        return self._room.box.look_after_kill("protected files")
+        return self._context.box.look_after_kill("protected files")
 
     def connect_servers(self) -> None:
         """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
@@ -128,7 +128,7 @@ class LocalToolbox:
         if self._mcp is not None:
             from ralph.tools.mcp_call import start_server  # noqa: PLC0415 - few runs have servers
 
-            self._mcp.connect(lambda server: start_server(server, self._room))
+            self._mcp.connect(lambda server: start_server(server, self._context))
 
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
@@ -138,19 +138,19 @@ class LocalToolbox:
         which may include images. `background_count` is the number of commands that ran in the background.
         """
         if background_count:
-            self._room.background.count = background_count
-        self._room.seen.restore(seen)
+            self._context.background.count = background_count
+        self._context.seen.restore(seen)
         for content in contents:
-            self._room.images.restore(content)
+            self._context.images.restore(content)
 
     def expect(self, name: str) -> None:
         """Prepares a call of the tool `name` while the arguments of the call are still arriving. For Bash, starts the
         supervisor and makes the sandbox, which takes time. Does nothing for other tools.
         """
-        if name == "Bash" and name in self._room.settings.enabled:
+        if name == "Bash" and name in self._context.settings.enabled:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
-                self._room.supervisor.start_early()
-                self._room.box.prepare_early()
+                self._context.supervisor.start_early()
+                self._context.box.prepare_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name in _ON_THIS_THREAD:
@@ -167,13 +167,13 @@ class LocalToolbox:
         def settled_change() -> ToolOutput | None:
             from ralph.tools.files.planned_write import settle  # noqa: PLC0415 - most runs resume no change
 
-            return settle(change, Path(change.path), self._room.seen)
+            return settle(change, Path(change.path), self._context.seen)
 
         return self.aside("an interrupted change", settled_change)
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if any(call.name in _REDACTED or self._is_mcp(call) for call in calls):
-            _ = self._room.box  # made on this thread, before several threads look for it
+            _ = self._context.box  # made on this thread, before several threads look for it
         if all(_is_read_only(call) for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
         self._may_have_written = True
@@ -181,17 +181,17 @@ class LocalToolbox:
 
     @property
     def background(self) -> Background:
-        if "background" not in vars(self._room):
+        if "background" not in vars(self._context):
             return Background()
-        commands = self._room.background
+        commands = self._context.background
         return Background(commands.count, {one.id: one.started.command for one in commands.running})
 
     def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
-        return self._room.background.news() if "background" in vars(self._room) else ()
+        return self._context.background.news() if "background" in vars(self._context) else ()
 
     def stop_background(self) -> None:
-        if "background" in vars(self._room):
-            commands = self._room.background
+        if "background" in vars(self._context):
+            commands = self._context.background
             with suppress(Interrupted):  # then they were killed at once, and the run ends anyway
                 commands.stop(commands.running, "run")
 
@@ -206,7 +206,7 @@ class LocalToolbox:
         """Runs a hook from the user's settings. Must be called on the main thread. Raises Interrupted."""
         from ralph.tools.hook_command import run_hook  # noqa: PLC0415 - few runs have hooks
 
-        return run_hook(command, given, limit_s, waiting_for, self._room)
+        return run_hook(command, given, limit_s, waiting_for, self._context)
 
     def close(self) -> str:
         """Stops the commands in the background, ends the servers and removes temporary files. Returns a note for people if
@@ -218,18 +218,18 @@ class LocalToolbox:
         self.stop_background()
         if self._mcp is not None:
             self._mcp.close()
-        notes.append(self._room.box.end_watch() if "box" in vars(self._room) else "")
+        notes.append(self._context.box.end_watch() if "box" in vars(self._context) else "")
         if self._may_have_written or self._mcp is not None:
             try:
                 from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
 
-                environment = self._room.settings.places_environment
-                notes.append(last_look(self._room.roots.paths, self._began_s, environment))
+                environment = self._context.settings.places_environment
+                notes.append(last_look(self._context.roots.paths, self._began_s, environment))
             except (OSError, ImportError):  # a shortage: the work is done all the same
                 notes.append(
                     "what commands may have planted for git was not looked for: this machine is short of resources"
                 )
-        self._room.close()
+        self._context.close()
         return "; ".join(filter(None, notes))
 
     def _is_mcp(self, call: ToolCall) -> bool:
@@ -248,11 +248,11 @@ class LocalToolbox:
         """Checks the working directory on a thread, because a file system may never answer. Raises
         WorkingDirectoryGoneError and Interrupted.
         """
-        self._together([("the working directory", self._room.roots.check_working_directory)])
+        self._together([("the working directory", self._context.roots.check_working_directory)])
 
     def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Work[T]:
         def there() -> T:
-            self._room.roots.check_working_directory()
+            self._context.roots.check_working_directory()
             return work(call)
 
         return call.name, there
@@ -261,8 +261,8 @@ class LocalToolbox:
         """Runs all jobs at the same time, each on a separate thread. So a signal can end the wait for them. If the
         machine has no thread for a job, the job runs on the caller's thread.
         """
-        mailbox = self._room.waiter.mailbox()
-        self._room.give_up.clear()
+        mailbox = self._context.waiter.mailbox()
+        self._context.give_up.clear()
         done: dict[int, tuple[T, float] | BaseException] = {}
         waiting_for = ", ".join(name for name, _ in jobs)
         try:
@@ -295,8 +295,8 @@ class LocalToolbox:
         """
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
-            until_s = self._room.clock.now_s() + _LOOK_AT_THREADS_S
-            item = self._room.waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
+            until_s = self._context.clock.now_s() + _LOOK_AT_THREADS_S
+            item = self._context.waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
             if item is not TIMED_OUT:
                 return item
             if not were_alive:
@@ -306,44 +306,45 @@ class LocalToolbox:
         """Tells the running jobs to stop, and waits briefly for them. If a signal arrives during the wait, the wait
         ends at once.
         """
-        self._room.give_up.set()
-        deadline_s = self._room.clock.now_s() + _GIVE_UP_S
+        self._context.give_up.set()
+        deadline_s = self._context.clock.now_s() + _GIVE_UP_S
         try:
             while (
                 running
-                and self._room.waiter.wait(mailbox, until_s=deadline_s, waiting_for="tools") is not TIMED_OUT
+                and self._context.waiter.wait(mailbox, until_s=deadline_s, waiting_for="tools")
+                is not TIMED_OUT
             ):
                 running -= 1
         except Interrupted:
             return
 
     def _timed(self, job: Work[T]) -> tuple[T, float]:
-        started_s = self._room.clock.now_s()
+        started_s = self._context.clock.now_s()
         done = job[1]()
-        return done, self._room.clock.now_s() - started_s
+        return done, self._context.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
         if self._mcp is not None and self._mcp.has(call.name):
             from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
 
             toolset = self._mcp
-            output = _guarded(call.name, lambda: mcp_call.run(call, toolset, self._room))
+            output = _guarded(call.name, lambda: mcp_call.run(call, toolset, self._context))
             return self._presentable(call.name, output)
         if call.name not in FILE_TOOLS:
-            return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self._room)))
+            return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self._context)))
         planned = self._plans.pop(call.id, None) or self._planned(call)
         output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
         """The planned write, or an output that tells the model why nothing can be written."""
-        return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._room))
+        return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._context))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
         """The output as text that can be encoded as UTF-8. Credentials are redacted for the tools in `_REDACTED`."""
         if not isinstance(output.content, str):
             return output
-        text = self._room.redactor.redact(output.content) if name in _REDACTED else output.content
+        text = self._context.redactor.redact(output.content) if name in _REDACTED else output.content
         return replace(output, content=text.encode("utf-8", "replace").decode())
 
 
@@ -381,12 +382,12 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
         return ToolOutput(f"{name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
 
 
-def _run(call: ToolCall, room: ToolRoom) -> ToolOutput:
+def _run(call: ToolCall, context: ToolContext) -> ToolOutput:
     if call.name in OF_BACKGROUND or (call.name == COMMANDS and call.arguments.get("run_in_background")):
         from ralph.tools import background  # noqa: PLC0415 - few runs have such commands
 
-        return background.run(call, room)
-    output: ToolOutput = _module(call).run(call.arguments, room)
+        return background.run(call, context)
+    output: ToolOutput = _module(call).run(call.arguments, context)
     return output
 
 

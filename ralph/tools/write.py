@@ -18,15 +18,15 @@ from ralph.values.tool_calls import ToolError, ToolOutput
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.tools.tool_room import Arguments, ToolRoom
+    from ralph.tools.tool_context import Arguments, ToolContext
 
 # Whoever uses CRLF uses it from the beginning.
 _LOOKED_AT_BYTES = 1024 * 1024
 
 
-def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite | ToolOutput:
+def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite | ToolOutput:
     shown, content = arguments["file_path"], arguments["content"]
-    target = write_target(room.resolve(shown), shown, room)
+    target = write_target(context.resolve(shown), shown, context)
     before = target.before
     digest = digest_of(target.path) if before is not None else None
     try:
@@ -40,11 +40,11 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite | ToolOutput:
     else:
         had = f"it had {before.st_size:,} bytes"
         said = f"Replaced {shown} ({size}; {had}){kept}{link_note(before.st_nlink)}"
-    planned = PlannedWrite(target, data, digest, ToolOutput(said), room.seen)
+    planned = PlannedWrite(target, data, digest, ToolOutput(said), context.seen)
     if digest is not None and digest == planned.change.after:
         return ToolOutput(f"{shown} already had exactly this content; nothing was written")
     if before is not None:
-        room.seen.refuse_changed(target.path, before, digest, shown)
+        context.seen.refuse_changed(target.path, before, digest, shown)
     return planned
 
 

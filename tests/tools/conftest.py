@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.tools.tool_room import ToolSettings
+from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolCall, ToolOutput

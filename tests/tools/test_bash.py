@@ -20,7 +20,7 @@ from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.tools import bash
-from ralph.tools.tool_room import ToolRoom
+from ralph.tools.tool_context import ToolContext
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
 from tests.fakes.box import FakeBox, note_of
@@ -70,7 +70,7 @@ def test_a_failing_command_is_an_error_with_its_exit_code(tools: Any) -> None:
 def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monkeypatch, make_tools) -> None:
     monkeypatch.setattr(bash, "_EXPLAIN_WITHIN_S", 0.05)
     box = FakeBox("all", silent="denial")
-    monkeypatch.setattr(ToolRoom, "box", box)
+    monkeypatch.setattr(ToolContext, "box", box)
     text = make_tools().error("Bash", command="echo no; exit 3")
     assert text == f"no\nExit code 3\n{note_of('all')}"
     assert not box.answers.is_set()
@@ -85,14 +85,14 @@ def test_an_explanation_that_fails_costs_no_output(monkeypatch, make_tools, fail
 
     box = FakeBox("all")
     monkeypatch.setattr(box, "denial_note", denial_note)
-    monkeypatch.setattr(ToolRoom, "box", box)
+    monkeypatch.setattr(ToolContext, "box", box)
     assert make_tools().error("Bash", command="echo no; exit 3") == f"no\nExit code 3\n{note_of('all')}"
 
 
 def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monkeypatch, make_tools) -> None:
     monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
     box = FakeBox(silent="look")
-    monkeypatch.setattr(ToolRoom, "box", box)
+    monkeypatch.setattr(ToolContext, "box", box)
     tools = make_tools()
     for _ in range(2):
         assert "the command was not started: a file system" in tools.error("Bash", command="echo yes")
@@ -109,7 +109,7 @@ def test_a_command_that_cannot_be_started_is_compared_too(monkeypatch, make_tool
         raise PermissionError(13, "no")
 
     box = FakeBox()
-    monkeypatch.setattr(ToolRoom, "box", box)
+    monkeypatch.setattr(ToolContext, "box", box)
     monkeypatch.setattr(CommandSupervisor, "start", fails)
     assert make_tools().error("Bash", command="true") == "the command could not be started: no"
     assert box.done[-3:] == ["look", "prepare", "undo"]
@@ -235,7 +235,7 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
         from ralph.values.tool_calls import ToolCall
         from ralph.machine.waiter import SystemClock
         from ralph.tools.toolbox import LocalToolbox
-        from ralph.tools.tool_room import ToolSettings
+        from ralph.tools.tool_context import ToolSettings
         from ralph.machine.waiter import InboxWaiter
         from tests.processes.memory import peak_kib, reset_peak
         clock = SystemClock()

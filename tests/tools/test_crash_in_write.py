@@ -35,10 +35,10 @@ guard = PathGuard(lambda: gather_places([str(directory)], {}), own_files=lambda:
 ONLY_LOOK = {"fspath", "fstat", "getxattr", "listxattr", "lstat", "readlink", "stat", "strerror", "urandom"}
 
 def plan():
-    room = SimpleNamespace(
+    context = SimpleNamespace(
         roots=Roots(directory, ()), seen=SeenFiles(), guard=guard, resolve=lambda name: directory / name
     )
-    return tool.plan(case["arguments"], room)
+    return tool.plan(case["arguments"], context)
 
 def die_before(step):
     def count(frame, event, function):

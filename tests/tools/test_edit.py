@@ -160,8 +160,8 @@ codecs = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 GUARD = PathGuard(lambda: gather_places([tempfile.gettempdir()], {}), own_files=lambda: None)
 
 
-class Room:
-    """The parts of a tool room that Edit needs."""
+class Context:
+    """The parts of a tool context that Edit needs."""
 
     def __init__(self) -> None:
         self.roots = Roots(Path(tempfile.gettempdir()), ())
@@ -184,19 +184,19 @@ def test_t13_bytes_outside_the_edit_are_identical(
     old = text[start : data.draw(st.integers(start, len(text)))].replace("\r\n", "\n")
     new = data.draw(st.text(st.sampled_from("xyz\n"), max_size=5))
     handle, name = tempfile.mkstemp()
-    room = Room()
+    context = Context()
     try:
         os.write(handle, before)
         os.close(handle)
         try:
-            plan({"file_path": name, "old_string": old, "new_string": new}, room).execute()  # type: ignore[arg-type]
+            plan({"file_path": name, "old_string": old, "new_string": new}, context).execute()  # type: ignore[arg-type]
         except ToolError:
             assert Path(name).read_bytes() == before
             return
         after = Path(name).read_bytes()
     finally:
         Path(name).unlink()
-        room.roots.close()
+        context.roots.close()
     unit = "utf-16-le" if codec == "utf-16" else "utf-8" if codec.startswith("utf-8") else "latin-1"
     searched = (old, old.replace("\r\n", "\n"))  # the model may write CRLF where the file has LF
     assert any(is_edit(before, after, one, new, encoding) for one in searched for encoding in (unit, "utf-8"))

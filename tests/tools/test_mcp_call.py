@@ -10,7 +10,7 @@ import pytest
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.toolset import McpToolset
 from ralph.sandbox import disk_work
-from ralph.tools.tool_room import ToolRoom
+from ralph.tools.tool_context import ToolContext
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import ToolLists
@@ -130,7 +130,7 @@ def test_a_tool_that_a_list_forbids_is_not_offered(make_tools) -> None:
 
 
 def test_an_interrupted_call_says_what_was_undone_of_it(toolbox_of, monkeypatch) -> None:
-    monkeypatch.setattr(ToolRoom, "box", FakeBox(SECRET))
+    monkeypatch.setattr(ToolContext, "box", FakeBox(SECRET))
     tools = toolbox_of(FakeServers(SignalReceived(15)))
     with pytest.raises(SignalReceived) as stop:
         tools.call("mcp__fake__say", {})
@@ -141,7 +141,7 @@ def test_a_call_is_not_made_while_the_disk_with_protected_files_does_not_answer(
     toolbox_of, monkeypatch
 ) -> None:
     monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
-    monkeypatch.setattr(ToolRoom, "box", FakeBox(silent="look"))
+    monkeypatch.setattr(ToolContext, "box", FakeBox(silent="look"))
     servers = FakeServers(text_result("said"))
     tools = toolbox_of(servers)
     assert "the call was not made: a file system" in tools.error("mcp__fake__say")

@@ -74,7 +74,7 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
         from ralph.values.tool_calls import ToolCall
         from ralph.machine.waiter import SystemClock
         from ralph.tools.toolbox import LocalToolbox
-        from ralph.tools.tool_room import ToolSettings
+        from ralph.tools.tool_context import ToolSettings
         from ralph.machine.waiter import InboxWaiter
         from tests.processes.memory import peak_kib
         clock = SystemClock()

@@ -35,7 +35,7 @@ def is_over() -> Iterator[threading.Event]:
 def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
     tools: Any, monkeypatch: pytest.MonkeyPatch, is_over: threading.Event, tool: str
 ) -> None:
-    def slow(_arguments: Any, _room: Any) -> ToolOutput:
+    def slow(_arguments: Any, _context: Any) -> ToolOutput:
         is_over.wait()
         return ToolOutput("done")
 

@@ -57,10 +57,10 @@ def test_read_only_calls_run_together_and_answer_in_order(
     together = threading.Barrier(3, timeout=within_s())
     really_read = read.run
 
-    def read_together(arguments: Any, room: Any) -> ToolOutput:
+    def read_together(arguments: Any, context: Any) -> ToolOutput:
         together.wait()
         time.sleep(0.1 if arguments.get("offset") == 1 else 0)
-        return really_read(arguments, room)
+        return really_read(arguments, context)
 
     monkeypatch.setattr("ralph.tools.read.run", read_together)
     paths: list[dict[str, Any]] = [
@@ -74,7 +74,7 @@ def test_read_only_calls_run_together_and_answer_in_order(
 
 
 def test_a_bug_in_a_tool_becomes_an_error_that_names_it(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_arguments: Any, _room: Any) -> ToolOutput:
+    def broken(_arguments: Any, _context: Any) -> ToolOutput:
         raise ZeroDivisionError("by zero")
 
     for name in ("Bash", "Read"):
@@ -124,7 +124,7 @@ def test_what_runs_in_other_directories_left_behind_makes_no_sandbox_at_the_star
     means = Means(Support(1, ""), "", "")
     tools = make_tools(user_environment={"RALPH_STATE_DIR": str(tmp_path)}, box_plan=BoxPlan(means))
     (tmp_path / "running").mkdir()
-    for directory, is_made in (("/other", False), (tools.box._room.roots.paths[0], True)):
+    for directory, is_made in (("/other", False), (tools.box._context.roots.paths[0], True)):
         (tmp_path / "running" / f"{name_for([directory])}-0").touch()
         assert tools.box.about_killed_run() == ""
-        assert ("box" in vars(tools.box._room)) is is_made
+        assert ("box" in vars(tools.box._context)) is is_made

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.tools.tool_room import ToolRoom
+from ralph.tools.tool_context import ToolContext
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.tool_calls import ToolCall
 from tests.fakes.box import FakeBox
@@ -78,7 +78,7 @@ def test_t8_in_a_directory_that_took_its_place_nothing_is_undone(
     work = tmp_path / "work"
     work.mkdir()
     box = FakeBox("x")
-    monkeypatch.setattr(ToolRoom, "box", box)
+    monkeypatch.setattr(ToolContext, "box", box)
     tools = make_tools(cwd=work)
     replaced(work)
     with pytest.raises(WorkingDirectoryGoneError):

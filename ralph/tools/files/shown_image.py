@@ -12,7 +12,7 @@ from ralph.tools.files.image_damage import image_damage, without_damaged_extras
 from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
-    from ralph.tools.tool_room import ImageBudget
+    from ralph.tools.tool_context import ImageBudget
     from ralph.values.tool_calls import Block
 
 MAX_IMAGE_BYTES = 5_000_000 * 3 // 4

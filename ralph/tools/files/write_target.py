@@ -25,7 +25,7 @@ from ralph.values.tool_calls import ToolError, os_error_text
 if TYPE_CHECKING:
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Root
-    from ralph.tools.tool_room import ToolRoom
+    from ralph.tools.tool_context import ToolContext
 
 _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
@@ -82,7 +82,7 @@ class WriteTarget(Struct, frozen=True):
         return f"{os_error_text(error)}{where}"
 
 
-def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
+def write_target(path: Path, shown: str, context: ToolContext) -> WriteTarget:
     """Finds the target of a write. Raises ToolError if the target is not a regular file, is outside all roots, is
     protected or is not writable.
     """
@@ -97,8 +97,8 @@ def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
     refuse_kernel_file(str(target), shown, before)
     if before is not None and not stat.S_ISREG(before.st_mode):
         raise ToolError(f"{shown} is {kind_of(before.st_mode)}; only regular files can be written")
-    root = room.roots.root_of(target, shown)
-    room.guard.refuse_written(str(target), shown)
+    root = context.roots.root_of(target, shown)
+    context.guard.refuse_written(str(target), shown)
     if before is not None and not os.access(target, os.W_OK):
         raise ToolError(f"{shown} is read-only")
-    return WriteTarget(target, root, before, shown, room.guard)
+    return WriteTarget(target, root, before, shown, context.guard)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.tools.search.glob_pattern import GlobPattern
-    from ralph.tools.tool_room import ToolRoom
+    from ralph.tools.tool_context import ToolContext
 
 # A search in a large tree takes a second.
 _LOOKS_AFTER_S = 2.0
@@ -76,11 +76,11 @@ class LineQuery(Struct, frozen=True):
     glob: str | None = None
 
 
-def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
+def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
     """The place to search for `path`, which a call of Grep or Glob names. For a file, this is its directory with the
     search limited to that file. Raises ToolError if the path cannot be searched or must not be.
     """
-    judged = room.guard.refuse_read(path, shown)
+    judged = context.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -88,14 +88,14 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
     if stat.S_ISDIR(mode):
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
-        real = _opened_directory(path, shown, judged, room)
+        real = _opened_directory(path, shown, judged, context)
         top = repository_top(Path(real))
-        counts_own = real not in {str(top), os.path.realpath(room.settings.cwd)}
+        counts_own = real not in {str(top), os.path.realpath(context.settings.cwd)}
         is_ignored = top is not None and is_ignored_whole(real, str(top), counts_own=counts_own)
-        return SearchPlace(path, real, room.guard.hidden_beneath(real), is_ignored)
+        return SearchPlace(path, real, context.guard.hidden_beneath(real), is_ignored)
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
-    descriptor, real = open_regular(path, shown, room)
+    descriptor, real = open_regular(path, shown, context)
     try:
         start = os.read(descriptor, SNIFFED_BYTES)
     finally:
@@ -104,29 +104,29 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
         raise ToolError(f"{shown} is a binary file")
     directory, name = os.path.split(real)
     return SearchPlace(
-        path.parent, directory, HiddenPlaces(room.guard, directory, ()), file_name=name, named=path.name
+        path.parent, directory, HiddenPlaces(context.guard, directory, ()), file_name=name, named=path.name
     )
 
 
-def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
+def _opened_directory(path: Path, shown: str, judged: str, context: ToolContext) -> str:
     """Returns the real path of a directory. Raises ToolError if the directory cannot be opened or must not be read."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
-        return room.guard.refuse_opened(descriptor, path, shown, judged)
+        return context.guard.refuse_opened(descriptor, path, shown, judged)
     finally:
         os.close(descriptor)
 
 
-def list_files(place: SearchPlace, room: ToolRoom, *, is_sorted: bool = True) -> Search:
+def list_files(place: SearchPlace, context: ToolContext, *, is_sorted: bool = True) -> Search:
     """Starts a listing of files. Each record of the result is a path that begins with `./` and ends with NUL. Raises
     ToolError and ShortageError.
     """
     order = SORTED if is_sorted else ()
     command = [*_options(place), *order, "--files", "--null", "--", place.target]
-    return _started(command, place, room, search_end_s(room))
+    return _started(command, place, context, search_end_s(context))
 
 
 def files_matching(place: SearchPlace, glob: GlobPattern | None, search: Search) -> Iterator[str]:
@@ -137,31 +137,31 @@ def files_matching(place: SearchPlace, glob: GlobPattern | None, search: Search)
             yield path
 
 
-def ignored_note(place: SearchPlace, glob: GlobPattern | None, room: ToolRoom) -> str:
+def ignored_note(place: SearchPlace, glob: GlobPattern | None, context: ToolContext) -> str:
     """The beginning of a result that found no file: how many ignored files match. Empty if none does. Raises ToolError
     and ShortageError.
     """
     if place.is_ignored or place.file_name is not None:
         return ""
-    with list_files(replace(place, is_ignored=True), room) as search:
+    with list_files(replace(place, is_ignored=True), context) as search:
         paths = [*islice(files_matching(place, glob, search), MOST_ENTRIES)]
         if not paths:
             return ""
         number = f"{'at least ' if search.is_cut_short or len(paths) == MOST_ENTRIES else ''}{len(paths):,}"
     subject = "ignored file matches" if number == "1" else "ignored files match"
     return (
-        f"{number} {subject}, such as {room.shown(place.directory / paths[0])}: name the ignored directory in path, "
+        f"{number} {subject}, such as {context.shown(place.directory / paths[0])}: name the ignored directory in path, "
         "or read the file by its name"
     )
 
 
-def search_end_s(room: ToolRoom) -> float:
+def search_end_s(context: ToolContext) -> float:
     """The time at which a search that begins now must end, by the clock."""
-    return room.clock.now_s() + room.settings.search_timeout_s
+    return context.clock.now_s() + context.settings.search_timeout_s
 
 
 def search_lines(
-    place: SearchPlace, query: LineQuery, room: ToolRoom, deadline_s: float, *, is_sorted: bool
+    place: SearchPlace, query: LineQuery, context: ToolContext, deadline_s: float, *, is_sorted: bool
 ) -> Search:
     """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
     LINE`, or `PATH NUL` for a list of files in a directory. Ripgrep does not apply every glob, so the caller must compare the paths
@@ -192,22 +192,24 @@ def search_lines(
         # --glob would include ignored files again.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
     command += ["--regexp", query.pattern, "--", place.target]
-    return _started(command, place, room, deadline_s)
+    return _started(command, place, context, deadline_s)
 
 
 class Search(Ripgrep):
     """A search that ends when its time is up. It looks for a .gitignore file that ripgrep would read for ever."""
 
-    def __init__(self, arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_s: float) -> None:
+    def __init__(
+        self, arguments: list[str], place: SearchPlace, context: ToolContext, deadline_s: float
+    ) -> None:
         self._place = place
-        self._room = room
+        self._context = context
         self._deadline_s = deadline_s
-        self._looks_at_s = room.clock.now_s() + _LOOKS_AFTER_S
+        self._looks_at_s = context.clock.now_s() + _LOOKS_AFTER_S
         self._may_look = True
         self._has_ended = False
         self._endless_reading = ""
         super().__init__(
-            room.ripgrep, arguments, cwd=place.real, is_over=self._is_time_up, start=room.box.start
+            context.ripgrep, arguments, cwd=place.real, is_over=self._is_time_up, start=context.box.start
         )
 
     def __exit__(self, *error: object) -> None:
@@ -222,16 +224,16 @@ class Search(Ripgrep):
     @property
     def why_stopped(self) -> str:
         """A note for the model, if `is_cut_short` is True."""
-        after = f"stopped after {self._room.settings.search_timeout_s:g} s: more may exist; narrow the pattern or the path"
+        after = f"stopped after {self._context.settings.search_timeout_s:g} s: more may exist; narrow the pattern or the path"
         return f"[{self._endless_reading or after}]"
 
     def _is_time_up(self) -> bool:
-        now_s = self._room.clock.now_s()
+        now_s = self._context.clock.now_s()
         if now_s >= self._looks_at_s and self._may_look:
             self._may_look = False
             with suppress(ShortageError):  # the time limit is still there
                 start_job(self._look, name="search for a block")
-        return bool(self._endless_reading) or self._room.give_up.is_set() or now_s >= self._deadline_s
+        return bool(self._endless_reading) or self._context.give_up.is_set() or now_s >= self._deadline_s
 
     def _look(self) -> None:
         real = self._place.real
@@ -242,17 +244,17 @@ class Search(Ripgrep):
         )
         if found is not None:
             self._endless_reading = (
-                f"the search would read {self._room.shown(Path(found))} for ever, which is a pipe, a device or a socket: "
+                f"the search would read {self._context.shown(Path(found))} for ever, which is a pipe, a device or a socket: "
                 "remove it, or search elsewhere"
             )
 
     def _need_not_look(self) -> bool:
-        return self._has_ended or self._room.clock.now_s() >= self._deadline_s
+        return self._has_ended or self._context.clock.now_s() >= self._deadline_s
 
 
-def _started(arguments: list[str], place: SearchPlace, room: ToolRoom, deadline_s: float) -> Search:
+def _started(arguments: list[str], place: SearchPlace, context: ToolContext, deadline_s: float) -> Search:
     try:
-        return Search(arguments, place, room, deadline_s)
+        return Search(arguments, place, context, deadline_s)
     except RipgrepError as error:
         raise ToolError(
             f"{error}, so Glob and Grep do not work in this run. Use Bash with find and grep -rn instead, or Read"

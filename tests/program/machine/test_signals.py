@@ -121,8 +121,8 @@ def test_a_second_signal_ends_at_once(ralph, serve) -> None:
     """The command notes the SIGTERM after the first signal and goes on. It would have for ever to end."""
     ralph.run_first(
         "from functools import partial\n"
-        "from ralph.tools import tool_room\n"
-        "tool_room.ToolSettings = partial(tool_room.ToolSettings, kill_grace_s=1e6)\n",
+        "from ralph.tools import tool_context\n"
+        "tool_context.ToolSettings = partial(tool_context.ToolSettings, kill_grace_s=1e6)\n",
     )
     command = "trap 'touch got-term' TERM; trap '' INT HUP; touch started; while :; do sleep 0.1; done"
     serve(Turn(content=[ToolUse("Bash", {"command": command})]))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ralph.mock_api import Fault, ToolUse, Turn
-from ralph.tools.tool_room import MOST_IMAGES
+from ralph.tools.tool_context import MOST_IMAGES
 from tests.tools.image_files import png
 
 HELLO = Turn(content="Done.")
@@ -245,7 +245,7 @@ def test_t11_images_never_outgrow_what_a_request_may_have_not_even_over_two_runs
     server = serve(calls(*looks[:-2]), HELLO, calls(*looks[-2:]), HELLO)
     assert ralph("go").code == 0
     assert ralph("-c", "and again").code == 0
-    # They run side by side: whichever comes first takes the room.
+    # They run side by side: whichever comes first takes the context.
     (last, was_error), (above, is_error) = sorted(results(server), key=lambda result: result[1])
     assert (last[0]["type"], was_error, is_error) == ("image", False, True)
     assert f"holds {MOST_IMAGES} images" in above

@@ -22,7 +22,7 @@ from ralph.machine.trees import remove_tree
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.tools.tool_room import ToolSettings
+from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
 from ralph.values.tool_calls import ToolCall
 from tests.patience import within_s
@@ -87,7 +87,7 @@ class _Answer(BaseRequestHandler):
 
 def box_has_sockets(toolbox: LocalToolbox) -> bool:
     """Whether the sandbox lets commands make Unix sockets."""
-    box = toolbox._room.box
+    box = toolbox._context.box
     return box._plan.unix_sockets != "none" and box._not_covered is None
 
 

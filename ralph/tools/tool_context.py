@@ -129,7 +129,7 @@ def _sizes(blocks: Iterable[Block]) -> Iterable[int]:
             yield from _sizes(block["content"])
 
 
-class ToolRoom(Struct, frozen=True, dict=True):
+class ToolContext(Struct, frozen=True, dict=True):
     settings: ToolSettings
     waiter: Waiter
     clock: Clock
