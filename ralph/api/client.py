@@ -188,7 +188,6 @@ class ApiClient:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
 
     def _url(self, text: str) -> httpx.URL:
-        """The URL, which is parsed once if requests have the same. Raises httpx.InvalidURL."""
         if self._parsed is None or self._parsed[0] != text:
             self._parsed = text, httpx.URL(text)
         return self._parsed[1]
@@ -213,7 +212,6 @@ class ApiClient:
 
 
 def _without_model(head: RequestHead) -> RequestHead:
-    """The head of a request to Vertex AI."""
     fields = {name: value for name, value in head.fields.items() if name != "model"}
     return RequestHead.of_fields({"anthropic_version": API_VERSION, **fields})
 
@@ -244,9 +242,7 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a 2xx answer. None if the answer has another status, if reading fails, or if the body takes too
-    long or is too large.
-    """
+    """The body of a 2xx answer."""
     is_success = False
     body = bytearray()
     # A wait returns an available item even after its deadline. Without this check, a server that never stops sending

@@ -31,31 +31,24 @@ class ClockLimits(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 10.0
-    """The longest time for name lookup, TCP and TLS together."""
     first_byte_s: Annotated[
         float,
         Key(
             SECONDS, "longest time from the open connection to the answer's first byte", in_repository=SMALLER
         ),
     ] = 180.0
-    """The longest time from the open connection to the first byte of the answer's body. It includes sending the
-    request.
-    """
     bytes_idle_s: Annotated[
         float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
     ] = 90.0
-    """The longest time between two reads of the body. Pings are data too, so each ping begins this time anew."""
     progress_idle_s: Annotated[
         float,
         Key(
             SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
         ),
     ] = 300.0
-    """The longest time between two events of the stream that are not pings."""
     response_s: Annotated[
         float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
-    """The longest time for one answer, from beginning to end."""
 
     def for_whole_answer(self) -> Self:
         """The limits for an answer that comes in one piece at its end. Once the connection is open, only `response_s` counts."""

@@ -25,7 +25,6 @@ class ObservedStream(SyncStream):
     """A connection that knows whether anything has arrived on it."""
 
     has_received = False
-    """Whether bytes have arrived since somebody set this to False."""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         arrived = super().read(max_bytes, timeout)

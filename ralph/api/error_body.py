@@ -61,7 +61,6 @@ def reports_error(value: object) -> bool:
 
 
 def _minimax_code(value: dict[str, Any]) -> int:
-    """MiniMax's error code. 0 if there is no error."""
     base = value.get("base_resp")
     code = base.get("status_code") if isinstance(base, dict) else 0
     return code if isinstance(code, int) else 0
@@ -149,9 +148,7 @@ def _reasons(details: object) -> list[str]:
 
 
 def _sentence(value: object, depth: int = 4) -> str | None:
-    """The error message for people, or None if there is none. It is taken from the fields in which servers put such
-    messages. `depth` is the number of levels of nesting that are searched.
-    """
+    """The error message for people, or None if there is none."""
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:

@@ -49,7 +49,6 @@ MOST_REST_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 _GZIP = b"\x1f"
-"""The first byte of each member of a gzip file."""
 _CODINGS = frozenset(
     {"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress", "dcb", "dcz", "exi", "pack200-gzip"}
 )
@@ -65,7 +64,6 @@ class Connected(Struct, frozen=True):
     """The connection is open, and the request will be sent next."""
 
     is_new: bool
-    """False if an earlier exchange has opened the connection."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -103,7 +101,6 @@ class Wire:
         self.open_socket: socket.socket | None = None
         """The socket of the newest connection, or None before the first one. The reader thread sets it."""
         self.stream: Any = None
-        """The HTTP library's object for that connection."""
         self._waiter = waiter
         self._current: Exchange | None = None
 
@@ -138,7 +135,6 @@ class Exchange:
         self._is_told = False
         self._is_connection_new = False
         self._was_idle = False
-        """True if the request is being sent on a connection that was open before."""
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
@@ -165,9 +161,7 @@ class Exchange:
                 return item
 
     def _taken(self) -> Item | None:
-        """Removes the next item and returns it, or returns None if there is no item. Joins consecutive chunks of the
-        body into one item of at most `PIECE_BYTES`.
-        """
+        """Removes the next item and returns it, or returns None if there is no item."""
         item = self._arrived.popleft() if self._arrived else None
         if not isinstance(item, bytes):
             return item
@@ -243,9 +237,6 @@ class Exchange:
             self._put(Failed(error, self._was_idle and not self._wire.stream.has_received))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """Reads the body to its end. Stops early if the exchange is aborted, or if too many bytes follow a complete
-        answer.
-        """
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._is_unwanted:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
     Convert = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
-    """A function that returns the JSON objects that a message of the Messages API becomes."""
 
 _OPENAI_HOSTS = (
     "api.openai.com",

@@ -100,10 +100,8 @@ class Reception:
         """The time on the run's clock at which the main thread took the newest bytes of the body."""
         self._bytes_since_event = 0
         self._has_beginning = False
-        """True if an event was the beginning of an answer in any API."""
         self._answer_bytes = 0
         self._is_over = False
-        """True if the body was read to its end."""
 
     def receive(self) -> Answer:
         """Waits for the answer and returns it. Raises `AgentError` or `Interrupted`."""
@@ -139,9 +137,7 @@ class Reception:
         return first
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """Reads the body of a response whose status is not 2xx, and returns the error for the response. If an
-        `Interrupted` is raised while the body is read, raises it again. The error for the status becomes its cause.
-        """
+        """Reads the body of a response whose status is not 2xx, and returns the error for the response."""
         try:
             body = self._error_body()
         except Interrupted as stop:
@@ -149,9 +145,7 @@ class Reception:
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
     def _head(self) -> ResponseHead:
-        """Waits for the head of the response. Raises `Api` if it does not arrive, or HttpError if a proxy refuses the
-        connection.
-        """
+        """Waits for the head of the response."""
         while True:
             deadline = self._clocks.next_deadline()
             item = self._next(deadline, f"an answer from {self._host}")
@@ -175,10 +169,7 @@ class Reception:
                 self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
     def _stream_answer(self, first: bytes, request_id: str | None, content_type: str) -> Answer:
-        """Reads the answer from a stream whose first bytes were read before. If it ends without an event and does not begin
-        as a stream does, raises StreamParse: it is a page, or something else under a wrong label. So does a stream of
-        another API.
-        """
+        """Reads the answer from a stream whose first bytes were read before."""
         assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts(first))
         has_event = False
@@ -205,7 +196,6 @@ class Reception:
         return answer
 
     def _feed(self, assembler: StreamAssembler, events: Iterable[dict[str, Any]], data: str = "") -> None:
-        """Adds the events of the piece `data` of the stream to the message, and emits them."""
         has_invalid_utf8 = self._text.has_invalid_utf8 and "\ufffd" in data
         for event in events:
             if event.get("type") != "ping":
@@ -252,9 +242,6 @@ class Reception:
                 item = None
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
-        """Waits for the next piece of the body and returns it, or None at the end of the body. Raises StreamTransient
-        if a time limit is reached or the connection breaks. Raises StreamParse if the body cannot be decompressed.
-        """
         if self._is_over:
             return None
         deadline = self._clocks.next_deadline()
@@ -273,9 +260,7 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """Waits for the next `Item` and returns it. Returns `TIMED_OUT` if no item arrives before the deadline. If
-        the process was stopped and the wait ended late, data that has arrived in the meantime is read first.
-        """
+        """Waits for the next `Item` and returns it."""
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -288,9 +273,7 @@ class Reception:
         self._events.emit(ClockFired(deadline.clock, deadline.after_s))
 
     def _event(self, name: str, data: str) -> dict[str, Any] | None:
-        """The event with this name and this data, or None if the data says nothing. Raises the error that an event with the
-        name `error` reports, in whatever form.
-        """
+        """The event with this name and this data, or None if the data says nothing."""
         try:
             event = strict_json(data)
         except (ValueError, RecursionError) as error:
@@ -311,15 +294,9 @@ class Reception:
         return event
 
     def _excerpt(self, data: str) -> str:
-        """The first 200 characters of the redacted data. The data is redacted before it is cut, because a key that
-        was cut would not be recognised.
-        """
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """Reads the body of an error until its deadline. Returns at most `ERROR_BODY_BYTES`; the body may be
-        incomplete.
-        """
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -330,11 +307,7 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, first: bytes, content_type: str, request_id: str | None) -> Answer:
-        """Reads a 2xx response that is not an event stream, whose first bytes were read before.
-
-        If the response contains a complete message, returns this message. If it contains an error, raises this error.
-        If it is empty, raises StreamTransient. Otherwise raises StreamParse.
-        """
+        """Reads a 2xx response that is not an event stream, whose first bytes were read before."""
         body = bytearray(first)
         while (chunk := self._next_of_body("the body of the answer")) is not None:
             body += chunk
@@ -364,7 +337,6 @@ class Reception:
     def _whole_answer(
         self, value: object, request_id: str | None, *, has_invalid_utf8: bool
     ) -> Answer | None:
-        """The answer in a decoded body, or None if the body is no answer."""
         if not isinstance(value, dict):
             return None
         if self._dialect is None:

@@ -76,18 +76,15 @@ class OpenBlock:
         self.is_implied = is_implied
         """True if no event has begun the block. Its type follows from its first delta."""
         self.is_again = is_again
-        """True if an earlier block has the same index."""
         self.is_closed = False
         self.malformed: str | None = None
         """The reason why the tool call cannot run, or None if it can run. Set when the block has ended."""
         self.clear_fault: str | None = None
         """The fault in the input of a tool call that can run all the same, because its meaning is clear. None if there is none."""
         self.raw_input = ""
-        """The input of the tool call as the model wrote it. Set when the block has ended."""
         self.kind: str = block["type"]
         self._fragments: list[str] = []
         self.had_null = self.kind in _WORDS and self.block.get(self.kind, "") is None
-        """Whether the block began with null instead of a text."""
         if self.kind in _WORDS and (self.had_null or self.kind not in self.block):
             self.block[self.kind] = ""
         if self.kind == "thinking":
@@ -219,7 +216,6 @@ def _has_null(delta: dict[str, Any]) -> bool:
 
 
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
-"""Stop reasons after which no tool call of the answer may run."""
 
 # The names that OpenAI, Google and Mistral give to stop reasons. Gateways pass them on.
 _OTHER_NAMES = {
@@ -254,13 +250,10 @@ class StreamAssembler:
         self._began = began
         self._message: dict[str, Any] | None = None
         self._blocks: list[OpenBlock] = []
-        """The blocks in the order of their indexes."""
         self._at: dict[int, OpenBlock] = {}
-        """The newest block of each index."""
         self._apart: dict[tuple[int, str], OpenBlock] = {}
         """Blocks of text whose deltas came for a block of another type, by index and type."""
         self._newest: OpenBlock | None = None
-        """The block that began last."""
         self._warned: dict[str, None] = {}
         self._has_message_delta = False
         self.is_complete = False
@@ -358,9 +351,6 @@ class StreamAssembler:
             raise StreamTransient(f"{event['type']} came before message_start")
 
     def _start_message(self, message: dict[str, Any]) -> None:
-        """Begins the message, or adds what a repeated `message_start` tells. Raises StreamTransient if another message
-        begins.
-        """
         told = {name: value for name, value in message.items() if value is not None and name != "content"}
         usage = told.pop("usage", None)
         told["id"] = str(told.get("id", ""))
@@ -380,9 +370,6 @@ class StreamAssembler:
             self._message["usage"] = with_later_usage(self._message["usage"], usage)
 
     def _start_block(self, event: BlockStart) -> None:
-        """Begins a block. Raises StreamParse if its index belongs to a call that it may repeat, or whose input is not
-        complete.
-        """
         before = self._at.get(event.index)
         block = OpenBlock(event.content_block, event.index, is_again=before is not None)
         if block.had_null:
@@ -435,9 +422,7 @@ class StreamAssembler:
             block.close()
 
     def _close_unstopped(self, block: OpenBlock) -> None:
-        """Ends a block for which no `content_block_stop` came. Raises StreamParse if it is a call whose input may be
-        incomplete.
-        """
+        """Ends a block for which no `content_block_stop` came."""
         block.close()
         if block.takes_input and (block.malformed is not None or not block.raw_input.strip()):
             raise StreamParse(f"the call in block {block.index} was not ended")
@@ -475,7 +460,6 @@ class StreamAssembler:
         self._count(event.usage)
 
     def _stop_message(self) -> None:
-        """Ends the message. Raises StreamParse if a block may be incomplete, or if a call came twice."""
         assert self._message is not None  # noqa: S101 - feed() has checked it
         stop_reason = self._message.get("stop_reason")
         for block in self._blocks:

@@ -57,7 +57,6 @@ class TargetClients:
         self._connecting = connecting
         self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
-        """The last endpoint of each target and key."""
         self._answered = {_host_of(DEFAULT_BASE_URL)}
         """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
         hosts, the failure is treated as temporary."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class EndpointRoute(Struct, frozen=True):
     url: httpx.URL
     tls: ssl.SSLContext | None
-    """The TLS context. None if neither the endpoint nor the proxy uses TLS."""
     proxy: httpx.Proxy | None
     proxy_in_words: str
 

@@ -61,9 +61,7 @@ def _show_help() -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    """Writes the message to standard error as one line, and returns `code`. The message may quote an API key that the
-    user typed in the wrong place. So known credentials in the message are redacted.
-    """
+    """Writes the message to standard error as one line, and returns `code`."""
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed when all is well
     from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - not needed when all is well

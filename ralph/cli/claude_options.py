@@ -90,7 +90,6 @@ _OF_PEERS = {
     "--skip-git-repo-check": "ralph works in any directory",
     "--share": "no session leaves this machine: `ralph report` writes a page",
 }
-"""Options of other agents, each with what to use instead."""
 
 
 def instead_of(spelling: str) -> str | None:

@@ -114,7 +114,6 @@ def instead_of_in_loop(word: str) -> str | None:
 
 
 def _alike(word: str, commands: Iterable[str]) -> str | None:
-    """The command of which the word is probably a typing error, or None."""
     from difflib import get_close_matches  # noqa: PLC0415 - few prompts are one word
 
     return next(iter(get_close_matches(word, commands, 1, _LEAST_ALIKE)), None)

@@ -111,9 +111,6 @@ def _json_object(found: list[Finding], code: int) -> dict[str, Any]:
 
 
 def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path | None) -> int:
-    """Shows the result of each row of the probe, then the verdict. Returns the exit code. It is 78 if the sandbox
-    allowed something that it must deny, or if the settings are wrong.
-    """
     from ralph.cli.checks.sandbox_probe import try_sandbox  # noqa: PLC0415 - only with --sandbox
 
     page = _Page(Redactor(known_secrets(environment, ())))
@@ -136,8 +133,6 @@ def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path |
 
 
 class _Page:
-    """Writes to standard output line by line, so that the user sees one finding while the next check is running."""
-
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._has_color = has_color(1, os.environ)
@@ -155,10 +150,6 @@ class _Page:
         self._put(json.dumps(redacted(value, self._clean), ensure_ascii=False))
 
     def _put(self, line: str) -> None:
-        """Writes one line.
-
-        If the reader has closed the pipe, the line is dropped. Raises OSError if the disk is full.
-        """
         with suppress(BrokenPipeError):
             sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
             sys.stdout.buffer.flush()
@@ -168,9 +159,7 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes a stop signal end the process at once, because `ralph doctor` has nothing to clean up. A signal that was
-    already ignored when ralph started, for example because of `nohup`, is still ignored.
-    """
+    """Makes a stop signal end the process at once, because `ralph doctor` has nothing to clean up."""
 
     def end(signal_number: int, _frame: FrameType | None) -> None:
         os._exit(Outcome.INTERRUPTED.exit_code(signal_number))
@@ -181,7 +170,6 @@ def _end_at_once_when_asked() -> None:
 
 
 def _entered(directory: str | None) -> Path | None:
-    """Changes to the working directory and returns its path. Returns None if the current directory no longer exists."""
     if directory is not None:
         try:
             os.chdir(directory)
@@ -196,11 +184,7 @@ def _entered(directory: str | None) -> Path | None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """Loads the settings. Returns the settings and the first problem found in them.
-
-    The settings are None if they cannot be merged, or if `cwd` is None. The problem is None if none was found. Raises
-    UsageError if the value of a flag is wrong.
-    """
+    """Loads the settings. Returns the settings and the first problem found in them."""
     if cwd is None:
         return None, None
     config_file = Path(line.config) if line.config is not None else None
@@ -233,7 +217,6 @@ def _findings(
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    """Yields all findings. The findings of quick checks come first."""
     from ralph.cli.checks import night  # noqa: PLC0415 - not with --sandbox
 
     clock = SystemClock()
@@ -295,7 +278,6 @@ def _answers_of_targets(
     waiter: InboxWaiter,
     clock: SystemClock,
 ) -> Iterator[Finding]:
-    """Yields the findings of --probe. The program that prints the key is run first, if there is one."""
     from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
 
     redactor = _redactor(environment, settings)
@@ -315,7 +297,6 @@ def _answers_of_targets(
 def _about_checkout(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path, settings: Settings | None, clock: SystemClock
 ) -> Iterator[Finding]:
-    """Yields findings about git and about the rules of the working directory."""
     if repository_top(cwd) is not None:
         from ralph.cli.checks.git_rights import look_at_git  # noqa: PLC0415 - loads the loop's git
 
@@ -331,9 +312,7 @@ def _about_checkout(
 
 
 def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields a finding about the settings as a whole. It is a failure if the CA file cannot be read. This is checked here,
-    because ralph does not read the file when it merges the settings. Call this only if the settings could be merged.
-    """
+    """Yields a finding about the settings as a whole. It is a failure if the CA file cannot be read."""
     from ralph.machine.network.trust import trusting, unusable_places  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file

@@ -431,10 +431,7 @@ def _extra() -> Iterator[None]:
 def _opened(
     db: str | None, *, begins_after: bool = False, most_wait_s: float | None = _LONGEST_WAIT_S
 ) -> "Iterator[Fleet]":
-    """The store. A signal while a command waits ends it with 128 + its number. The second signal does so at once.
-    `begins_after` is True if the command's own work begins when the store is closed: then no signal is forgotten.
-    A store that is away is waited for at most `most_wait_s`. None waits without end.
-    """
+    """The store. A signal while a command waits ends it with 128 + its number."""
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help

@@ -217,7 +217,6 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
-    """The plan of a new loop: a copy of `bare` with the values from the command line."""
     for one in typed.given:
         if one.name in REFUSED:
             raise UsageError(f"{one.spelling} is not for a loop: {REFUSED[one.name]}")
@@ -269,7 +268,6 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
 
 
 def _report_file(line: LoopLine) -> str | None:
-    """The absolute path of the page, or None if none was asked for."""
     if line.report == "-":
         raise wrong_value("--report", "must be a file: it is rewritten after each iteration")
     path = writable_file("--report", line.report, line.directory)
@@ -284,7 +282,6 @@ def _report_file(line: LoopLine) -> str | None:
 
 
 def _agent_options(agent: str, typed: Typed) -> tuple[str, ...]:
-    """The agent's options for the options of `ralph run` that the user gave."""
     from ralph.loop.agents.table import KEPT_BY_THE_LOOP, agent_line, option_for_agent  # noqa: PLC0415 - few loops have one
 
     row = agent_line(agent).row
@@ -344,7 +341,6 @@ def _refuse_command_word(prompt: str | None) -> None:
 
 
 def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str) -> None:
-    """Raises UsageError if the prompt calls a command that the project does not define. `ralph run` does the same."""
     if prompt is None or not prompt.startswith("/") or to_run.disable_slash_commands:
         return
     from ralph.prompt.commands import find_commands  # noqa: PLC0415 - few prompts call a command
@@ -357,11 +353,6 @@ def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str)
 
 
 def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
-    """Raises at once the errors that `ralph run` would raise in each iteration. Also raises an error for a file that
-    is a pipe, because each iteration reads its files again.
-
-    `directory` is the value of `--cd`. Returns the directories of `--add-dir`, in which an iteration may write.
-    """
     check_settings(to_run.flags)
     refuse_contradictions(to_run)
     for name, text, file in (

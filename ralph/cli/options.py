@@ -170,9 +170,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
 
 def _without_skills(flags: dict[str, object]) -> dict[str, object]:
-    """Removes an `--allowed-tools` that names only skills from the flags. The Agent SDKs add such names for their
-    option `skills`. These names must not limit the tools, because a skill is only a file.
-    """
+    """Removes an `--allowed-tools` that names only skills from the flags."""
     allowed = flags.get("tools.allowed")
     names = allowed if isinstance(allowed, tuple) else ()
     is_about_skills = bool(names) and all(str(name).partition("(")[0] == "Skill" for name in names)

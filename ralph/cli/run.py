@@ -130,7 +130,6 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
 
 
 def _of_loop(descriptor: int | None) -> LoopHandover | None:
-    """The values of the loop that started this run. None if no loop started it."""
     if descriptor is None:
         return None
     from ralph.settings.handover import taken_over  # noqa: PLC0415 - for iterations alone
@@ -142,9 +141,7 @@ def _of_loop(descriptor: int | None) -> LoopHandover | None:
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:
-    """Writes the result of a run that could not begin, because its modules could not be loaded. The JSON text is put
-    together by hand. No value in it needs escaping.
-    """
+    """Writes the result of a run that could not begin, because its modules could not be loaded."""
     if output_format == "text":
         return
     outcome = Outcome.API_UNAVAILABLE

@@ -45,9 +45,6 @@ def _say(text: str) -> None:
 
 
 def _examples() -> str:
-    """The names of the example scenarios, for the help text. They are read from the directory, because the import of
-    the server would take longer.
-    """
     names = sorted(
         file.stem for file in (Path(__file__).parent.parent / "mock_api" / "scenarios").glob("*.toml")
     )

@@ -136,9 +136,7 @@ class SettingsCommand(TyperCommand):
             raise line_error(error, self.name or "") from None
 
     def _decoded(self, context: Any) -> tuple[list[Struct], Typed]:
-        """The command's Structs with the values of a command line. If several of them have a field, only the first one
-        gets its value.
-        """
+        """The command's Structs with the values of a command line."""
         values = dict(context.params)
         values[_SETTINGS] = {key.name: _setting(key, values.pop(name)) for name, key in self.flags.items()}
         lines = [
@@ -213,7 +211,6 @@ def _flag(name: str, key: Key, flag: Flag) -> ParamMeta:
 
 
 def _setting(key: Key, value: Any) -> object:
-    """The setting's value for the value that typer has read. None if the flag was not given."""
     if key.flag is None or key.flag.takes is Takes.ONE:
         return value
     if not value:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 COUNT = partial(at_least(1).decoded, is_text=True)
-"""Reads a whole number of at least 1."""
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
@@ -106,9 +105,7 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _directories_in(word: str) -> list[str]:
-    """The directories that one word names. If a directory has the whole word as its name, the word is not split,
-    because a name may contain commas and spaces.
-    """
+    """The directories that one word names."""
     if Path(word).is_dir():
         return [word]
     for parts in (word.split(","), word.split()):

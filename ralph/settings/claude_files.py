@@ -132,10 +132,6 @@ def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
 
 
 def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """The kinds and the paths of the files to look for.
-
-    Each path occurs once, even if the home directory is the working directory.
-    """
     known = set()
     for directory in up_to_repository_root(cwd):
         for kind, name in _PROJECT_FILES.items():
@@ -161,10 +157,7 @@ def _from_option(text: str, cwd: Path) -> ClaudeFile:
 
 
 def _read(path: Path, *, from_flag: bool = False) -> tuple[bytes, int] | None:
-    """The content of a file and the number of its owner, or None if it does not exist. Raises ClaudeFileError.
-
-    At most one byte more than the limit is read, which is enough to see that the file is too large.
-    """
+    """The content of a file and the number of its owner, or None if it does not exist."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             data, owner = file.read(_MOST_BYTES + 1), os.fstat(file.fileno()).st_uid

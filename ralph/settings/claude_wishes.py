@@ -32,9 +32,7 @@ _WAY_OUT = 'put it elsewhere, or give its text instead: --settings "$(cat FILE)"
 
 class ClaudeWishes(Struct, frozen=True):
     files: tuple[str, ...] = ()
-    """The paths of the files that asked for something here."""
     user_model: tuple[str, str] | None = None
-    """The model that the user's own file names, and the origin of that name."""
     typed_model: tuple[str, str] | None = None
     """As `user_model`, for `--settings`."""
     variables: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
@@ -42,9 +40,7 @@ class ClaudeWishes(Struct, frozen=True):
     typed: frozenset[str] = frozenset()
     """Those of `variables` that `--settings` sets. They count before the environment."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """The file that sets a variable."""
     of_commands: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
-    """The variables that only commands get."""
     key_helper: KeyProgram | None = None
     """The shell command that prints the key, and the name of its file."""
     directories: tuple[str, ...] = ()
@@ -153,7 +149,6 @@ def _text(document: Mapping[str, Any], key: str, name: str) -> str | None:
 
 
 def _variables(document: Mapping[str, Any], name: str) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """The variables that act as the environment, those for commands alone, and the names of those that are ignored."""
     given = document.get("env") or {}
     if not isinstance(given, dict):
         raise ValueError(f"{name}: env must be an object of variables")  # noqa: TRY004 - a wrong value, not a bug

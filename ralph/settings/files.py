@@ -29,9 +29,7 @@ class RecordedFile(Struct, frozen=True):
     """The content of a settings file at the start of a loop."""
 
     path: str
-    """The absolute path of the file."""
     text: str | None
-    """The content of the file, or None if the file did not exist."""
 
 
 class SettingsFile(Struct, frozen=True):
@@ -42,9 +40,7 @@ class SettingsFile(Struct, frozen=True):
     """False if a repository's author or an agent may have written the file (`search_around`, `why_open`). A file that the user
     named is always trusted."""
     data: bytes | None
-    """The content of the file, or None if the file does not exist."""
     is_named: bool = False
-    """True if the user named the file with `--config` or `--mcp-config`."""
     is_mcp: bool = False
     """True if the file configures MCP servers. Such a file contains JSON and no settings."""
 

@@ -69,7 +69,6 @@ class LoopHandover(Struct, frozen=True):
     """The values that a loop passes to an iteration beside the options of `ralph run`."""
 
     files: tuple[SettingsFile, ...]
-    """The settings files that the loop has read."""
     claude_files: tuple[ClaudeFile, ...]
     folder: str
     """The folder of the loop. The run appends to the loop's log there."""
@@ -81,7 +80,6 @@ class LoopHandover(Struct, frozen=True):
     guards: dict[str, str] = {}
     """The files of hooks that commands could change, each with the digest of its content when the loop began."""
     secrets: frozenset[str] = frozenset()
-    """The secrets that the loop knows."""
     descriptor: int = -1
     """Where the iteration writes the secrets that it knows. It is the descriptor from which it has read these values."""
 
@@ -139,9 +137,6 @@ def taken_over(descriptor: int) -> LoopHandover:
 
 @contextmanager
 def _private_file() -> Iterator[int]:
-    """A context manager that returns the descriptor of a new file without a name. If the system supports it, the file
-    is in memory.
-    """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ralph-settings")
         try:
@@ -161,7 +156,6 @@ def _now(path: str) -> str | None:
 
 
 def _text(data: bytes | None) -> str | None:
-    """Converts bytes to text. `_data` converts the text back to exactly the same bytes."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events, Waiter
 
 WITHIN_S = 30.0
-"""The longest time that a program may take."""
 _MOST_SHOWN = 200
 _MOST_BYTES = 65_536
 _GRACE_S = 0.5
@@ -70,7 +69,6 @@ class ProgramKeys:
         self._redactor = redactor
         self._keys: dict[KeyProgram, str] = {}
         self._ran_s: dict[KeyProgram, float] = {}
-        """The times of the run's clock at which the programs have ended."""
         self._refused: set[KeyProgram] = set()
 
     def begin(self, settings: Settings) -> Settings:
@@ -144,9 +142,7 @@ class ProgramKeys:
             raise SettingsError(f"{subject}: its output {error}") from error
 
     def _ended(self, words: list[str], cwd: str, waiting_for: str) -> tuple[int | None, str, str]:
-        """The exit code of a program, or None if its time was over, its output and the end of its errors. The output is empty if
-        there was too much of it. All that the program has started is stopped.
-        """
+        """The exit code of a program, or None if its time was over, its output and the end of its errors."""
         said = MemoryCapture(_MOST_BYTES)
         supervisor = CommandSupervisor(self._given, makes_group=False)  # that of commands is not made yet
         try:

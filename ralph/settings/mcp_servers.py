@@ -100,9 +100,6 @@ def _from_file(
     *,
     is_named: bool = False,
 ) -> dict[str, McpServer]:
-    """The servers that a file configures. `known` maps the paths of files that were read before to their contents.
-    There, None means that the file did not exist. `is_named` is True if the command line names the file.
-    """
     try:
         data = known[path] if path in known else read_settings_file(path, required=is_named)
     except SettingsFileError as error:

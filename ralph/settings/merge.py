@@ -183,9 +183,7 @@ class ClaudeOptions(Struct, frozen=True):
     """Which settings files for Claude Code count beside ralph's own."""
 
     option: str | None = None
-    """The value of `--settings`, or None."""
     sources: Collection[str] = ("user",)
-    """The sources of `--setting-sources`."""
     files: tuple[ClaudeFile, ...] | None = None
     """The files that a loop has read for all its iterations. None means that they are read now."""
 
@@ -230,7 +228,6 @@ def _model_of(named: tuple[str, str] | None, cwd: Path) -> _Layer:
 def _with_wishes(
     settings: Settings, claude: ClaudeWishes, environment: Mapping[str, str], remarks: Sequence[Remark]
 ) -> Settings:
-    """The settings with what files for Claude Code ask for. `environment` has their variables."""
     if TARGETS in settings.origins and settings.origins[TARGETS] != "default":
         named = filter(None, (claude.user_model, claude.typed_model))
         remarks = (
@@ -254,7 +251,6 @@ def _with_wishes(
 
 
 def _with_program(settings: Settings, program: KeyProgram) -> Settings:
-    """The settings in which each target that would have got a key of the environment gets that of the program."""
     credential = Credential("x-api-key", Secret(""), program.setting, program)
 
     def with_it(target: Target) -> Target:
@@ -274,9 +270,7 @@ def _refuse_reached_program(
     config_file: Path | None,
     more: Iterable[str],
 ) -> None:
-    """Raises SettingsError if commands may write the file of `--config` that names a program for a key. The program runs outside
-    of the sandbox. The other parameters are as in `refuse_reached`.
-    """
+    """Raises SettingsError if commands may write the file of `--config` that names a program for a key."""
     is_named = any(one.setting == API_KEY_COMMAND for one in settings.key_programs)
     user_file = user_settings_path(environment)
     if not is_named or config_file is None or settings.origins[TARGETS] == str(user_file):
@@ -289,7 +283,6 @@ def _refuse_reached_program(
 
 
 def _refuse_reached_wishes(files: Iterable[str], search: ProgramSearch) -> None:
-    """Raises SettingsError if commands may write a file for Claude Code that has set something."""
     for name in files:
         why = search.why_open(name)
         if why:
@@ -432,9 +425,6 @@ def _is_foreign(document: Mapping[str, Any]) -> bool:
 
 
 def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch, *, is_users: bool) -> _Layer:
-    """The values from one file. Some keys are not allowed in an untrusted file, and some only in the user's own. If such a key
-    is in the file, the error tells the user to set it in `user_place`.
-    """
     path = file.path
     if file.data is None:
         return {}
@@ -501,9 +491,7 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Applies the values from untrusted files to `given`, but only those that make a setting stricter. Returns a
-    remark for each value that is ignored because it would make a setting less strict.
-    """
+    """Applies the values from untrusted files to `given`, but only those that make a setting stricter."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -523,7 +511,6 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The merged value `counts` of a setting, with the origin of each value that contributed to it."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -559,9 +546,7 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """Lowers the default timeout of Bash to the maximum timeout if necessary. Raises SettingsError if the user has
-    set a default timeout that is longer than the maximum.
-    """
+    """Lowers the default timeout of Bash to the maximum timeout if necessary."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -576,10 +561,7 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
-    """Yields a remark for each list of tools that names tools that ralph does not have. Such names have no effect. A
-    name that may belong to a tool of an MCP server is not reported, because the tools of servers are known only
-    later.
-    """
+    """Yields a remark for each list of tools that names tools that ralph does not have."""
     may_have_servers = mcp != McpSettings()
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
@@ -596,9 +578,7 @@ def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The requested model. If the name in `given` is an alias such as `opus`, replaces it by the id of the model. If
-    the settings contain a list of targets, the name only selects a target, so it is left unchanged.
-    """
+    """The requested model."""
     key = BY_NAME["model.name"]
     requested = _given_or_default(given, key.name)
     if TARGETS in given:
@@ -644,9 +624,7 @@ def _server_choice(
     environment: Mapping[str, str],
     first: NamedModel,
 ) -> ServerChoice:
-    """The choice of servers for models. A file in the working directory names no vendor by its model `first`, and ANTHROPIC_BASE_URL is
-    that of a server which speaks the Messages API. Raises SettingsError.
-    """
+    """The choice of servers for models."""
     api = given[_API].value if _API in given else None
     base_url = given.get(_BASE_URL)
     named = given.get(_MODEL)
@@ -668,9 +646,7 @@ def _server_choice(
 
 
 def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> None:
-    """Writes the API and the base URL for the first model into `given`. Raises SettingsError if the API of another vendor has no
-    model.
-    """
+    """Writes the API and the base URL for the first model into `given`."""
     if servers.api not in {None, ANTHROPIC} and _MODEL not in given:
         key = BY_NAME[_API]
         subject = _subject(key, given[_API].origin)
@@ -721,9 +697,6 @@ def _targets(
 
 
 def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
-    """A context manager that turns each ValueError raised inside it into a SettingsError. The message begins with the
-    origin of the value.
-    """
     return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
 
 
@@ -735,10 +708,7 @@ def _subject(key: Key, origin: str) -> str:
 
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """A context manager that turns each ValueError raised inside it into a SettingsError.
-
-    The message begins with `says`.
-    """
+    """A context manager that turns each ValueError raised inside it into a SettingsError."""
     try:
         yield
     except ValueError as error:

@@ -111,8 +111,6 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """The names of beta features for the header `anthropic-beta`. A target whose entry sets a base URL, keys or this
-    header gets only the header in its entry."""
     max_tokens: Annotated[
         int,
         Key(
@@ -122,8 +120,6 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = DEFAULT_MAX_TOKENS
-    """The maximum length of an answer in tokens, at least 1. If the model is known to allow less,
-    `models.max_tokens_for` lowers this number."""
     effort: Annotated[
         str | None,
         Key(
@@ -133,7 +129,6 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = None
-    """One of `EFFORTS`. None leaves the choice to the API."""
     api: Annotated[
         str,
         Key(
@@ -148,7 +143,6 @@ class ModelSettings(Struct, frozen=True):
             "RALPH_API",
         ),
     ] = ANTHROPIC
-    """One of `APIS`."""
     base_url: Annotated[
         str,
         Key(
@@ -168,8 +162,6 @@ class ModelSettings(Struct, frozen=True):
             variable="SSL_CERT_FILE",
         ),
     ] = None
-    """The absolute path of a PEM file with the only certificate authorities to trust. The file may be missing. None means
-    the usual authorities (`machine/network/trust.py`)."""
 
 
 class RetrySettings(Struct, frozen=True):
@@ -186,7 +178,6 @@ class RetrySettings(Struct, frozen=True):
             in_repository=FEWER_RETRIES,
         ),
     ] = "standard"
-    """One of `RETRY_POLICIES`. Only the policy "custom" uses `max_retries`, `base_delay_s` and `max_delay_s`."""
     strategy: Annotated[
         str,
         Key(
@@ -194,7 +185,6 @@ class RetrySettings(Struct, frozen=True):
             "which of several targets gets a request: `fallback` (the first that is not cooling down) or `round_robin`",
         ),
     ] = "fallback"
-    """One of `STRATEGIES`. It decides which of several targets gets a request."""
     revert: Annotated[
         str,
         Key(
@@ -202,23 +192,16 @@ class RetrySettings(Struct, frozen=True):
             "when `fallback` returns to an earlier target: `cooldown-expiry` (when its cooldown ends) or `never`",
         ),
     ] = "cooldown-expiry"
-    """One of `REVERTS`. It decides when the strategy "fallback" returns to an earlier target."""
     enabled: Annotated[bool, Key(SWITCH, "`false`: no retries")] = True
-    """False if ralph must not retry, whatever the policy is."""
     max_retries: Annotated[
         int, Key(at_least(0), "custom only: number of retries after the first request; 0: none")
     ] = 4
-    """The number of retries after the first request. 0 means no retry."""
     base_delay_s: Annotated[
         float, Key(SECONDS, "custom only: wait before the first retry, doubled for each further one")
     ] = 2
-    """The seconds to wait before the first retry. Each further wait is twice as long as the wait before. 0 means that
-    ralph retries at once."""
     max_delay_s: Annotated[
         float, Key(SECONDS_OR_NONE, "custom only: longest wait before one retry; 0 or less: no maximum")
     ] = 300
-    """The longest wait before a retry, in seconds. If a longer wait would be necessary, ralph stops retrying. 0 or
-    less means that there is no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):
@@ -230,8 +213,6 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 30.0
-    """The seconds without output after which ralph prints a heartbeat. A heartbeat is a line that says what ralph is
-    waiting for. 0 means no heartbeats."""
     input_s: Annotated[
         float,
         Key(
@@ -240,8 +221,6 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 60.0
-    """The seconds to wait for the first byte of a pipe. 0 means no limit. The wait for the rest of the data never has
-    a limit."""
     driver_s: Annotated[
         float,
         Key(
@@ -251,8 +230,6 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 3600.0
-    """The seconds to wait for the driver's answer to a `can_use_tool` request. The driver may have to ask a person. 0
-    means no limit."""
 
 
 class SessionSettings(Struct, frozen=True):
@@ -263,16 +240,12 @@ class SessionSettings(Struct, frozen=True):
             "days after its last change on which a journal is removed; 0: never ([sessions](sessions.md))",
         ),
     ] = 30
-    """A journal is removed this many days after its last change. 0 means that no journal is removed because of its
-    age."""
     keep_mb: Annotated[
         int,
         Key(
             at_least(0), "most megabytes of journals to keep; beyond that the oldest are removed; 0: no limit"
         ),
     ] = 1000
-    """The maximum size of all journals in megabytes. The oldest journals are removed until the rest fits. 0 means no
-    limit."""
 
 
 class ToolsSettings(Struct, frozen=True):
@@ -290,7 +263,6 @@ class ToolsSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = None
-    """The only tools that the run may use. None means that `allowed` decides which tools it may use."""
     allowed: Annotated[
         tuple[str, ...] | None,
         Key(
@@ -306,7 +278,6 @@ class ToolsSettings(Struct, frozen=True):
             in_repository=NARROWS,
         ),
     ] = None
-    """The tools that the run may use in addition to the read-only tools. None means that all tools are allowed."""
     disallowed: Annotated[
         tuple[str, ...],
         Key(
@@ -322,7 +293,6 @@ class ToolsSettings(Struct, frozen=True):
             in_repository=ADDS,
         ),
     ] = ()
-    """The tools that a run may not use."""
     bash_timeout_s: Annotated[
         float,
         Key(
@@ -332,8 +302,6 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 120
-    """The timeout in seconds of a command if the model requests no timeout. More than 0, and at most
-    `bash_max_timeout_s`."""
     bash_max_timeout_s: Annotated[
         float,
         Key(
@@ -343,8 +311,6 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
-    """The longest timeout of a command, in seconds (> 0). If the model requests a longer timeout, the command gets
-    this one."""
     max_output_bytes: Annotated[
         int,
         Key(
@@ -354,8 +320,6 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.number,
         ),
     ] = 30_000
-    """The maximum number of bytes in a result of Bash, Glob or Grep (>= 1). Further bytes are left out, and a note
-    says so."""
     pass_env: Annotated[
         tuple[str, ...],
         Key(
@@ -369,7 +333,6 @@ class ToolsSettings(Struct, frozen=True):
             ),
         ),
     ] = ()
-    """Environment variables that tools get even though their names or values look like credentials."""
 
 
 class McpSettings(Struct, frozen=True):
@@ -388,7 +351,6 @@ class McpSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """The configurations of MCP servers: absolute paths of files, and JSON objects."""
     strict: Annotated[
         bool,
         Key(
@@ -397,17 +359,13 @@ class McpSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = False
-    """True if only the servers in `config` may be started."""
     servers: Annotated[
         Secret[dict[str, dict[str, Any]]] | None,
         Key(must_be.SERVERS, "MCP servers, one table each: `[mcp.servers.NAME]` ([MCP](mcp.md))"),
     ] = None
-    """The configuration of each server in the form of `.mcp.json`, by the server's name. None if no server is
-    configured here."""
     repository: Annotated[
         bool, Key(SWITCH, "`true`: also start the servers of a repository's own `.mcp.json`, unseen")
     ] = False
-    """True if the servers in the repository's own `.mcp.json` are started too."""
     start_s: Annotated[
         float,
         Key(
@@ -417,7 +375,6 @@ class McpSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 30
-    """The seconds within which each server must have started (> 0)."""
     call_s: Annotated[
         float,
         Key(
@@ -427,7 +384,6 @@ class McpSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
-    """The maximum time of one call of a server's tool, in seconds (> 0)."""
 
 
 class LoopSettings(Struct, frozen=True):
@@ -441,15 +397,10 @@ class LoopSettings(Struct, frozen=True):
             "([loop](loop.md))",
         ),
     ] = PATIENT_SCHEDULE_S
-    """The seconds to wait after a run that ends with exit code 75, because the API is not available. The first number
-    applies to the first such run, the second number to the second such run in a row, and so on. After the last
-    number, this number is used again."""
     outage_budget_s: Annotated[
         float,
         Key(POSITIVE_SECONDS, "longest time for all these waits in a row; then the loop ends with exit 75"),
     ] = PATIENT_BUDGET_S
-    """The maximum sum of the waits after consecutive runs with exit code 75, in seconds (> 0). The loop ends if the
-    next wait would exceed this maximum."""
 
 
 class NotifySettings(Struct, frozen=True):
@@ -468,7 +419,6 @@ class NotifySettings(Struct, frozen=True):
             is_users_alone=True,
         ),
     ] = None
-    """A shell command. None if nothing is told."""
 
 
 TABLES: dict[str, type[Struct]] = {
@@ -489,7 +439,6 @@ TABLES: dict[str, type[Struct]] = {
 class Remark(Struct, frozen=True):
     text: str
     advice: str
-    """Advice to the user, which `ralph doctor` shows."""
 
 
 class Settings(Struct, frozen=True):
@@ -505,11 +454,9 @@ class Settings(Struct, frozen=True):
     loop: LoopSettings = LoopSettings()
     notify: NotifySettings = NotifySettings()
     targets: "tuple[Target, ...]" = ()
-    """The targets, the preferred one first. `load_settings` returns at least one target."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
     """The models for which opus, sonnet and haiku are aliases at the endpoint that the environment names."""
     mcp_servers: "tuple[McpServer, ...]" = ()
-    """The MCP servers of the run, from all sources."""
     credential: "Credential | None" = None
     """The API key from the environment. None if no key is set, which is usual for a local server."""
     custom_headers: "Headers" = NO_HEADERS
@@ -521,13 +468,10 @@ class Settings(Struct, frozen=True):
     """The keys and secret headers of all configured targets. Targets that are not used are included, because their
     secrets must not be shown either."""
     claude_files: "tuple[ClaudeFile, ...]" = ()
-    """The settings files made for Claude Code, and the value of `--settings`."""
     variables: Secret[dict[str, str]] = Secret({})
     """The variables of these files that act as the environment, with the values that count."""
     command_variables: Secret[dict[str, str]] = Secret({})
-    """The variables of these files that only commands get."""
     directories: tuple[str, ...] = ()
-    """The directories that these files let tools write too."""
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -575,7 +519,6 @@ TARGETS = "targets"
 
 
 def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
-    """The settings of a table in the order of its fields. Inherited fields are included."""
     # The annotations are read directly, because `typing.get_type_hints` would take a millisecond per table.
     annotations: dict[str, Any] = {}
     for one in reversed(kind.__mro__):

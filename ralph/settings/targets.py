@@ -140,9 +140,7 @@ def _vendor(model: str) -> Vendor | None:
 
 
 def _price(table: dict[str, Any]) -> Price:
-    """The price in an entry. Raises ValueError unless all four numbers are given. If ralph guessed a missing number,
-    it would show a wrong cost.
-    """
+    """The price in an entry. Raises ValueError unless all four numbers are given."""
     prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
     return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
 
@@ -300,7 +298,6 @@ def _explicit(entry: TargetEntry, model: ModelSettings, servers: ServerChoice) -
 
 
 def _keys(entry: TargetEntry, server: ChosenServer, environment: Mapping[str, str]) -> Iterable[Credential]:
-    """The keys of an entry, without repetitions, in the order in which ralph tries them. That of a program is still missing."""
     if entry.api_key_command is not None:
         if entry.api_key_env:
             raise ValueError(f"{entry.name!r}: api_key_env and api_key_command exclude each other")
@@ -359,7 +356,6 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def _needs_key(api: str, base_url: str) -> bool:
-    """Whether the server is a vendor's own, which accepts no request without a key."""
     return is_default(base_url) if api == ANTHROPIC else _owner(base_url) is not None
 
 
@@ -370,7 +366,6 @@ def _owner(base_url: str) -> Vendor | None:
 
 
 def _offer(environment: Mapping[str, str]) -> str:
-    """A way to ask another vendor, whose key the environment has. Empty if it has none."""
     from ralph.values.vendors import OTHER_MODELS, VENDORS, vendor_of  # noqa: PLC0415 - only in an error
 
     for vendor in VENDORS:

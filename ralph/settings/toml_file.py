@@ -105,9 +105,7 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Whether the document is nested more than `most_levels` deep. Uses no recursion, because deep nesting could
-    exceed Python's recursion limit.
-    """
+    """Whether the document is nested more than `most_levels` deep."""
     level: list[Any] = [document]
     for _ in range(most_levels):
         inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]

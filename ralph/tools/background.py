@@ -121,7 +121,6 @@ def _kill(command: BackgroundCommand, context: ToolContext) -> ToolOutput:
 
 
 def _ending(command: BackgroundCommand, context: ToolContext) -> str:
-    """How a command has ended."""
     status, exceeded = command.status, command.process.exceeded
     if command.stopped_by:
         return "it was stopped"

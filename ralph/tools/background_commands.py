@@ -73,24 +73,17 @@ class BackgroundCommand:
         """Held while the process's report is read, and while its processes are killed."""
         self.began_s = time.monotonic()
         self.took_s = 0.0
-        """The seconds that the command ran. Known when it has ended."""
         self.capture = capture
-        """The output that was not read yet."""
         self.last_output_s = self.began_s
         self.has_begun = False
-        """Whether the launcher runs the command, or it has ended."""
         self.status: int | None = None
         """The exit status of the command, as of `SupervisedCommand.hear`. None while one of its processes lives."""
         self.is_over = False
-        """Whether the command has ended and all of its output has been received."""
         self.failure: Exception | None = None
         """Why output was lost, so that the command was stopped."""
         self.is_all_read = False
-        """Whether the command has ended and all of its output has been read."""
         self.stopped_by = ""
-        """As in `BackgroundEnded`."""
         self.is_all_gone = True
-        """False if a process of the command could not be killed."""
         self.is_released = False
         self.refusals: Sequence[str] = ()
         """The connections that the sandbox refused to the command. Known when it is released."""
@@ -341,9 +334,7 @@ class BackgroundCommands:
     # --- The thread
 
     def _answer(self, answer: Callable[[float], object], limit_s: float, waiting_for: str) -> Any:
-        """Waits for the thread's answer to a question, at most `limit_s` seconds. Returns TIMED_OUT without one. Raises
-        ShortageError and Interrupted.
-        """
+        """Waits for the thread's answer to a question, at most `limit_s` seconds."""
         question = _Question(self._waiter.mailbox(), answer)
         with self._lock:
             self._start_thread()

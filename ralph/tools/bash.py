@@ -73,9 +73,7 @@ def purpose_of(arguments: Arguments, context: ToolContext) -> str:
 
 
 def _denials(output: str, command: str, context: ToolContext, *, has_failed: bool) -> tuple[str, str]:
-    """Notes for the model. The first is about an action that the sandbox denied. The other is about changes to protected
-    files that ralph has undone. Each may be empty. Raises Interrupted.
-    """
+    """Notes for the model. The first is about an action that the sandbox denied."""
     from ralph.sandbox.denial_hints import about_gpus  # noqa: PLC0415 - the start of a run needs no hints
 
     undone = ""

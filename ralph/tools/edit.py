@@ -100,10 +100,6 @@ def _content(path: Path, shown: str, context: ToolContext) -> tuple[bytes, os.st
 
 
 def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
-    """Decodes `data` and finds the places where `old` occurs. Tries the possible encodings one after the other, and
-    uses the first encoding with which `old` is found. If `old` is found with none, uses the most likely encoding and
-    returns zero places.
-    """
     readings = []
     for encoding in possible_encodings(data):
         text = EditableText(encoding.decode(data))
@@ -140,9 +136,6 @@ def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
 
 
 def _snippet(edited: str, start: int, first: int, new: str) -> str:
-    """The first changed place and a few lines around it, with line numbers. `start` is the offset of the place in
-    `edited`, and `first` is the number of its first line.
-    """
     begin = max(first - _LINES_AROUND, 1)
     lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
     numbered = [
@@ -191,9 +184,7 @@ def hint_for_no_match(text: str, wanted: str) -> str:
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
-    """Searches for `wanted_lines`, and ignores white space. Returns the number of the first line found, counted from
-    1, or 0 if the lines do not occur.
-    """
+    """Searches for `wanted_lines`, and ignores white space."""
     squeezed, have = _squeezed(wanted_lines), _squeezed(lines)
     if not squeezed.strip("\n"):
         return 0

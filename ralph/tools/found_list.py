@@ -19,7 +19,6 @@ class FoundList:
         self.entries: list[str] = []
         self.is_full = False
         self.stopped_in: list[str] = []
-        """The files that were searched only up to a NUL byte."""
         self._bytes = 0
 
     def add(self, entry: str) -> bool:

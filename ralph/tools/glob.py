@@ -41,9 +41,7 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
 
 
 def _start_and_pattern(pattern: str, path: str, context: ToolContext) -> tuple[Path, str]:
-    """The directory where the search starts, and the pattern relative to it. If the pattern is absolute or begins
-    with `~/` or `../`, the search starts in the last directory that the pattern names before any special character.
-    """
+    """The directory where the search starts, and the pattern relative to it."""
     start = context.resolve(path)
     if not pattern.startswith(("/", "~/", "../")):
         return start, pattern

@@ -61,9 +61,7 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
 
 
 def _in_order(search: Search, query: LineQuery, separator: bytes) -> list[Record] | None:
-    """The records of a search that is not sorted, sorted by path. None if there are too many, or if ripgrep needed too much
-    memory: it holds all that it has found in a file.
-    """
+    """The records of a search that is not sorted, sorted by path."""
     files: dict[bytes, list[Record]] = {}
     size, last, is_apart = 0, b"", False
     for record in search.records(separator):
@@ -135,7 +133,6 @@ def _why_none(place: SearchPlace, glob: GlobPattern | None, context: ToolContext
 
 
 def _counted(records: Iterable[Record]) -> Iterator[Record]:
-    """Replaces the lines of each file by their number."""
     for name, of_file in groupby(records, key=lambda record: record[0].partition(b"\0")[:2]):
         if not name[1]:
             yield from of_file
@@ -193,9 +190,7 @@ def _entries(
     glob: GlobPattern | None,
     has_numbers: bool,
 ) -> Iterator[str | _StoppedSearch]:
-    """Yields the results as lines for the model. Leaves out files that do not match the glob, files that must not be read,
-    and, when `is_stopped` says that the time is over, files that were not looked through for secrets.
-    """
+    """Yields the results as lines for the model."""
     shown_directory = context.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
     lists_files = query.output_mode == "files_with_matches"
@@ -230,9 +225,7 @@ def _entries(
 
 
 def _line(path: str, rest: bytes, record: Record, context: ToolContext, *, has_numbers: bool) -> str:
-    """One line of output, as `PATH:NUMBER:LINE`. As in grep, the lines before and after a match have dashes instead
-    of colons.
-    """
+    """One line of output, as `PATH:NUMBER:LINE`."""
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
     # Redact before the cut: half a credential would not be recognised.

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ralph.tools.tool_context import ToolContext
 
 _MOST_OUTPUT_BYTES = 1_000_000
-"""The maximum number of bytes that a hook may print. Real answers are much shorter."""
 _LONGEST_LINE = 300
 _SOCKETS = re.compile(
     r"d-?bus|/run/user/|\bdisplay\b|wayland|docker daemon|authentication agent|\.sock\b", re.IGNORECASE
@@ -46,14 +45,11 @@ class HookEnding(Struct, frozen=True):
     """The exit code, or None if the command could not be started or did not end by itself."""
     output: str = ""
     errors: str = ""
-    """The command's standard error, or its beginning and its end."""
     problem: str = ""
-    """The reason why there is no exit code. Empty if there is one."""
     undone: str = ""
     """A note about changes to protected files that ralph has undone. The hook made these changes, or they were made
     before the hook started. Empty if there were none."""
     last_line: str = ""
-    """The last line of the standard error, or else of the output. Empty if there is none."""
     denied: str = ""
     """A sentence about an action that the sandbox denied to the hook, with the way out. Empty if its output shows none."""
 

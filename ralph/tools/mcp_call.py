@@ -133,9 +133,6 @@ def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput
 def _shown_result(
     call: ToolCall, toolset: McpToolset, context: ToolContext
 ) -> tuple[list[Block | str], bool]:
-    """Runs the call. Returns the parts of its result, and whether the call failed. Raises CallFailedError and
-    Interrupted.
-    """
     unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
     arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
     result = toolset.call(call.name, arguments)
@@ -147,9 +144,7 @@ def _shown_result(
 
 
 def _content(parts: list[Block | str], context: ToolContext) -> str | tuple[Block, ...]:
-    """The content of a tool result. Texts and images stay in order. If the text is too long, it is shortened and put
-    before all images.
-    """
+    """The content of a tool result. Texts and images stay in order."""
     texts = [part for part in parts if isinstance(part, str)]
     text = "\n".join(texts)
     images = [part for part in parts if not isinstance(part, str)]
@@ -162,9 +157,7 @@ def _content(parts: list[Block | str], context: ToolContext) -> str | tuple[Bloc
 
 
 def _shown(image: ReceivedImage, context: ToolContext, *, may_be_image: bool) -> Block | str:
-    """The content block for an image. If the image cannot be shown, returns a text that describes it. `may_be_image`
-    is False for the result of a failed call, in which the API accepts no image.
-    """
+    """The content block for an image. If the image cannot be shown, returns a text that describes it."""
     media_type = image_media_type(image.data) if may_be_image else None
     if media_type is None:
         return f"[an image that cannot be shown: {image.described}]"

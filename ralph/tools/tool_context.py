@@ -52,28 +52,18 @@ class ToolSettings(Struct, frozen=True):
     """Seconds from SIGTERM to SIGKILL when a command is stopped. A stop of the run takes six seconds at most."""
     search_timeout_s: float = 20.0
     spill_bytes: int = 100_000_000
-    """A command that prints more bytes than this is stopped."""
     writable: tuple[Path, ...] = ()
-    """Directories other than `cwd` where Write and Edit may write. Absolute paths."""
     user_environment: Mapping[str, str] | None = None
     """The environment variables with which ralph was started. They show where the user's credentials are stored. If
     this is None, `environment` is used instead."""
     configuration: tuple[Path, ...] = ()
-    """The settings files that the command line names."""
     agents: tuple[Path, ...] = ()
-    """The files for Claude Code and of MCP servers that it names."""
     session_directory: Path | None = None
-    """The directory for sessions that the command line names, or None."""
     is_below_loop: bool = False
-    """Whether the parent of this process is `ralph loop`."""
     box_plan: BoxPlan = BoxPlan(no_means("no sandbox was planned"))
-    """The sandbox of commands and searches."""
     hook_plan: BoxPlan | None = None
-    """The sandbox of hooks. None if it is that of commands."""
     sandbox: SandboxSettings = SandboxSettings()
-    """The limits on processes and memory of commands."""
     rules: PathRules | None = None
-    """The permission rules about paths. None if there are no rules."""
 
     @property
     def places_environment(self) -> Mapping[str, str]:

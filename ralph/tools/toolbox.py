@@ -90,7 +90,6 @@ class LocalToolbox:
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._may_have_written = False
-        """Whether a tool has run that can make files."""
         self._began_s = clock.utc_now().timestamp()
         self._looked_for: str | None = None
         """The id of the call before which `plan` has looked at the working directory."""
@@ -245,9 +244,7 @@ class LocalToolbox:
         return self._together([self._job(call, self._output_of)])
 
     def _look(self) -> None:
-        """Checks the working directory on a thread, because a file system may never answer. Raises
-        WorkingDirectoryGoneError and Interrupted.
-        """
+        """Checks the working directory on a thread, because a file system may never answer."""
         self._together([("the working directory", self._context.roots.check_working_directory)])
 
     def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Work[T]:
@@ -258,9 +255,6 @@ class LocalToolbox:
         return call.name, there
 
     def _together(self, jobs: Sequence[Work[T]]) -> list[tuple[T, float]]:
-        """Runs all jobs at the same time, each on a separate thread. So a signal can end the wait for them. If the
-        machine has no thread for a job, the job runs on the caller's thread.
-        """
         mailbox = self._context.waiter.mailbox()
         self._context.give_up.clear()
         done: dict[int, tuple[T, float] | BaseException] = {}
@@ -290,9 +284,6 @@ class LocalToolbox:
         return None
 
     def _next_done(self, mailbox: Mailbox, threads: Sequence[ThreadJob | None], waiting_for: str) -> Any:
-        """Waits for the next job to finish. Returns the job's index and result. Raises ShortageError if all threads
-        have ended without a result, which happens if memory runs out.
-        """
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
             until_s = self._context.clock.now_s() + _LOOK_AT_THREADS_S
@@ -303,9 +294,7 @@ class LocalToolbox:
                 raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
-        """Tells the running jobs to stop, and waits briefly for them. If a signal arrives during the wait, the wait
-        ends at once.
-        """
+        """Tells the running jobs to stop, and waits briefly for them."""
         self._context.give_up.set()
         deadline_s = self._context.clock.now_s() + _GIVE_UP_S
         try:
@@ -337,7 +326,6 @@ class LocalToolbox:
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
-        """The planned write, or an output that tells the model why nothing can be written."""
         return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._context))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
@@ -359,9 +347,7 @@ def _is_read_only(call: ToolCall) -> bool:
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
-    """Calls `work` and returns its value. If `work` fails, even because of a bug, returns an error for the model.
-    Raises WorkingDirectoryGoneError.
-    """
+    """Calls `work` and returns its value."""
     try:
         return work()
     except WorkingDirectoryGoneError:

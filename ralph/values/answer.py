@@ -40,7 +40,6 @@ class Answer(Struct, frozen=True):
     """The tool calls (`tool_use` blocks) of the answer, in order. The tuple is empty if no call may run because of
     the answer's stop reason."""
     warnings: tuple[str, ...] = ()
-    """Notices for people about oddities of the answer, such as a missing stop reason."""
     request_id: str | None = None
 
     @property

@@ -296,9 +296,7 @@ def _said(error: AgentError) -> str:
 
 
 def _status_of(error: AgentError) -> int | None:
-    """The HTTP status of an `HttpError`. For an error inside a stream, the HTTP status that corresponds to it. None for
-    other errors.
-    """
+    """The HTTP status of an `HttpError`."""
     match error:
         case HttpError():
             return error.status

@@ -11,7 +11,6 @@ class ClaudeFile(Struct, frozen=True):
     """A settings file for Claude Code, or the value of `--settings`."""
 
     name: str
-    """The path of the file, or the name of the option."""
     kind: str
     """`user`, `project`, `local` or `flag`. A user's file that is inside the working directory is a `project` file,
     because somebody else may have written it."""

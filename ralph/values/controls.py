@@ -65,12 +65,10 @@ class RunControls:
         permissions_are_asked: bool = False,
     ) -> None:
         self.auto_retry = auto_retry
-        """False if failed requests are not retried."""
         self.model = model
         """The model that the driver has requested for the next requests. None if there is no such request, or after
         `take_requested_model` has returned it."""
         self.permission_mode = permission_mode
-        """The permission mode for the next tool calls."""
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. In that case, a driver cannot change the mode."""
         self.may_continue: Callable[[], bool] = lambda: False

@@ -68,7 +68,6 @@ SANDBOX_READ = "RALPH_SANDBOX_READ"
 SANDBOX_HIDE = "RALPH_SANDBOX_HIDE"
 """The environment variable with paths that the program that starts ralph hides from commands and tools."""
 CALLERS_VARIABLES = frozenset({TURN_LOCK, SANDBOX_READ, SANDBOX_HIDE})
-"""The variables by which another program tells ralph how to work. Tools do not get them."""
 
 
 def callers_places(variable: str, text: str) -> tuple[str, ...]:
@@ -91,9 +90,7 @@ class KeyProgram(Struct, frozen=True):
     """A shell command of the user's that prints the key for a server."""
 
     setting: str
-    """The setting that names it: `api_key_command` or `apiKeyHelper`."""
     origin: str
-    """The target or the file with this setting."""
     command: Secret[str]
     ttl_s: float = 300.0
     """The time after which it is run again before a request, in seconds. With 0, it is run again only after a refused key."""
@@ -210,9 +207,7 @@ def is_endpoint_name(name: str) -> bool:
 
 @lru_cache(256)
 def _words(name: str) -> tuple[str, ...]:
-    """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN. The word KEYS
-    becomes KEY.
-    """
+    """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     return tuple("KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word)
 
@@ -386,7 +381,6 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _secrets_of(name: str, value: str, login_names: Collection[str]) -> Iterator[str]:
-    """Yields what is secret in an environment variable, in all forms in which it may be shown."""
     if is_header_list(name):
         yield from _header_list_values(value)
     elif looks_like_credential_name(name):
@@ -402,9 +396,7 @@ def _secrets_of(name: str, value: str, login_names: Collection[str]) -> Iterator
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """Yields the values in a list of headers, each in four forms that may be equal. The forms are the value as
-    written, and the value with percent escapes decoded. Each comes with and without its scheme (such as `Bearer`).
-    """
+    """Yields the values in a list of headers, each in four forms that may be equal."""
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
         for form in (sent, _unquoted(sent)):
@@ -453,7 +445,6 @@ def _secret_parts(value: str) -> Iterator[str]:
 
 
 def _unquoted(text: str) -> str:
-    """The text with its percent escapes decoded."""
     raw = text.encode("utf-8", "surrogateescape")
     plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), raw)
     return plain.decode("utf-8", "surrogateescape")

@@ -18,7 +18,6 @@ _PATHS = {ANTHROPIC: "/v1/messages", OPENAI_CHAT: "/chat/completions", OPENAI_RE
 APIS = tuple(_PATHS)
 """The APIs that ralph speaks. The first is the Messages API, which is the default."""
 API_NAMES = {ANTHROPIC: "Messages", OPENAI_CHAT: "Chat Completions", OPENAI_RESPONSES: "Responses"}
-"""The names of the APIs in messages to people."""
 KEY_VARIABLES = {
     ANTHROPIC: "ANTHROPIC_API_KEY",
     OPENAI_CHAT: "OPENAI_API_KEY",
@@ -29,7 +28,6 @@ URL_VARIABLES = {
     OPENAI_CHAT: "OPENAI_BASE_URL",
     OPENAI_RESPONSES: "OPENAI_BASE_URL",
 }
-"""The environment variables with the key and the base URL of a server with this API."""
 API_VERSION = "2026-10-21"
 
 FRAMING_HEADERS = frozenset(
@@ -101,9 +99,7 @@ def normal_base_url(text: str, api: str = ANTHROPIC) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """Removes `/v1` or `/v1/messages` from the end of a path. The part before it, such as a gateway's own path, is
-    kept.
-    """
+    """Removes `/v1` or `/v1/messages` from the end of a path."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):

@@ -30,11 +30,9 @@ class DeadEnd(Struct, frozen=True):
     """
 
     name: str
-    """The name of the guard or rule that refused the calls. It is one of `guards.GUARDS` or `call_rules.NAMES`."""
     call: ToolCall
     """The last of the refused calls."""
     error: str
-    """The reason for the end of the run, written for people."""
 
 
 SOCKETS_IN_FILES = "sockets in the file system"
@@ -51,21 +49,15 @@ class RunStarted(Struct, frozen=True):
     """The names of all targets of the run, in the order in which ralph tries them. Empty if there is only one
     target."""
     permission_mode: str = "bypassPermissions"
-    """The value of a `permission_mode.PermissionMode`."""
     sandbox: str = "none"
     """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
     protections: Mapping[str, bool] = field(default_factory=dict)
-    """For each protection of the sandbox, by name: True if the protection is in force."""
     gpus: tuple[str, ...] = ()
-    """The device nodes of GPUs that commands in the sandbox may use."""
     memory: Mapping[str, str] = field(default_factory=dict)
     """The files whose instructions are in the system prompt. It maps each absolute path to a short form for people."""
     commands: tuple[str, ...] = ()
-    """The names of the commands that a prompt can call. They include the names of skills."""
     skills: tuple[str, ...] = ()
-    """The names of the skills that the system prompt lists."""
     mcp_servers: tuple[str, ...] = ()
-    """The names of the MCP servers that are connected."""
 
 
 class RequestSent(Struct, frozen=True):
@@ -114,7 +106,6 @@ class BackgroundEnded(Struct, frozen=True):
     command: str
     call_id: str = ""
     exit_code: int | None = None
-    """The exit code, or 128 + n if signal n killed the command. None if it is unknown."""
     stopped_by: str = ""
     """The reason why the command was stopped: "model" (a tool call), "run" (the end of the run) or "limit" (on processes or
     memory). Empty if it ended by itself.
@@ -133,9 +124,7 @@ class Background(Struct, frozen=True):
     """The commands in the background of a run."""
 
     count: int = 0
-    """The number of commands that the session has started in the background."""
     running: Mapping[str, str] = field(default_factory=dict)
-    """The commands that run now, by id."""
 
 
 class UserMessageCommitted(Struct, frozen=True):
@@ -152,7 +141,6 @@ class AttemptEnded(Struct, frozen=True):
     """
 
     turn: int
-    """The number of the turn within the run, counted from 1."""
     attempt: int
     """The number of the attempt within the turn, counted from 1. Every attempt in the turn is counted: retries,
     requests to other targets, synthetic retries, continuations and summaries."""
@@ -163,17 +151,12 @@ class AttemptEnded(Struct, frozen=True):
     """The tokens for which the server bills the attempt. They may be ralph's estimates if the server gave no count,
     or if the answer broke off."""
     facts: ModelFacts | None = None
-    """The known facts of the target's model, including its price. None if the model is unknown."""
     status: int | None = None
-    """The HTTP status if the server answered with an error, otherwise None."""
     kind: str | None = None
-    """The value of a `FailureKind`, or "interrupted". None if the server answered the attempt."""
     error: str | None = None
-    """The text of the error. None if the server answered the attempt."""
     wait_s: float = 0.0
     """The seconds that ralph waits before the next attempt. 0 if ralph does not wait, or if no attempt follows."""
     api: str = "anthropic"
-    """The API of the target."""
 
 
 class TurnAsked(Struct, frozen=True):
@@ -183,7 +166,6 @@ class TurnAsked(Struct, frozen=True):
 
     turn: int
     attempts: int
-    """The number of attempts in the turn, counted as in `AttemptEnded`."""
     took_s: float
 
 
@@ -197,16 +179,13 @@ class RetryScheduled(Struct, frozen=True):
     wait_s: float
     status: int | None
     error_class: str
-    """The name of the error's class. It is one of the five classes in `values/errors.py`."""
     kind: str
-    """The value of a `FailureKind`."""
     message: str
     requested_wait_s: float | None = None
     """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if the
     server requested no wait."""
     turn: int = 1
     target: str = ""
-    """The name of the target that reported the error."""
 
 
 class ResponseRestarted(Struct, frozen=True):
@@ -278,7 +257,6 @@ class ClockFired(Struct, frozen=True):
     """A time limit for an answer was reached, and ralph gave up the request."""
 
     clock: str
-    """The name of the time limit. `api/clocks.py` defines the names."""
     after_s: float
 
 
@@ -293,7 +271,6 @@ class TurnStarted(Struct, frozen=True):
     """A turn has begun. In a turn, the model completes an answer, and the tool calls in the answer get results."""
 
     turn: int
-    """The number of the turn within the run, counted from 1."""
 
 
 class SyntheticRetry(Struct, frozen=True):
@@ -303,7 +280,6 @@ class SyntheticRetry(Struct, frozen=True):
 
     turn: int
     number: int
-    """The number of the synthetic retry within the turn, counted from 1."""
     reason: str
     """One of `next_step.FAILURES`. The API does not receive it."""
 
@@ -318,7 +294,6 @@ class MalformedCallRefused(Struct, frozen=True):
     turn: int
     tool: str
     why: str
-    """The error message that the model gets."""
 
 
 class GuardTripped(Struct, frozen=True):
@@ -326,7 +301,6 @@ class GuardTripped(Struct, frozen=True):
 
     turn: int
     guard: str
-    """The name of the guard, one of `guards.GUARDS`."""
     call: ToolCall
     refusals: int
     """The number of consecutive refusals, including this one."""
@@ -337,7 +311,6 @@ class FinalTurnEntered(Struct, frozen=True):
 
     turn: int
     reason: str
-    """One of `finishing.FORCES`."""
 
 
 class TurnsCollapsed(Struct, frozen=True):
@@ -348,7 +321,6 @@ class TurnsCollapsed(Struct, frozen=True):
     """"report_failed" if the model's report was not accepted. "no_report" if the model gave too many answers without
     a report."""
     old_max_turns: int | None
-    """The turn limit before the change, or None if there was no limit."""
     new_max_turns: int
 
 
@@ -358,7 +330,6 @@ class ReportAccepted(Struct, frozen=True):
     source: str
     """One of "tool_call", "text" or "synthetic"."""
     status: str
-    """One of `report.STATUSES`, which are "success" and "failure"."""
     turn: int
     """The number of the turn in which the model gave the report. For a synthetic report, the number of the last turn
     with a request."""
@@ -408,7 +379,6 @@ class HookEnded(Struct, frozen=True):
     errors: str = ""
     """The beginning of the command's standard error. If the command has no exit code, the reason for that."""
     status: int | None = None
-    """The exit code of the command, or None if it has none."""
 
 
 class MessageTaken(Struct, frozen=True):
@@ -418,7 +388,6 @@ class MessageTaken(Struct, frozen=True):
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
-    """The id that the driver gave to the message, or None."""
 
 
 class SessionStateChanged(Struct, frozen=True):
@@ -481,7 +450,6 @@ class SessionTotal(Struct, frozen=True):
 
     turns: int = 0
     cost_usd: float | None = 0.0
-    """The cost of all runs in USD, or None if the cost of one of the runs is unknown."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
         cost_usd = total_usd((self.cost_usd, ended.usage.cost_usd))
@@ -508,15 +476,11 @@ class RunEnded(Struct, frozen=True):
     retries: int = 0
     waited_s: float = 0.0
     api_failure: str | None = None
-    """The value of the `FailureKind` that ended the run, or None if no failure of the API ended it."""
     api_error_status: int | None = None
     retry_after_s: float | None = None
     is_short: bool = False
-    """Whether a shortage of this machine ended the run."""
     hints: tuple[str, ...] = ()
-    """Advice for the reader, one text per cause."""
     notices: tuple[str, ...] = ()
-    """Remarks about parts of the user's input that ralph left out."""
     limit: str | None = None
     """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if none of these limits
     ended it."""
@@ -528,13 +492,10 @@ class RunEnded(Struct, frozen=True):
     denied: tuple[ToolCall, ...] = ()
     """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
-    """The totals of all runs of the session, including this run."""
     background_stopped: int = 0
     """The number of commands in the background that were stopped at the end of the run."""
     sandbox: str | None = None
-    """The level of the sandbox, as in RunStarted. None if the run ended before ralph knew the level."""
     protections: Mapping[str, bool] = field(default_factory=dict)
-    """The protections of the sandbox, as in RunStarted."""
 
 
 Event = (

@@ -30,7 +30,6 @@ SHORTEST_ANSWER = 1024
 cannot pay for an answer of this length, the run ends."""
 
 MOST_REFUSALS = 6
-"""The number of consecutive refusals by guards that ends the run."""
 
 _MILLION = 1_000_000
 
@@ -45,7 +44,6 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """The maximum number of turns of one task (exit 3), or None if there is no limit."""
     max_budget_usd: Annotated[
         float | None,
         Key(
@@ -55,7 +53,6 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """The maximum number of US dollars that the process may spend (exit 3), or None if there is no limit."""
     max_time_s: Annotated[
         float | None,
         Key(
@@ -65,8 +62,6 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """The maximum number of seconds from the start of the process to the end of the run (exit 124), or None if there
-    is no limit."""
 
 
 class Budget:
@@ -76,7 +71,6 @@ class Budget:
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
-        """The budget in US dollars, or None if there is no limit."""
         self.spent_usd = spent_usd
         """The US dollars spent so far, computed from the tokens in `AttemptEnded` events."""
 
@@ -125,7 +119,4 @@ class Budget:
 
 
 def _dearest_input(price: "Price") -> float:
-    """The highest price of an input token in a request, in USD per million tokens. The price of the 1-hour cache is
-    ignored, because ralph never requests that cache.
-    """
     return max(price.input, price.cache_write, price.cache_read)

@@ -21,7 +21,6 @@ class NamedModel(Struct, frozen=True):
     """A model that the user chose by an id or an alias."""
 
     id: str
-    """The id of the model in requests."""
     context_window: int | None = None
     """1,000,000 if the user's name for the model ends with `[1m]` and `facts_of` does not know the model. Otherwise
     None."""
@@ -56,15 +55,11 @@ class Price(Struct, frozen=True):
 
 class ModelFacts(Struct, frozen=True):
     context_window: int | None
-    """The maximum number of tokens of prompt and answer together, or None if it is unknown."""
     max_output: int | None
-    """The largest `max_tokens` that the API accepts, or None if it is unknown."""
     price: Price | None
-    """The price of the model, or None if it is unknown."""
     needs_adaptive: bool = False
     """True if the model thinks only when the request's `thinking` has the type `adaptive`."""
     takes_effort: bool = True
-    """True if requests to the model may contain an effort."""
     long_prompt_price: Price | None = None
     """The price that applies to the whole request if the prompt has more than `long_prompt_tokens` tokens. None if
     the model has a single price."""
@@ -172,9 +167,7 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """The model with a context window of a million tokens. If `facts_of` knows the model, the model is returned
-    unchanged. Raises ValueError if its known window is smaller.
-    """
+    """The model with a context window of a million tokens."""
     facts = facts_of(model.id)
     if facts is None:
         return NamedModel(model.id, _MILLION)

@@ -53,7 +53,6 @@ class Delivery(enum.Enum):
     """The reader closed standard output before ralph had written the whole result. The outcome of the run does not
     change."""
     UNREAD = "unread"
-    """The reader did not read the result in the time that ralph waited."""
     FAILED = "failed"
     """Ralph could not write the result, for example because the disk is full. The process ends with the outcome
     `io_error`, which replaces the outcome of the run."""

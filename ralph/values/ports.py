@@ -98,7 +98,6 @@ class EndRefused(Struct, frozen=True):
     """A hook does not let a task end that the model has completed."""
 
     hook: str
-    """The name of the hook."""
     reason: str
     """The reason for the model, in the words of the hook."""
 
@@ -117,7 +116,6 @@ class JournalError(Exception):
     """
 
     tokens = TokenUsage()
-    """The token counts for a request that this error has ended. None are known."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")

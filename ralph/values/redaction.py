@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 """The begin and the end of a part of a text, in code points."""
 SpansOf = Callable[[str], Sequence[Span]]
-"""Finds the secrets in a text."""
 
 MARK = "[redacted]"
 # In an http or https URL, a user name without a password may be a token. In other schemes it is an ordinary name:
@@ -65,7 +64,6 @@ _LONGEST_BREAK_BYTES = 10
 _SHORTEST_SHAPE = len("://:p@")
 """The length of the shortest text that looks like a credential: a password in a URL without a user."""
 _CONTROLS = bytes((*range(33), 127))
-"""The control characters of ASCII, and the space."""
 
 
 class LookedCommit(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -226,7 +224,6 @@ class Redactor:
 
 
 def _joined(text: str) -> bytes:
-    """The text without white space and control characters of ASCII."""
     return text.encode("utf-8", "surrogatepass").translate(None, _CONTROLS)
 
 

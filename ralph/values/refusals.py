@@ -27,7 +27,6 @@ error inside a stream that names no status."""
 class KnownRefusal(Struct, frozen=True):
     vendor: str
     source: str
-    """The issue, the page or the source file in which the words were seen."""
     text: str = ""
     """A regular expression for the text, which ignores case. Empty if only the code counts. Its groups `window` and
     `prompt` are the sizes in tokens that the text states."""
@@ -233,9 +232,7 @@ class Sizes(Struct, frozen=True):
     """The sizes in tokens that a server states when it refuses a request as too large."""
 
     window: int
-    """The maximum of prompt and answer together."""
     prompt: int
-    """The size of the refused request."""
 
     def leaves(self, answer_tokens: int) -> bool:
         """Whether the prompt and an answer of `answer_tokens` fit into the window together."""

@@ -39,7 +39,6 @@ a part of a JSON value could be taken for the whole value."""
 
 class Report(Struct, frozen=True):
     status: str
-    """One of `STATUSES`."""
     summary: str
     payload: Any
     """The report's payload. None if no schema for a payload is set, or if a report of failure contains no payload."""

@@ -202,6 +202,5 @@ def time_limit(seconds: float) -> str:
 
 
 def _plain(value: float, most_decimals: int) -> str:
-    """The number without an exponent and without zeros at the end."""
     text = f"{value:.{most_decimals}f}"
     return text.rstrip("0").rstrip(".")

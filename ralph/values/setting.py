@@ -55,7 +55,6 @@ class Kind(Struct, frozen=True):
     """The type to which msgspec decodes a value. If a type can express the range of the values, the type includes the
     range."""
     says: str
-    """The allowed values in words. They follow "must be" in an error message."""
     then: Callable[[Any], Any] | None = None
     """A function for a rule that no type can express. It takes the decoded value. It returns the value to use, or
     raises ValueError. None if there is no such rule."""
@@ -171,7 +170,6 @@ class Tightening(Struct, frozen=True):
     """
 
     says: str
-    """The rule in words, for people."""
     apply: Callable[[Any, Any], Any]
     """A function that takes two values: the value from the user's own sources, and the value that the file requests.
     It returns the value to use, or None if the requested value is looser."""
@@ -186,9 +184,7 @@ _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """Returns the requested bound, or None if it is looser than the trusted bound. If the trusted bound is None or 0,
-    there is no trusted bound.
-    """
+    """Returns the requested bound, or None if it is looser than the trusted bound."""
     if requested <= 0 or (trusted and requested > trusted):
         return None
     return requested
@@ -219,9 +215,7 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that at least one of the lists forbids. Returns None if `requested` forbids less than
-    `trusted`.
-    """
+    """Returns the tools that at least one of the lists forbids."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -278,7 +272,6 @@ class Key(Struct, frozen=True):
     """The setting's meaning as one line of Markdown. It appears in the list of keys in docs/settings.md."""
     flag: Flag | None = None
     variable: str | None = None
-    """The environment variable that sets the setting, or None if there is no such variable."""
     read: Callable[[str], object] | None = None
     """A function that converts the text of the environment variable. If it is None, `kind` converts the text."""
     in_repository: Tightening | None = None

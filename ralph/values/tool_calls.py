@@ -98,7 +98,6 @@ class Runnable(Struct, frozen=True):
     call: ToolCall
     """The call as it must run. A hook or somebody who was asked may have changed its arguments."""
     notes: tuple[str, ...] = ()
-    """Texts that the model gets with the result."""
 
 
 Ruling = ToolOutput | Runnable
@@ -111,11 +110,9 @@ class FileChange(Struct, frozen=True):
     """
 
     path: str
-    """The absolute path, with symbolic links resolved."""
     before: str | None
     """The SHA-256 of the old content in hex, or None if the file did not exist."""
     after: str
-    """The SHA-256 of the new content in hex."""
 
     @property
     def is_real(self) -> bool:

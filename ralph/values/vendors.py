@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DATE = r"-20\d\d-\d\d-\d\d"
-"""The date at the end of an id, such as `gpt-5.4-2026-03-05`."""
 
 
 class Vendor(Struct, frozen=True):
@@ -108,7 +107,6 @@ def _facts(
 
 
 def _gpt(read: float, written: float, cached: float, stored: float | None = None) -> ModelFacts:
-    """A model of OpenAI with a window of a million tokens."""
     return _facts(1_050_000, 128_000, read, written, cached, stored=stored, long_from=272_000)
 
 

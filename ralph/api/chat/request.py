@@ -117,12 +117,10 @@ class ChatRequests:
         return (head, *packed, newest + b"]}") if packed else (head + newest + b"]}",)
 
     def _system(self, text: str, model: str) -> bytes:
-        """The system prompt as the first message, with a comma behind it. Empty if there is none."""
         role = "developer" if self._server.has_developer and not _REASONS_NOT.match(model) else "system"
         return to_json({"role": role, "content": text}) + b"," if text else b""
 
     def _fields(self, asked: Mapping[str, Any], model: str) -> dict[str, Any]:
-        """The fields of a request without its messages."""
         server = self._server
         fields: dict[str, Any] = {"model": model}
         if "max_tokens" in asked:
@@ -203,9 +201,7 @@ class ChatRequests:
         return said
 
     def _id(self, call_id: str) -> str:
-        """The id of a call in a form that the server takes: a hash, if it refuses the id itself. The call and its result get the
-        same one.
-        """
+        """The id of a call in a form that the server takes: a hash, if it refuses the id itself."""
         if re.fullmatch(self._server.ids, call_id):
             return call_id
         digits = hashlib.sha256(call_id.encode()).hexdigest()
@@ -213,7 +209,6 @@ class ChatRequests:
 
 
 def _thinking(asked: Mapping[str, Any], server: Server) -> dict[str, Any]:
-    """The fields that say how hard the model thinks."""
     fields: dict[str, Any] = {}
     effort = (asked.get("output_config") or {}).get("effort")
     if (asked.get("thinking") or {}).get("type") == "disabled":
@@ -244,7 +239,6 @@ def _in_words(blocks: list[Block]) -> list[Block]:
 
 
 def _user_content(blocks: list[Block]) -> str | list[dict[str, Any]]:
-    """The content of a user message. It is a text if there are no images: some servers take nothing else."""
     if not any(block.get("type") == "image" for block in blocks):
         return _text(blocks)
     return [
@@ -256,9 +250,6 @@ def _user_content(blocks: list[Block]) -> str | list[dict[str, Any]]:
 
 
 def _text(content: str | list[Block]) -> str:
-    """The content of a message or of a tool's result without its images, joined by line breaks. A block that this API does not
-    have becomes text.
-    """
     if isinstance(content, str):
         return content
     blocks = (block for block in content if block.get("type") not in {"image", "tool_use", *THINKING})

@@ -28,8 +28,6 @@ _MAY_COUNT = frozenset({"usage", "x_groq"})
 
 
 class _Call:
-    """A tool call whose pieces arrive."""
-
     def __init__(self, index: int | None) -> None:
         self.index = index
         """The server's number for the call. None if it gave none."""
@@ -186,7 +184,6 @@ class ChatTranslator:
             yield from self._take(_piece({"index": 0}, delta["function_call"]))
 
     def _say(self, kind: str, text: str, field: str = "") -> Iterator[Event]:
-        """The events for a piece of text or thinking. `field` is the field in which the server wants its thinking back."""
         if self._open is None or self._open[0] != kind:
             yield from self._close()
             self._open = kind, self._blocks
@@ -201,7 +198,6 @@ class ChatTranslator:
             self._open = None
 
     def _take(self, piece: _Piece) -> Iterator[Event]:
-        """The events for a piece of a tool call."""
         call = self._call_of(piece)
         if call is None:
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 _INCOMPLETE = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
-"""The stop reason of the Messages API for each `incomplete_details.reason`."""
 
 
 def incomplete_reason(response: dict[str, Any]) -> str:

@@ -139,7 +139,6 @@ def _assistant_items(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
 
 
 def _kept_item(block: Block) -> dict[str, Any]:
-    """The item in the signature of a thinking block. It is empty if another API has signed the block."""
     signature = block.get("signature")
     if not isinstance(signature, str) or not signature.startswith("{"):
         return {}

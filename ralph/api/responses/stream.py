@@ -40,7 +40,6 @@ _DELTAS = {
 """The type and the field of a delta for each type of block."""
 _NO_NAME = "the answer has a call without a name"
 _GAP = "\n\n"
-"""The text between the parts of reasoning."""
 
 
 class _PieceEvent(Struct, frozen=True):
@@ -57,16 +56,12 @@ _PIECE_EVENT = Decoder(_PieceEvent)
 
 
 class _SentPart:
-    """A part of an item: a block of the Messages API that has begun, with the pieces of it that were sent."""
-
     def __init__(self, index: int) -> None:
         self.index = index
         self.pieces: list[str] = []
 
 
 class _Item:
-    """An item of the response, as far as it has come."""
-
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.id: str | None = None
@@ -76,7 +71,6 @@ class _Item:
         self.place: tuple[str, int] | None = None
         """The part of reasoning to which the last piece belonged."""
         self.early: list[str] = []
-        """The pieces of a call's arguments that came before its name."""
         self.is_done = False
 
     @property
@@ -96,11 +90,9 @@ class ResponseStream:
     def __init__(self) -> None:
         self._has_begun = False
         self._items: list[_Item] = []
-        """All items, in the order of their first events."""
         self._at: dict[tuple[int, str], _Item] = {}
         """The newest item of each `output_index` and type."""
         self._blocks = 0
-        """The number of blocks that have begun."""
         self._has_refused = False
         self._place: tuple[object, ...] = ()
         """The place of the last event if that was a piece of the newest part. Most events have the same one."""
@@ -205,7 +197,6 @@ class ResponseStream:
                 item.early.append(piece)
 
     def _announce(self, item: _Item, told: Event) -> Iterator[Event]:
-        """Takes what the beginning of an item tells. The arguments of a call are not complete yet."""
         if item.is_done:
             return
         item.id = told.get("id")
@@ -221,7 +212,6 @@ class ResponseStream:
             )
 
     def _finish(self, item: _Item, told: Event) -> Iterator[Event]:
-        """Takes a whole item: what has not come of it yet, and its end."""
         if item.is_done:
             return
         yield from self._announce(item, told)
@@ -270,7 +260,6 @@ class ResponseStream:
         yield from self._complete(item, "tool_use", 0, whole)
 
     def _end(self, kind: str, response: Event) -> Iterator[Event]:
-        """Takes the items that only the whole response has, and ends the message."""
         has_items = bool(self._items)
         for place, told in enumerate(_objects(response.get("output"))):
             item = self._of_output(place, told, has_items=has_items)
@@ -298,9 +287,7 @@ class ResponseStream:
         yield {"type": "message_stop"}
 
     def _of_output(self, place: int, told: Event, *, has_items: bool) -> _Item | None:
-        """The item that `told`, an item of the whole response, is. None if it must be ignored. `has_items` is True if items have
-        come before the whole response.
-        """
+        """The item that `told`, an item of the whole response, is. None if it must be ignored."""
         kind = told.get("type")
         if kind not in _KINDS:
             return None
@@ -326,13 +313,11 @@ class ResponseStream:
         return {"type": "content_block_start", "index": item.blocks[number].index, "content_block": block}
 
     def _complete(self, item: _Item, kind: str, number: int, whole: object) -> Iterator[Event]:
-        """Sends what is missing of a whole block. A whole block that differs from its pieces is ignored."""
         sent = "".join(item.blocks[number].pieces) if number in item.blocks else ""
         if isinstance(whole, str) and whole.startswith(sent):
             yield from self._say(item, kind, number, whole.removeprefix(sent))
 
     def _say(self, item: _Item, kind: str, number: int, text: str) -> Iterator[Event]:
-        """Sends a piece of a block."""
         if not text or item.is_done:
             return
         if number not in item.blocks:
@@ -356,9 +341,6 @@ def events_of_whole(value: Event) -> tuple[Event, ...] | None:
 
 
 def _usage(told: object) -> Event:
-    """The counts of tokens. Those that were read from the cache or written to it are not among `input_tokens`, as in the
-    Messages API. Reasoning is part of the output.
-    """
     usage = told if isinstance(told, dict) else {}
     details = usage.get("input_tokens_details")
     details = details if isinstance(details, dict) else {}

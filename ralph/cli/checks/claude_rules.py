@@ -55,7 +55,6 @@ def look_at_claude_rules(
 def _about_hooks(
     cwd: Path, environment: Mapping[str, str], settings: Settings, hooks: Sequence[HookCommand]
 ) -> Iterator[Finding]:
-    """Findings about what hooks may do and what they will not find. No hook runs: it may have effects."""
     if not hooks:
         return
     search = search_around(environment, (cwd,), settings.sandbox.written(environment))
@@ -81,7 +80,6 @@ def _about_hooks(
 def _about_denied_reads(
     cwd: Path, environment: Mapping[str, str], settings: Settings, read: Sequence[ClaudeSettings]
 ) -> Iterator[Finding]:
-    """Yields a warning for what commands can read although a rule denies it."""
     rules = [rule for found in read for rule in found.rules]
     home = environment.get("HOME", "")
     try:

@@ -61,7 +61,6 @@ class Hop(Struct, frozen=True):
     port: int
     tls: ssl.SSLContext | None
     proxy: str
-    """The proxy in words, or empty."""
 
     @property
     def where(self) -> str:
@@ -94,7 +93,6 @@ def look_at_endpoints(
 def _begun(
     base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter, clock: Clock, *, until_s: float
 ) -> Finding | _ConnectionAttempt:
-    """A check that runs on a thread, or a finding that says why it could not begin."""
     subject = f"endpoint {base_url}"
     try:
         hop = _first_hop(route_to(base_url, ca_file))
@@ -116,8 +114,6 @@ def _begun(
 
 
 class _ConnectionAttempt:
-    """One attempt to connect, in a separate thread. The caller may stop waiting for the thread."""
-
     def __init__(self, subject: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
         self._hop = hop
         self._connect_s = connect_s
@@ -151,9 +147,7 @@ class _ConnectionAttempt:
         )
 
     def _connect(self) -> None:
-        """Connects to the host. The thread runs this method. If the caller has stopped waiting, the thread ends after
-        the socket's timeout. A name lookup has no timeout.
-        """
+        """Connects to the host. The thread runs this method."""
         hop = self._hop
         try:
             addresses = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)

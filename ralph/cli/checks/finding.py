@@ -31,7 +31,6 @@ class Finding(Struct, frozen=True):
     subject: str
     text: str
     advice: str | None = None
-    """Advice to the user, or None if the user need not do anything."""
     is_for_later: bool = False
     """True if the check could not be done because the machine lacks a resource such as memory. The user need not
     change anything and can try again later."""

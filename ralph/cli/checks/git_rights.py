@@ -63,7 +63,6 @@ def look_at_git(
 
 
 def _told(subject: str, within_s: float, check: Callable[[], Finding]) -> Finding:
-    """The finding of a check that runs git, or a finding that says why git could not be run."""
     try:
         return check()
     except Interrupted:

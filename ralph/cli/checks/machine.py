@@ -162,9 +162,6 @@ def _search_paths(environment: Mapping[str, str], search: ProgramSearch) -> Iter
 
 
 def _memory() -> Finding:
-    """A finding that says whether other processes can read ralph's memory. This process is checked. A run protects
-    its memory in the same way.
-    """
     if is_memory_private():
         return ok(
             "memory", "ralph leaves no core dump, and an ordinary user's commands cannot read its memory"
@@ -177,10 +174,6 @@ def _memory() -> Finding:
 
 
 def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
-    """A finding that says how the number of processes of a command is limited. To find out, the function sets up a
-    control group. This test is needed because a process that can create a control group may still be unable to join
-    it.
-    """
     if not most:
         return warn("process limit", "none for commands: sandbox.max_processes is 0", "set a number")
     from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only this check needs it
@@ -203,9 +196,6 @@ def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
 
 
 def _confinement() -> Finding:
-    """A finding that says how Write and Edit are kept inside the working directory: by the kernel, or by ralph's own
-    check of paths.
-    """
     try:
         held = os.open(os.sep, HELD_DIRECTORY)
         try:
@@ -253,9 +243,6 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Writes a temporary file in the directory and removes it. If the system supports files without a name, the file
-    has no name.
-    """
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _NAME = "MCP servers"
 _ADVICE = "correct --mcp-config or [mcp]: no run begins without its servers (`ralph help mcp`)"
 _MOST_SHOWN = 8
-"""The maximum number of tools of one server that a finding names."""
 
 
 def look_at_servers(

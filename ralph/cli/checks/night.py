@@ -95,7 +95,6 @@ def _written_places(
 
 
 def _nearest(place: Path) -> Path:
-    """The place itself, or the nearest directory above it that exists."""
     return next(one for one in (place, *place.parents) if one.is_dir())
 
 
@@ -125,9 +124,6 @@ def look_at_process_room() -> Finding:
 
 
 def _process_limit() -> tuple[int | None, int]:
-    """RLIMIT_NPROC and the number of this user's processes and threads. The limit is None if there is none, or if the
-    user is root, to whom it does not apply.
-    """
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if soft == resource.RLIM_INFINITY or os.getuid() == 0:
         return None, 0

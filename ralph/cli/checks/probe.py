@@ -156,7 +156,6 @@ def probe_targets(targets: Sequence[Target], seams: ProbeSeams) -> Iterator[Find
 def _ask(
     target: Target, key: int, seams: ProbeSeams, seen: ProbeTimes
 ) -> tuple[Answer | Finding, TokenUsage]:
-    """Sends one request. Returns the answer, or the finding about the failure, and the tokens that are billed."""
     subject = _subject(target, key)
     try:
         transport = build_transport(target.base_url, seams.ca_file)

@@ -40,7 +40,6 @@ _NO_NAME = "nothing denies these"
 
 class TriedSandbox(Struct, frozen=True):
     rows: tuple[str, ...] = ()
-    """The lines of the table that `ralph doctor --sandbox` shows."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -115,7 +114,6 @@ def _real(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
 def _what_of_the_home(
     environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings
 ) -> Iterator[str]:
-    """Yields lines that list what exists of the home and may be read."""
     denied = _real(wanted.read_deny, environment)
     roots = [] if cwd is None else [os.path.realpath(cwd)]
     write, read, _ = opened_by_settings(wanted, environment, roots)

@@ -75,7 +75,6 @@ def _before(raw: str, piece: str) -> str:
 
 
 def _behind_program(words: list[str]) -> list[str]:
-    """The words without the name of the program and the variables before it."""
     at = next((at for at, word in enumerate(words) if "=" not in word), len(words))
     return words[at + 1 :]
 
@@ -102,7 +101,6 @@ def _found(one: Wanted, *, with_titles: bool) -> Values:
 
 
 def _sessions(one: Wanted, with_titles: bool) -> Values:
-    """The sessions of the working directory, the newest first. If none of them begins as typed, all sessions."""
     import time  # noqa: PLC0415 - few completions need it
 
     from ralph.sessions.naming import age_text  # noqa: PLC0415 - few completions need it
@@ -139,7 +137,6 @@ def _written_s(path: Path) -> float:
 
 
 def _title(path: Path) -> str:
-    """The title of the session, else a title from its first prompt. Empty if neither is found."""
     import json  # noqa: PLC0415 - few completions need it
 
     from ralph.machine.opened_file import open_regular_file  # noqa: PLC0415 - few completions need it
@@ -169,7 +166,6 @@ def _title(path: Path) -> str:
 
 
 def _loops(one: Wanted, _with_titles: bool) -> Values:
-    """The numbers of the loops of the working directory, the newest first."""
     from ralph.sessions.places import directory_name, listed, state_directory  # noqa: PLC0415 - few completions need it
 
     folder = directory_name(_directory(one))
@@ -194,14 +190,12 @@ def _directory(one: Wanted) -> Path:
 
 
 def _path(typed: str) -> Path:
-    """The absolute path that a word of the command line names. The shell has not expanded a tilde in it yet."""
     from pathlib import Path  # noqa: PLC0415 - few completions need it
 
     return Path.cwd() / Path(typed).expanduser()
 
 
 def _models(one: Wanted, _with_titles: bool) -> Values:
-    """The names of the targets in the user's settings file and in the file of `--config`."""
     from ralph.settings.toml_file import (  # noqa: PLC0415 - few completions need it
         SettingsFileError,
         parsed,

@@ -19,7 +19,6 @@ class TableRow:
         self.command = command
         """The command to which the option or argument belongs. Empty for ralph itself."""
         self.kind = kind
-        """"command", "option" or "argument"."""
         self.words = words.split(" ")
         """The name of the command, or the spellings of the option. The first one is offered."""
         self.sources = tuple(sources.split())
@@ -46,9 +45,7 @@ class Wanted:
         given: dict[str, str] | None = None,
     ) -> None:
         self.typed = typed
-        """The part of the word that the user has typed of the value."""
         self.choices = choices
-        """Pairs of a value and its description."""
         self.sources = sources
         """The names of the sources that have further values."""
         self.option = option
@@ -105,10 +102,8 @@ class _Line:
         self.awaits: TableRow | None = None
         """The option to which a value at the cursor belongs."""
         self.has_value = False
-        """True if `awaits` is a list option that has a value already."""
         self.given: dict[str, str] = {}
         self.others = 0
-        """The number of words that belong to no option."""
         self.is_over = False
         """True behind `--`, where no word is an option."""
         for word in words:
@@ -153,7 +148,6 @@ class _Line:
 
 
 def _command(rows: list[TableRow], words: list[str]) -> tuple[str, list[str]]:
-    """The command that the words name, and the words behind it. The command is empty if the words name none."""
     command, rest = "", words
     while rest and any(
         row.kind == "command" and row.command == command and row.words[0] == rest[0] for row in rows
@@ -167,9 +161,7 @@ def _commands(rows: list[TableRow], command: str) -> tuple[tuple[str, str], ...]
 
 
 def _options(options: list[TableRow], current: str) -> tuple[tuple[str, str], ...]:
-    """The options with their descriptions. Another spelling of an option is offered only if no first spelling begins
-    as the user typed it.
-    """
+    """The options with their descriptions."""
     first = tuple((row.words[0], row.says) for row in options)
     if any(word.startswith(current) for word, _ in first):
         return first
@@ -194,13 +186,9 @@ class BashLine:
 
     def __init__(self, line: str) -> None:
         self.words: list[str] = []
-        """The complete words without quotes."""
         self.current = ""
-        """The word at the cursor without quotes."""
         self.raw = ""
-        """The word at the cursor as it was typed."""
         self.quote = ""
-        """The quotation mark that is open at the cursor, or an empty text."""
         at, is_word = 0, False
         while at < len(line):
             char = line[at]
@@ -214,7 +202,6 @@ class BashLine:
             at, is_word = at + taken, True
 
     def _take(self, char: str, following: str) -> int:
-        """Takes a character, and the one behind it if the first is an escape. Returns the number of characters taken."""
         if char == self.quote:
             self.quote = ""
         elif not self.quote and char in "'\"":

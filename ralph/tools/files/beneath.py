@@ -96,9 +96,6 @@ def open_by_walk(root: int, relative: str) -> int:
 
 
 def _step(held: list[int], part: str) -> str:
-    """Opens the directory `part` and returns an empty string. If `part` is a link, opens nothing and returns the
-    link's target.
-    """
     try:
         held.append(os.open(part, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=held[-1]))
     except OSError as error:

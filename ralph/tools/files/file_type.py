@@ -104,7 +104,6 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """Width and height from the frame header (SOF). The function first skips all segments before that header."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

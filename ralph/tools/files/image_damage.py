@@ -61,9 +61,7 @@ def without_damaged_extras(png: bytes) -> bytes:
 
 
 def _jpeg_is_whole(data: bytes) -> bool:
-    """Whether a JPEG has its end marker. End markers inside segments are ignored, because a segment can contain a
-    complete thumbnail image.
-    """
+    """Whether a JPEG has its end marker."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

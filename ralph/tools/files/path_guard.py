@@ -191,9 +191,7 @@ class PathGuard:
         return found
 
     def _canonical(self, path: str) -> str:
-        """The path as the table of protected paths spells it. If the table has another name for a directory in the
-        path, the result uses the table's name.
-        """
+        """The path as the table of protected paths spells it."""
         for above in (path, *map(str, Path(path).parents)):
             status = _status_of(above)
             known = None if status is None else self._known.get(_identity(status))

@@ -33,7 +33,6 @@ class PlannedWrite(Struct, frozen=True, dict=True):
     data: bytes
     digest_before: str | None
     output: ToolOutput
-    """The result for the model if the write succeeds."""
     seen: SeenFiles
 
     @cached_property

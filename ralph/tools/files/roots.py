@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 class Root(Struct, frozen=True):
     named: Path
     path: Path
-    """The path at the beginning of the run, with links resolved."""
     descriptor: int
 
     def is_in_place(self) -> bool:

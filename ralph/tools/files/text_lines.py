@@ -24,20 +24,16 @@ MAX_SCANNED_BYTES = 128 * 1024 * 1024
 
 class LineRange(Struct, frozen=True):
     first: int
-    """The number of the first line, counted from 1."""
     count: int
 
 
 class _Scan:
-    """The progress of reading one stream."""
-
     def __init__(self) -> None:
         self.scanned_bytes = 0
         self.skipped_lines = 0
         self.is_inside_line = False
         self.is_over_limit = False
         self.has_open_end = False
-        """True if the last line that was read has no line break."""
 
 
 Line = tuple[bytes, int]

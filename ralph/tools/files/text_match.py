@@ -67,9 +67,7 @@ class _LfView:
 
 
 def _line_breaks_in_view(text: str) -> Iterator[int]:
-    """Yields the offset of each line break that was CRLF in the original text. The offsets are positions in the copy
-    of the text that has only LF.
-    """
+    """Yields the offset of each line break that was CRLF in the original text."""
     removed = 0
     at = text.find("\r\n")
     while at >= 0:

@@ -32,10 +32,8 @@ _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errn
 
 class WriteTarget(Struct, frozen=True):
     path: Path
-    """The absolute path, with links resolved."""
     root: Root
     before: os.stat_result | None
-    """The status of the existing file, or None if it does not exist yet."""
     shown: str
     guard: PathGuard
 
@@ -57,9 +55,6 @@ class WriteTarget(Struct, frozen=True):
             raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
 
     def _refuse_protected(self, directory: int, name: str) -> None:
-        """Raises ToolError if the file `name` in the open directory is protected. The path was already checked when
-        the call was planned, but a part of the path may have been replaced since then.
-        """
         where = opened_path(directory, str(self.path.parent))
         if where is None:
             raise ToolError(f"{self.shown} was not written: where it really lies cannot be told")

@@ -109,7 +109,6 @@ def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
 
 
 def _opened_directory(path: Path, shown: str, judged: str, context: ToolContext) -> str:
-    """Returns the real path of a directory. Raises ToolError if the directory cannot be opened or must not be read."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
@@ -281,7 +280,5 @@ def _as_glob(path: str) -> str:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path is valid UTF-8. Ripgrep cannot take any other path as a glob. The caller then filters ripgrep's
-    results.
-    """
+    """Whether a path is valid UTF-8. Ripgrep cannot take any other path as a glob."""
     return path.encode("utf-8", "replace") == os.fsencode(path)

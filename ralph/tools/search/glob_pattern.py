@@ -124,9 +124,7 @@ def _translated(piece: str, *, has_classes: bool) -> str:
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """Whether the segments match the parts of a path. If a segment does not match, the last `**` before it takes one
-    more part, and the comparison is repeated from there.
-    """
+    """Whether the segments match the parts of a path."""
     at = part = 0
     retry_at, retry_part = -1, 0
     while part < len(parts):

@@ -41,9 +41,7 @@ def _is_ignored(
     is_directory: bool = False,
     names_place: bool = False,
 ) -> bool:
-    """Whether the rules ignore the path with these parts. The nearest file with a rule for it decides. Without `most`, all
-    files above the path count, otherwise only those in the first `most` directories.
-    """
+    """Whether the rules ignore the path with these parts. The nearest file with a rule for it decides."""
     depths = reversed(range(len(parts) if most is None else most))
     verdicts = (
         _verdict(top, parts, depth, is_directory=is_directory, names_place=names_place) for depth in depths
@@ -54,9 +52,7 @@ def _is_ignored(
 def _verdict(
     top: str, parts: Sequence[str], depth: int, *, is_directory: bool, names_place: bool = False
 ) -> bool | None:
-    """Whether the rules in the directory `depth` levels below the top ignore the path with these parts. The last rule that
-    matches decides. None if none does.
-    """
+    """Whether the rules in the directory `depth` levels below the top ignore the path with these parts."""
     path = "/".join(parts[depth:])
     for rule in _rules("/".join((top.rstrip("/"), *parts[:depth], IGNORE_FILE))):
         is_negated = rule.startswith("!")
