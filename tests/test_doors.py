@@ -25,7 +25,7 @@ TOP = Path(__file__).parent.parent
 
 # A module that decodes, and what it decodes: all Structs of a module, or one of them (`module:Type`).
 DOORS: dict[str, tuple[str, ...]] = {
-    "ralph.api.chat.plain_chunk": ("ralph.api.chat.plain_chunk",),
+    "ralph.api.chat.stream": ("ralph.api.chat.stream:PlainChunk",),
     "ralph.api.responses.stream": ("ralph.api.responses.stream:_PieceEvent",),
     "ralph.api.stream_events": ("ralph.api.stream_events",),
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),

@@ -17,8 +17,7 @@ from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_around
 from ralph.machine.repository import up_to_repository_root
 from ralph.sandbox.left_behind import why_left_behind
-from ralph.settings.claude_environment import is_of_network
-from ralph.settings.claude_wishes import ClaudeWishes, wishes_of
+from ralph.settings.claude_wishes import ClaudeWishes, is_of_network, wishes_of
 from ralph.settings.tables import Remark
 from ralph.settings.toml_file import about_home
 from ralph.values.claude_file import ClaudeFile

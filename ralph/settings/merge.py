@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around, search_outside
-from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
-from ralph.settings.claude_wishes import ClaudeWishes
+from ralph.settings.claude_wishes import ALIAS_VARIABLES, ClaudeWishes, aliases_from
 from ralph.settings.files import (
     SettingsFile,
     find_settings_files,

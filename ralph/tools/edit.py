@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.tools.files.file_type import binary_type, image_media_type, is_binary
+from ralph.tools.files.file_type import (
+    TextEncoding,
+    binary_type,
+    image_media_type,
+    is_binary,
+    marked_encoding,
+    possible_encodings,
+)
 from ralph.tools.files.path_guard import refuse_kernel_file
-from ralph.tools.files.planned_write import PlannedWrite
-from ralph.tools.files.text_encoding import TextEncoding, marked_encoding, possible_encodings
+from ralph.tools.files.planned_write import PlannedWrite, write_target
 from ralph.tools.files.text_match import EditableText, Places
-from ralph.tools.files.write_target import write_target
 from ralph.tools.read import open_regular
 from ralph.tools.write import link_note
 from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text

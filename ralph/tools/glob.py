@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ralph.tools.found_list import MOST_ENTRIES, FoundList
-from ralph.tools.search.file_search import files_matching, ignored_note, list_files, place_at
+from ralph.tools.search.file_search import (
+    MOST_ENTRIES,
+    FoundList,
+    files_matching,
+    ignored_note,
+    list_files,
+    place_at,
+)
 from ralph.tools.search.glob_pattern import GlobPattern
 from ralph.values.tool_calls import ToolError, ToolOutput
 

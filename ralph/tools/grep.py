@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.output_capture import readable_text
-from ralph.tools.found_list import MOST_ENTRIES, FoundList
 from ralph.tools.search.file_search import (
+    MOST_ENTRIES,
+    FoundList,
     LineQuery,
     files_matching,
     ignored_note,

@@ -17,7 +17,7 @@ from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
 from ralph.places.own_commands import module_variables, why_changeable
 from ralph.tools.files.file_type import image_media_type
-from ralph.tools.files.shown_image import shown_image
+from ralph.tools.files.images import shown_image
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text, unknown_arguments
 

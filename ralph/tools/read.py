@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of
-from ralph.tools.files.text_encoding import marked_encoding
+from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of, marked_encoding
 from ralph.tools.files.text_lines import LineRange, read_range
 from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 
@@ -102,7 +101,7 @@ def _read_chunk(descriptor: int) -> bytes:
 
 
 def _image(descriptor: int, start: bytes, media_type: str, context: ToolContext) -> ToolOutput:
-    from ralph.tools.files.shown_image import MAX_IMAGE_BYTES, shown_image  # noqa: PLC0415 - only images need it
+    from ralph.tools.files.images import MAX_IMAGE_BYTES, shown_image  # noqa: PLC0415 - only images need it
 
     size_bytes = os.fstat(descriptor).st_size
     if size_bytes > MAX_IMAGE_BYTES:

@@ -8,11 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import open_regular_file
-from ralph.tools.files.file_type import is_binary
-from ralph.tools.files.planned_write import PlannedWrite, digest_of
-from ralph.tools.files.text_encoding import TextEncoding, marked_encoding
+from ralph.tools.files.file_type import TextEncoding, is_binary, marked_encoding
+from ralph.tools.files.planned_write import PlannedWrite, digest_of, write_target
 from ralph.tools.files.text_match import EditableText
-from ralph.tools.files.write_target import write_target
 from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:

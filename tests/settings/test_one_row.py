@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROWS = {
-    ("settings/tables.py", '    """One of `EFFORTS`. None leaves the choice to the API."""\n'): '''
+    ("settings/tables.py", "    api: Annotated[\n"): """
     politeness: Annotated[
         int,
         Key(
@@ -30,24 +30,20 @@ ROWS = {
             in_repository=SMALLER,
         ),
     ] = 7
-    """Times in a prompt."""
-''',
-    ("settings/tables.py", '    """False if ralph must not retry, whatever the policy is."""\n'): """
+""",
+    ("settings/tables.py", "    max_retries: Annotated[\n"): """
     is_eager: Annotated[
         bool, Key(SWITCH, "no wait", Flag("--eager", "Do not wait."), "RALPH_EAGER")
     ] = False
 """,
-    (
-        "values/limits.py",
-        '    """The maximum number of turns of one task (exit 3), or None if there is no limit."""\n',
-    ): """
+    ("values/limits.py", "    max_budget_usd: Annotated[\n"): """
     max_thanks: Annotated[int | None, Key(at_least(1), "thanks", Flag("--max-thanks", "End after N.", "N"))] = None
 """,
-    ("api/clocks.py", '    """The longest time for one answer, from beginning to end."""\n'): """
+    ("api/clocks.py", "    def for_whole_answer(self) -> Self:\n"): """
     bow_s: Annotated[float, Key(SECONDS, "one bow", in_repository=SMALLER)] = 3.0
 """,
 }
-"""New fields, by the file and the line that they follow."""
+"""New fields, by the file and the line that they precede."""
 # Runs each command that it is told of in a fork, because a start of an interpreter takes longer than all else. For
 # the same reason it imports at once what most of the commands import.
 FORKS = """
@@ -85,7 +81,7 @@ class Copy:
             path = self.root / "ralph" / file
             text = path.read_text()
             assert text.count(line) == 1
-            path.write_text(text.replace(line, line + row))
+            path.write_text(text.replace(line, row.lstrip("\n") + line))
         self.cwd = tmp_path / "work"
         self.cwd.mkdir()
         self.user_file = tmp_path / "config" / "ralph" / "config.toml"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.conversation.messages import Conversation, user_message
-from ralph.tools.files.file_type import image_media_type, image_size
-from ralph.tools.files.image_damage import image_damage, without_damaged_extras
-from ralph.tools.files.shown_image import shown_image
+from ralph.tools.files.file_type import image_media_type
+from ralph.tools.files.images import image_damage, image_size, shown_image, without_damaged_extras
 from ralph.tools.tool_context import MOST_BYTES, MOST_IMAGES, ImageBudget
 from ralph.values.tool_calls import ToolCall, ToolError, ToolOutput, ToolResult
 from tests.rows import every_row

@@ -4,27 +4,73 @@ An answer is complete when a chunk has named a `finish_reason` and the stream ha
 counts may come with that chunk, behind it, or in every chunk. Only the first choice counts.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: msgspec would compile each annotation by itself.
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.json import Decoder
 
-from ralph.api.chat.errors import ending_error, error_event
-from ralph.api.chat.plain_chunk import PLAIN_CHUNK, PlainCall
 from ralph.api.chat.reasoning import FIELDS, Details, signature_of
+from ralph.api.error_body import reports_error
 from ralph.api.stream import stop_reason_of
 from ralph.conversation.messages import to_json
 from ralph.values.errors import StreamParse
 from ralph.values.strict_json import strict_json
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 Event = dict[str, Any]
 
 
 _MAY_COUNT = frozenset({"usage", "x_groq"})
+
+
+# --- The form of a chunk that brings a piece of text, thinking or arguments and nothing else, as nearly all chunks do. JSON
+# of one form is read faster than any JSON. The fields are all those that `ChatTranslator` reads.
+
+_Empty = Literal[""] | None
+
+
+class PlainFunction(Struct, frozen=True):
+    arguments: str
+    name: _Empty = None
+
+
+class PlainCall(Struct, frozen=True):
+    """A piece of a call that has begun, so that it needs neither id nor name."""
+
+    function: PlainFunction
+    index: int | None = None
+    id: _Empty = None
+    extra_content: None = None
+
+
+class PlainDelta(Struct, frozen=True):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[PlainCall] | None = None
+    reasoning_details: Annotated[list[None], Meta(max_length=0)] | None = None
+    refusal: _Empty = None
+    function_call: None = None
+
+
+class PlainChoice(Struct, frozen=True):
+    delta: PlainDelta
+    index: Literal[0] | None = 0
+    finish_reason: _Empty = None
+    usage: None = None
+
+
+class PlainChunk(Struct, frozen=True):
+    choices: tuple[PlainChoice]
+    type: str = ""
+    usage: None = None
+    error: None = None
+    x_groq: None = None
+
+
+PLAIN_CHUNK = Decoder(PlainChunk)
 
 
 class _Call:
@@ -330,3 +376,29 @@ def events_of_whole(value: Event) -> Sequence[Event] | None:
     translator = ChatTranslator()
     chunk = {**value, "choices": [{"finish_reason": "stop", **first, "delta": first["message"]}]}
     return (*translator.events("", chunk), *translator.end())
+
+
+_ENDED_BY_ERROR = {
+    "error": "api_error",
+    "network_error": "api_error",
+    "insufficient_system_resource": "overloaded_error",
+}
+"""The values of `finish_reason` that end an answer early, with the type of error that each means: OpenRouter's, z.ai's and
+DeepSeek's.
+"""
+
+
+def error_event(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The `error` event of the Messages API for an event that reports an error, in whatever form. None for any other event."""
+    if reports_error(event):
+        return {**event, "type": "error"}
+    if "choices" not in event and "type" not in event and ("message" in event or "detail" in event):
+        return {"type": "error", "error": event}
+    return None
+
+
+def ending_error(reason: str) -> dict[str, Any] | None:
+    """The `error` event for an answer that ended with this `finish_reason`. None if that is no error."""
+    kind = _ENDED_BY_ERROR.get(reason.lower())
+    message = f"the server ended its answer with finish_reason {reason!r}"
+    return None if kind is None else {"type": "error", "error": {"type": kind, "message": message}}

@@ -1,10 +1,14 @@
-"""Finds out the type of a file from its first bytes, and the pixel size of an image from its header. Does not decode
-the content.
+"""Finds out the type and the text encoding of a file from its first bytes. If the file begins with a byte order mark, the
+mark decides. Otherwise text is UTF-8 or, if that is impossible, Latin-1, which can decode any bytes.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
 import stat
+
+from msgspec import Struct
 
 _TAR_MARK_AT = 257
 # How many bytes at the beginning of a file decide whether it is binary: the size of ripgrep's first buffer.
@@ -77,42 +81,50 @@ def image_media_type(start: bytes) -> str | None:
     return None
 
 
-def image_size(data: bytes, media_type: str) -> tuple[int, int] | None:
-    """Width and height in pixels, read from the header, or None if the header is damaged."""
-    match media_type:
-        case "image/png":
-            size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
-        case "image/gif":
-            size = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
-        case "image/webp":
-            size = _webp_size(data)
-        case _:
-            size = _jpeg_size(data)
-    return size if min(size) > 0 else None
+# UTF-32 comes before UTF-16, because its little-endian mark begins with the mark of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_UNDECODABLE = re.compile(r"[\udc80-\udcff]")
 
 
-def _webp_size(data: bytes) -> tuple[int, int]:
-    # https://developers.google.com/speed/webp/docs/riff_container
-    if len(data) < 30:
-        return 0, 0
-    if data[12:16] == b"VP8X":
-        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
-    if data[12:16] == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+def marked_encoding(start: bytes) -> tuple[bytes, str] | None:
+    """The byte order mark and the encoding that it stands for, or None if there is no mark."""
+    return next(((mark, encoding) for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
-    position = 2
-    while position + 9 <= len(data) and data[position] == 0xFF:
-        marker = data[position + 1]
-        if marker == 0xFF:  # fill byte
-            position += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(data[position + 7 : position + 9]), int.from_bytes(
-                data[position + 5 : position + 7]
-            )
-        else:
-            position += 2 + int.from_bytes(data[position + 2 : position + 4])
-    return 0, 0
+class TextEncoding(Struct, frozen=True):
+    """Decodes and encodes the text of one file. Decoding and encoding again gives the same bytes."""
+
+    mark: bytes
+    codec: str
+    errors: str = "strict"
+
+    def decode(self, data: bytes) -> str:
+        return data[len(self.mark) :].decode(self.codec, self.errors)
+
+    def encode(self, text: str) -> bytes:
+        """Encodes text. Raises UnicodeEncodeError if the encoding lacks a character of the text."""
+        return self.mark + text.encode(self.codec, self.errors)
+
+
+def possible_encodings(data: bytes) -> list[TextEncoding]:
+    """The encodings that could decode the complete content of a file, the most likely first. Never empty."""
+    encoding = TextEncoding(*(marked_encoding(data) or (b"", "utf-8")))
+    try:
+        if encoding.encode(encoding.decode(data)) == data:
+            return [encoding]
+    except UnicodeError:
+        pass
+    latin_1 = TextEncoding(b"", "latin-1")
+    damaged_utf_8 = TextEncoding(b"", "utf-8", "surrogateescape")
+    text = damaged_utf_8.decode(data)
+    undecodable = sum(1 for _ in _UNDECODABLE.finditer(text))
+    is_mostly_utf_8 = sum(1 for _ in _BEYOND_ASCII.finditer(text)) > 2 * undecodable
+    return [damaged_utf_8, latin_1] if is_mostly_utf_8 else [latin_1, damaged_utf_8]

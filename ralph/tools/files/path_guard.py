@@ -19,8 +19,7 @@ from ralph.places.gather import files_in
 from ralph.places.home_needs import holds_credentials
 from ralph.places.places import is_named
 from ralph.places.table import PRIVATE, named_with
-from ralph.tools.files.file_type import SNIFFED_BYTES
-from ralph.tools.files.text_encoding import marked_encoding
+from ralph.tools.files.file_type import SNIFFED_BYTES, marked_encoding
 from ralph.tools.files.text_lines import MAX_SCANNED_BYTES
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolError

@@ -25,12 +25,10 @@ from ralph.machine.ripgrep import (
     RipgrepError,
 )
 from ralph.machine.starting import start_job
-from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
+from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of, marked_encoding
 from ralph.tools.files.path_guard import HiddenPlaces
-from ralph.tools.files.text_encoding import marked_encoding
-from ralph.tools.found_list import MOST_ENTRIES
 from ralph.tools.read import open_regular
-from ralph.tools.search.ignore_rules import IGNORE_FILE, is_ignored_whole
+from ralph.tools.search.glob_pattern import IGNORE_FILE, is_ignored_whole
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolError, os_error_text
 
@@ -39,6 +37,49 @@ if TYPE_CHECKING:
 
     from ralph.tools.search.glob_pattern import GlobPattern
     from ralph.tools.tool_context import ToolContext
+
+MOST_ENTRIES = 1000
+_MOST_NAMED = 5
+
+
+class FoundList:
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.entries: list[str] = []
+        self.is_full = False
+        self.stopped_in: list[str] = []
+        self._bytes = 0
+
+    def add(self, entry: str) -> bool:
+        """Adds an entry and returns True. Returns False if the list is full, so that the search can stop."""
+        size = len(entry.encode("utf-8", "replace")) + 1
+        if len(self.entries) >= self.max_entries or self._bytes + size > self.max_bytes:
+            self.is_full = True
+            return False
+        self.entries.append(entry)
+        self._bytes += size
+        return True
+
+    def text(self, nothing: str, search: Search, hidden: HiddenPlaces) -> str:
+        notes = []
+        if self.is_full:
+            notes.append(
+                f"[only the first {len(self.entries):,} are shown; narrow the pattern or the path to see more]"
+            )
+        if search.is_cut_short:
+            notes.append(search.why_stopped)
+        if search.skipped:
+            notes.append(f"[{search.skipped:,} could not be read and were skipped]")
+        for says, paths in (
+            ("searched only up to a NUL byte", self.stopped_in),
+            ("left out, as they must not be read", hidden.those_there),
+        ):
+            if paths:
+                more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+                notes.append(f"[{says}: {', '.join(paths[:_MOST_NAMED])}{more}]")
+        return "\n".join([*(self.entries or [nothing]), *notes])
+
 
 # A search in a large tree takes a second.
 _LOOKS_AFTER_S = 2.0

@@ -1,11 +1,52 @@
-"""Finds damage in the structure of an image file. If a damaged image got into the conversation, the API would reject
-the request and all later ones. Does not decode the pixels. Sources: the PNG specification (section 5), ITU T.81 annex
-B, the GIF89a specification, RFC 9649 for WebP.
+"""Makes the content block for an image, after checking that the API will accept it. A rejected image would stay in
+the conversation, and the API would reject every later request too. Does not decode the pixels. Sources: the PNG
+specification (section 5), ITU T.81 annex B, the GIF89a specification, RFC 9649 for WebP.
 """
 
 from __future__ import annotations
 
+import base64
 import zlib
+from typing import TYPE_CHECKING
+
+from ralph.values.tool_calls import ToolError
+
+if TYPE_CHECKING:
+    from ralph.tools.tool_context import ImageBudget
+    from ralph.values.tool_calls import Block
+
+MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
+"""The maximum size of an image in bytes. Its base64 text has at most 5 MB. Other clouds accept this size too, while
+Anthropic's own API accepts 10 MB."""
+# The API accepts 8000 pixels a side in a request with few images, but only this many if there are more than 20
+# images.
+_MAX_IMAGE_PIXELS = 2000
+
+
+def shown_image(data: bytes, media_type: str, images: ImageBudget) -> Block:
+    """Makes the content block for an image, and adds the image to `images`. Raises ToolError if the image is damaged
+    or too large.
+    """
+    if len(data) > MAX_IMAGE_BYTES:
+        raise ToolError(
+            f"the image has {len(data):,} bytes; at most {MAX_IMAGE_BYTES:,} can be shown. Scale it down first"
+        )
+    pixels = image_size(data, media_type)
+    if pixels is None:
+        raise ToolError(f"the image is damaged: its {media_type} header names no size")
+    if max(pixels) > _MAX_IMAGE_PIXELS:
+        raise ToolError(
+            f"the image is {pixels[0]}x{pixels[1]} pixels; at most {_MAX_IMAGE_PIXELS} a side can be shown. Scale it down "
+            "first"
+        )
+    if media_type == "image/png":
+        data = without_damaged_extras(data)
+    if damage := image_damage(data, media_type):
+        raise ToolError(f"the image is damaged: {damage}")
+    images.take(len(data))
+    source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
+    return {"type": "image", "source": source}
+
 
 _PNG_SIGNATURE_BYTES = 8
 _PNG_AROUND_DATA_BYTES = 12  # length and type before it, checksum behind
@@ -109,3 +150,44 @@ def _webp_damage(data: bytes) -> str | None:
     if position > end:
         return "a chunk goes beyond its end"
     return None if has_pixels else "it has no image data"
+
+
+def image_size(data: bytes, media_type: str) -> tuple[int, int] | None:
+    """Width and height in pixels, read from the header, or None if the header is damaged."""
+    match media_type:
+        case "image/png":
+            size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+        case "image/gif":
+            size = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+        case "image/webp":
+            size = _webp_size(data)
+        case _:
+            size = _jpeg_size(data)
+    return size if min(size) > 0 else None
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    # https://developers.google.com/speed/webp/docs/riff_container
+    if len(data) < 30:
+        return 0, 0
+    if data[12:16] == b"VP8X":
+        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    if data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    position = 2
+    while position + 9 <= len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill byte
+            position += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(data[position + 7 : position + 9]), int.from_bytes(
+                data[position + 5 : position + 7]
+            )
+        else:
+            position += 2 + int.from_bytes(data[position + 2 : position + 4])
+    return 0, 0
