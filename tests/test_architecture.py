@@ -36,6 +36,10 @@ MAY_KNOW: dict[str, set[str]] = {
         },
         *{"permissions", "machine", "conversation", "values"},
     },
+    "driven": {
+        *{"run", "settings", "retry", "mcp", "prompt", "permissions", "output", "machine", "conversation"},
+        "values",
+    },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
     "loop": {
         "settings",
@@ -70,7 +74,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "values": set(),
     "mock_api": set(),
 }
-MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "demo", "mock_api"}
+MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "driven", "demo", "mock_api"}
 MOST_ROOMS = 25
 MOST_MODULES_FLAT = 25
 
@@ -149,17 +153,16 @@ TOUCHES_THE_WORLD = (
     "places.ssh_files",
     "prompt",
     "run.command",
-    "run.context",
-    "run.hook_rights",
-    "run.permission_rules",
-    "run.driven.control_channel",
+    "driven.control_channel",
+    "run.hooks",
     "run.old_session",
-    "run.prepared_run",
+    "run.opening",
+    "run.permission_rules",
+    "run.parts",
     "run.report_check",
     "run.report_schema",
-    "run.report_validator",
     "run.session",
-    "run.wiring",
+    "run.session_run",
     "sandbox.box_plan",
     "sandbox.command_box",
     "sandbox.denials",
@@ -630,8 +633,8 @@ STEPS = {
     "version": "ralph.__main__",
     "help": "ralph.cli.app",
     "main path": "ralph.run.command, ralph.tools",
-    "new session": "ralph.run.prepared_run, ralph.sessions.journal",
-    "run": "ralph.run.wiring, ralph.api.client, ralph.tools.bash",
+    "new session": "ralph.run.session_run, ralph.sessions.journal",
+    "run": "ralph.run.parts, ralph.api.client, ralph.tools.bash",
     "request": "ralph.api.transport",
 }
 

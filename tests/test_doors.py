@@ -53,14 +53,13 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.pages.journal:_PassedIntent",
         "ralph.pages.journal:_PassedResult",
     ),
-    "ralph.run.driven.control_lines": (
-        "ralph.run.driven.control_lines:UserLine",
-        "ralph.run.driven.control_lines:RequestLine",
+    "ralph.driven.control_lines": (
+        "ralph.driven.control_lines:UserLine",
+        "ralph.driven.control_lines:RequestLine",
     ),
     "ralph.permissions.hook_answers": ("ralph.permissions.hook_answers:HookAnswer",),
-    "ralph.run.driven.driver_setup": ("ralph.run.driven.driver_setup:_Asked",),
-    "ralph.run.driven.hooks": ("ralph.run.driven.hooks:HookMatcher",),
-    "ralph.run.driven.permission_requests": ("ralph.run.driven.permission_requests",),
+    "ralph.driven.setup": ("ralph.driven.setup:_Asked", "ralph.driven.setup:HookMatcher"),
+    "ralph.driven.driver_asking": ("ralph.driven.driver_asking",),
     "ralph.settings.handover": ("ralph.settings.handover:LoopHandover",),
     "ralph.values.setting": (),  # a type for each setting: below
 }

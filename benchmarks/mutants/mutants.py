@@ -319,7 +319,7 @@ MUTANTS = (
         "a driver gets no model of another vendor at a vendor's own server",
         "if elsewhere is not None and target not in self._roster.targets:",
         "if False:",
-        ("run/driven/test_model_choice.py",),
+        ("driven/test_model_choice.py",),
     ),
     # --- thinking that a server refuses
     Mutant(

@@ -648,8 +648,8 @@ SEEDS = (
     ),
     Break(
         "P16",
-        'settings is None or (settings.retry.enabled and settings.retry.policy != "off")',
-        'settings is None or settings.retry.policy != "off"',
+        'settings.retry.enabled and settings.retry.policy != "off"',
+        'settings.retry.policy != "off"',
     ),
     Break(
         "P18 P34",

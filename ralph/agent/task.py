@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 _CHANGES_TARGET = (ModelFallback, RetryScheduled)
 
 
-class Run:
+class AgentLoop:
     """The agent loop of one session. It works on one task after another. After `run()` has returned, the conversation
     is always in a state that can be resumed.
     """

@@ -283,11 +283,11 @@ def _answers_of_targets(
     redactor = _redactor(environment, settings)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if settings.key_programs and cwd is not None:
-        from ralph.run.wiring import Surroundings, program_keys  # noqa: PLC0415 - few users have one
+        from ralph.run.context import RunContext, program_keys  # noqa: PLC0415 - few users have one
 
-        around = Surroundings(settings, environment, cwd, waiter, clock, EventStream(), redactor)
+        context = RunContext(settings, environment, cwd, waiter, clock, EventStream(), redactor)
         try:
-            settings = program_keys(around, ()).begin(settings)
+            settings = program_keys(context).begin(settings)
         except SettingsError as error:
             yield fail("targets", str(error), "correct that program: no run begins without its key")
             return

@@ -66,13 +66,16 @@ def run(line: RunLine, typed: Typed) -> int:
         check_settings({name: value for name, value in line.settings.items() if name.startswith("tools.")})
     options = _run_options(line, writable)
     check_output_is_open(options.output.result_file)
-    return run_command(options)
+    if not options.takes_messages:
+        return run_command(options)
+    from ralph.driven.driver import MessageDriver  # noqa: PLC0415 - few runs are driven
+
+    return run_command(options, make_driver=MessageDriver)
 
 
 def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
     from ralph.output.writer import OutputOptions  # noqa: PLC0415 - not needed for --help
-    from ralph.run.options import RunOptions  # noqa: PLC0415 - not needed for --help
-    from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
+    from ralph.run.options import RunOptions, SessionOptions  # noqa: PLC0415 - not needed for --help
 
     bypasses = line.permission_mode is None and line.dangerously_skip_permissions
     session_dir = absolute(line.session_dir)

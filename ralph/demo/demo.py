@@ -22,8 +22,7 @@ from ralph.demo.workplace import has_git, make_environment, make_project, tests_
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.trees import remove_tree_if_possible
 from ralph.run.command import run_command
-from ralph.run.options import RunOptions
-from ralph.run.session import SessionOptions
+from ralph.run.options import RunOptions, SessionOptions
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:

@@ -6,14 +6,24 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ralph.git.answer import CheckoutError
+from ralph.git.runner import CheckoutGit, GitSeams
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.own_programs import search_outside, without_unsafe_loads
+from ralph.machine.repository import repository_top
+from ralph.values.ports import Interrupted
 from ralph.values.redaction import LookedCommit
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ralph.git.runner import Git
+    from ralph.values.ports import Clock, Waiter
     from ralph.values.redaction import Redactor
 
 MOST_COMMITS = 300
@@ -139,3 +149,32 @@ def _path_in(header: bytes) -> str:
     if name.startswith(b'"'):
         name = name[1:-1].decode("unicode_escape", "replace").encode("latin-1", "replace")
     return os.fsdecode(name.removeprefix(b"a/"))
+
+
+def commits_of_run(
+    cwd: Path,
+    since_s: float,
+    environment: Mapping[str, str],
+    redactor: Redactor,
+    *,
+    waiter: Waiter,
+    clock: Clock,
+    writable: tuple[str, ...] = (),
+) -> tuple[LookedCommit, ...]:
+    """Where secrets are in the commits of the current branch since `since_s`, in seconds of the epoch. Commits that could
+    not be looked through are missing. `environment` is that of commands, without credentials. No git is used from
+    `writable`, the places that commands may write.
+    """
+    try:
+        top = repository_top(cwd)
+        if top is None:
+            return ()
+        safe = without_unsafe_loads(environment, search_outside(environment, (top, *writable)))
+        with closing(CommandSupervisor(safe, most_processes=0)) as supervisor:
+            seams = GitSeams(environment, supervisor, waiter, clock, writable=writable)
+            git = CheckoutGit(top, seams, FOR_ALL)
+            if git.resolved("HEAD") is None:
+                return ()
+            return look_through(git, [f"--since=@{int(since_s)}", "HEAD"], redactor)
+    except (CheckoutError, ShortageError, OSError, Interrupted):  # a page leaves the commits out, and says so
+        return ()

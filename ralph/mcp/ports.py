@@ -1,6 +1,6 @@
 """The port of a group of MCP servers that are reached in the same way, and the errors of this port.
 
-`servers.py` implements the port for servers that have a process or an address. `run/driven/driver_servers.py`
+`servers.py` implements the port for servers that have a process or an address. `driven/driver_servers.py`
 implements it for the servers that a driver provides.
 """
 

@@ -1,64 +1,81 @@
-"""Runs `ralph run`, from its options to its exit code. If ralph works on one prompt, it writes exactly one result,
-even after a bug or a wrong command line. If it cannot write the result, it writes one line to standard error instead.
+"""`ralph run` from its options to its exit code: `assemble` makes a `Run` with its sinks, and `Run.work` does the rest.
+
+A run is assembled even if the settings cannot be read, because ralph reports that error in a result.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph import __version__
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.own_process import why_too_few_descriptors
-from ralph.machine.waiter import SystemClock
-from ralph.output.standard_streams import complain
-from ralph.prompt.prompt_input import InputWait, PromptFound, read_prompt
-from ralph.run.context import make_context
-from ralph.run.process import RunProcess
-from ralph.run.wiring import refuse_unknown_command
+from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
+from ralph.output.spool import is_one_stream
+from ralph.output.standard_streams import complain, has_color, obeys_controls
+from ralph.output.writer import Writer
+from ralph.run.context import RunContext
+from ralph.run.parts import refuse_uncountable_budget
+from ralph.run.run import Run
+from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
+from ralph.settings.merge import ClaudeOptions, load_with_claude
+from ralph.settings.tables import Settings
+from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
-from ralph.values.events import Notice, RunEnded
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.events import ClockFired, EventStream, Notice
+from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.ports import Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
 from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from ralph.run.driven.driven_run import Driver
+    from ralph.output.diagnostics import Diagnostics
+    from ralph.output.iteration_log import IterationLog, LiveFile
+    from ralph.output.notifier import Notifier
+    from ralph.output.status_line import StatusLine
+    from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.options import RunOptions
-    from ralph.run.wiring import Surroundings
-    from ralph.values.ports import Events
+    from ralph.run.run import MakeDriver
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock, Events
 
 
-def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
+def run_command(
+    options: RunOptions,
+    environment: Mapping[str, str] | None = None,
+    *watchers: Events,
+    make_driver: MakeDriver | None = None,
+) -> int:
     """Works on one prompt, or on the messages of a driver, and returns the exit code of the process.
 
     If `environment` is None, the environment of the process is used. Each of the `watchers` receives every event of
-    the run. Raises only UsageError.
+    the run. Raises only UsageError: any other error becomes a result, or one line on standard error if no result can
+    be written.
     """
     environment = dict(os.environ) if environment is None else environment
-    clock, context = SystemClock(), None
+    clock, run = SystemClock(), None
     # A signal to a process group or a systemd unit reaches a run of `ralph loop` twice: directly, and through the
     # loop.
     inbox = Inbox(clock, one_signal_for_s=0.0 if options.of_loop is None else ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
     try:
-        context = make_context(options, environment, inbox, clock, *watchers)
-        process = RunProcess(context)
-        code = run_prompt(process) if context.driver is None else _run_messages(process, context.driver)
-        process.remove_old_journals()
+        run = assemble(options, environment, inbox, clock, *watchers, make_driver=make_driver)
+        return run.work()
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - not even the result could be written: one line, no traceback
-        return _tell_failure(
-            error, Redactor(known_secrets(environment)) if context is None else context.redactor
-        )
-    else:
-        return code
+        redactor = Redactor(known_secrets(environment)) if run is None else run.context.redactor
+        return _tell_failure(error, redactor)
     finally:
         restore_signals()
 
@@ -70,84 +87,261 @@ def _tell_failure(error: Exception, redactor: Redactor) -> int:
     why = too_few or (describe_bug(error) if shortage is None else line_with_advice(shortage))
     complain(redactor.redact_all(in_one_line(why)))
     outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
-    outcome = outcome if too_few is None else Outcome.CONFIG
-    return outcome.exit_code()
+    return (outcome if too_few is None else Outcome.CONFIG).exit_code()
 
 
-def _run_messages(process: RunProcess, driver: Driver) -> int:
-    from ralph.run.driven.driven_run import run_messages  # noqa: PLC0415 - few runs are driven
+def assemble(
+    options: RunOptions,
+    environment: Mapping[str, str],
+    inbox: Inbox,
+    clock: Clock,
+    *watchers: Events,
+    make_driver: MakeDriver | None = None,
+) -> Run:
+    """Makes the run. Wrong settings raise no error here, but when the run works."""
+    started_s, new_id = clock.now_s(), options.session.session_id or str(uuid.uuid4())
+    metrics, cwd, settings, problem = _begin(options, environment, clock)
+    if problem is None:
+        environment = {**environment, **settings.variables.plain}
+        options = replace(options, writable=tuple(dict.fromkeys((*options.writable, *settings.directories))))
+    controls, of_loop = _controls(options, settings), options.of_loop
+    secrets = known_secrets(environment, settings.secrets)
+    redactor = Redactor(secrets) if of_loop is None else Redactor(secrets | of_loop.secrets, of_loop.tell)
+    writer = _writer(options, environment, new_id, redactor)
+    telemetry, notes = Telemetry(clock, metrics), SessionNotes(redactor.redact)
 
-    return run_messages(process, driver)
+    def emit(event: Event) -> None:
+        events.emit(event)
 
-
-def run_prompt(process: RunProcess) -> int:
-    """Works on one prompt until there is a result, and returns the exit code. Raises UsageError if the command line
-    is wrong. The caller writes the message of this error to standard error.
-    """
-    try:
-        asked = process.attempt(lambda: _begin(process))
-    except UsageError as error:
-        return process.deliver_misuse(error)
-    if isinstance(asked, RunEnded):
-        return process.deliver(process.tell(asked), is_told=False).exit_code
-    around, found = asked
-    try:
-        ended = process.attempt(lambda: _work(process, around, found))
-    except UsageError as error:
-        return process.deliver_misuse(error, _late_notices(found))
-    ended = process.tell(replace(ended, notices=(*ended.notices, *_late_notices(found))))
-    return process.deliver(ended, is_told=False).exit_code
-
-
-def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
-    """Reads the settings, and then the prompt.
-
-    The settings come first because they contain the time limits. If standard input never ends, only a time limit ends
-    the wait for the prompt.
-    """
-    around = process.begin()
-    options = process.context.options
-    if not options.reads_stdin:
-        return around, PromptFound(options.prompt or "")
-    context = process.context
-    wait = InputWait(
-        context.waiter,
-        context.clock,
-        around.settings.clocks.input_s,
-        lambda text: context.tell(Notice(text)),
+    driver = None if make_driver is None else make_driver(inbox, controls, clock, writer, emit)
+    log, drawn = _drawn(
+        *(options, environment, settings),
+        clock=clock,
+        writer=writer,
+        redactor=redactor,
+        inbox=inbox,
+        new_id=new_id,
+        emit=emit,
     )
-    return around, read_prompt(
-        options.prompt,
-        options.prompt_file,
-        directories=options.output.directories,
-        wait=wait,
-        is_required=not options.session.is_old,
+    sinks: list[Events] = [
+        *drawn,
+        *([log] if log is not None else []),
+        *([driver] if driver is not None else []),
+    ]
+    if options.has_diagnostics:
+        sinks.append(_diagnostics(options, clock, started_s, writer, redactor))
+    heartbeats = _heartbeats(options, settings, clock)
+    events: Events = EventStream(heartbeats, *sinks, *watchers, telemetry, writer, notes)
+
+    def look() -> None:
+        for one in drawn:
+            one.look()
+        telemetry.look(events)
+
+    waiter = InboxWaiter(
+        clock,
+        inbox,
+        events=events,
+        heartbeats=heartbeats,
+        driver=None if driver is None else driver.steering,
+        run_ends_s=None if settings.limits.max_time_s is None else started_s + settings.limits.max_time_s,
+        on_first_stop=lambda stop: emit(_stop_event(stop, clock.now_s() - started_s)),
+        on_tick=writer.count_down if obeys_controls(2, environment) and not options.output.is_quiet else None,
+        on_look=look if drawn or metrics is not None else None,
+    )
+    context = RunContext(settings, environment, cwd, waiter, clock, events, redactor, options, controls)
+    notifier = None
+    if settings.notify.command is not None and of_loop is None:
+        try:
+            notifier = _notifier(settings.notify.command, context)
+            events = EventStream(events, notifier)
+        except CannotError as error:
+            problem = error
+    context = replace(context, events=events)
+    return Run(
+        *(context, problem, new_id, started_s),
+        writer=writer,
+        telemetry=telemetry,
+        notes=notes,
+        driver=driver,
+        log=log,
+        notifier=notifier,
     )
 
 
-def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunEnded:
-    if found.typed is not None and found.typed.startswith("/"):
-        refuse_unknown_command(around, process.context.options, found.typed)
-    prepared = process.open(around, has_prompt=bool(found.text))
-    first_prompt = prepared.first_prompt(found.text)
-    prepared.announce((*around.settings.warnings, *found.notices), has_prompt=first_prompt is not None)
-    if found.silent is not None:
-        process.context.events.emit(Notice(found.silent.notice, is_vital=True))
-        if found.silent.unread_bytes():
-            prepared.parts.session.forget()
-            return process.ended_early(Outcome.USAGE, found.silent.refusal)
-    return prepared.work(first_prompt, _own_part(found, process.context.options))
-
-
-def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
-    """The range of the prompt that contains the user's own words. Piped data and the text that a loop adds are
-    outside of this range. None means that the user wrote the whole prompt.
+def _begin(
+    options: RunOptions, environment: Mapping[str, str], clock: Clock
+) -> tuple[MetricsFile | None, Path, Settings, Exception | None]:
+    """Enters the working directory, opens the metrics file, and then reads the settings: so the metrics file does not
+    keep the numbers of an earlier run if wrong settings end this one. The last value is the exception because of which
+    no run is possible. The others are then as far as they are known.
     """
-    task_chars = None if options.of_loop is None else options.of_loop.task_chars
-    if found.text is not None and task_chars is not None:
-        return slice(max(len(found.text) - task_chars, 0), len(found.text))
-    return None if found.own_chars is None else slice(0, found.own_chars)
+    metrics, cwd = None, Path("/")
+    try:
+        cwd = _enter_directory(options.directory)
+        metrics = open_metrics(options.metrics_file, clock, options.output.directories)
+        return metrics, cwd, _read_settings(options, environment, cwd), None
+    except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
+        return metrics, cwd, Settings(), error
 
 
-def _late_notices(found: PromptFound) -> tuple[str, ...]:
-    return () if found.silent is None else found.silent.in_the_end
+def _enter_directory(directory: str | None) -> Path:
+    """Changes to the working directory and returns it. Tools, files and git use it as the current directory."""
+    if directory is not None:
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            raise UsageError(f"cannot work in {directory}: {error.strerror}") from error
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        gone = "the working directory is gone; change to one that exists"
+        raise CannotError(gone, Outcome.IO_ERROR) from None
+
+
+def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
+    """Reads and checks the settings. Raises SettingsError."""
+    of_loop = options.of_loop
+    settings = load_with_claude(
+        options.settings,
+        environment,
+        cwd,
+        Path(options.config_file) if options.config_file is not None else None,
+        None if of_loop is None else of_loop.files,
+        reach=tuple(map(Path, options.writable)),
+        claude=ClaudeOptions(
+            options.claude_settings,
+            options.setting_sources,
+            None if of_loop is None else of_loop.claude_files,
+        ),
+    )
+    if options.is_restricted:
+        settings = replace(settings, origins=_origins_of_restricted(settings.origins, options.settings))
+    if not options.session.is_old:
+        refuse_uncountable_budget(settings.targets, settings)
+    return settings
+
+
+def _origins_of_restricted(origins: Mapping[str, str], flags: Mapping[str, object]) -> dict[str, str]:
+    """The origins of the settings under `--restricted`, which stands for other flags that the user did not type."""
+    own, lists = "flag --restricted", "flag --disallowed-tools"
+    typed = own if flags["tools.disallowed"] == ("Bash",) else f"{lists}, {own}"
+    changed = {name: origins[name].replace(lists, typed) for name in ("tools", "tools.disallowed")}
+    return {**origins, **changed, "sandbox.mode": own}
+
+
+def _controls(options: RunOptions, settings: Settings) -> RunControls:
+    # A driver that wants to be asked would never be, if every tool were permitted. Nor would anything be denied.
+    usual = PermissionMode.BYPASS if options.permissions is None else PermissionMode.DEFAULT
+    mode = options.permission_mode or usual
+    return RunControls(
+        auto_retry=settings.retry.enabled and settings.retry.policy != "off",
+        permission_mode=mode,
+        stays_in_plan=mode is PermissionMode.PLAN,
+        permissions_are_asked=options.permissions is not None,
+    )
+
+
+def _heartbeats(options: RunOptions, settings: Settings, clock: Clock) -> Heartbeats:
+    return Heartbeats(
+        clock,
+        settings.clocks.heartbeat_s,
+        shows_deltas=options.output.include_partial,
+        shows_lines=not is_one_stream(1, 2),
+    )
+
+
+def _writer(options: RunOptions, environment: Mapping[str, str], new_id: str, redactor: Redactor) -> Writer:
+    return Writer(
+        options.output,
+        new_id,
+        __version__,
+        redact=redactor.redact,
+        has_color=has_color(2, environment),
+        is_on_terminal=os.isatty(1),
+        is_one_terminal=os.isatty(1) and os.isatty(2),
+        is_one_stream=is_one_stream(1, 2),
+    )
+
+
+def _drawn(
+    options: RunOptions,
+    environment: Mapping[str, str],
+    settings: Settings,
+    *,
+    clock: Clock,
+    writer: Writer,
+    redactor: Redactor,
+    inbox: Inbox,
+    new_id: str,
+    emit: Callable[[Event], None],
+) -> tuple[IterationLog | None, list[LiveFile | StatusLine]]:
+    """The sinks that are drawn again while the run waits, and the log of the loop that started the run. Objects of
+    stream-json on a terminal leave no room for a status line.
+    """
+    log, of_loop = None, options.of_loop
+    drawn: list[LiveFile | StatusLine] = []
+    if of_loop is not None:
+        from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
+        from ralph.output.live import LiveRun  # noqa: PLC0415 - for iterations alone
+
+        now_s, limits = clock.utc_now().timestamp(), settings.limits
+        first = files.LiveIteration(
+            *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
+            max_turns=limits.max_turns,
+            max_budget_usd=limits.max_budget_usd,
+            max_time_s=limits.max_time_s,
+        )
+        log_files = files.LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
+        log = files.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
+        drawn.append(files.LiveFile(of_loop.folder, first, clock, redactor.redact))
+    is_shared = options.output.output_format == "stream-json" and os.isatty(1)
+    if (
+        writer.tells_people
+        and not options.output.is_quiet
+        and not is_shared
+        and obeys_controls(2, environment)
+    ):
+        from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
+
+        is_iteration = of_loop is not None
+        drawn.append(StatusLine(writer, clock, redactor.redact, wake=inbox.wake, is_iteration=is_iteration))
+    return log, drawn
+
+
+def _diagnostics(
+    options: RunOptions, clock: Clock, started_s: float, writer: Writer, redactor: Redactor
+) -> Diagnostics:
+    from ralph.output.diagnostics import Diagnostics, DiagnosticsFile  # noqa: PLC0415 - few runs want them
+
+    write = writer.write_line
+    if options.debug_file is not None:
+        try:
+            write = DiagnosticsFile(options.debug_file, redactor.redact_all).write
+        except OSError as error:
+            problem = f"cannot write {options.debug_file} ({error.strerror}): diagnostics come here instead"
+            writer.tell(Notice(problem))
+    return Diagnostics(clock, started_s, write)
+
+
+def _notifier(command: str, context: RunContext) -> Notifier:
+    """Raises CannotError if the command must not run."""
+    from ralph.output.notifier import Notifier  # noqa: PLC0415 - few users have one
+
+    return Notifier(
+        command,
+        directory=str(context.cwd),
+        environment=context.safe_environment(),
+        search=context.search(),
+        waiter=context.waiter,
+        clock=context.clock,
+        redact=context.redactor.redact_all,
+        events=context.events,
+    )
+
+
+def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:
+    if isinstance(stop, TimeIsUp):
+        return ClockFired("run total", round(elapsed_s, 3))
+    name = signal.Signals(stop.signal_number).name
+    return Notice(f"{name}: stopping what runs; once more stops at once")

@@ -1,12 +1,14 @@
-"""Makes a task's prompt from a command file if the user's prompt calls a command (`/name`).
+"""Makes a task's prompt from a command file if the user's prompt calls a command (`/name`), and puts the files that a
+prompt names by `@path` below its text.
 
-The file can contain shell lines and names of other files. ralph runs each shell line and reads each file by a tool
-call, to which all rules of the run apply. If the command file requests a protection that ralph does not have, ralph
-runs nothing.
+ralph runs each shell line of a command file and reads each file by a tool call, to which all rules of the run apply.
+The rules in a command file's frontmatter apply during its task in addition: they can only forbid calls. If the file
+requests a protection that ralph does not have, ralph runs nothing.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,24 +16,37 @@ from msgspec import Struct
 
 from ralph.agent.tool_turn import PromptRefusedError
 from ralph.machine.trees import LocalDisk
-from ralph.permissions.judge import RulePlaces
+from ralph.permissions.in_force import CommandRules
+from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
-from ralph.prompt.frontmatter import as_text
-from ralph.run.command_rules import rules_of_command
-from ralph.run.prompt_files import with_files
+from ralph.prompt.frontmatter import as_names, as_text
+from ralph.prompt.imports import imported_paths, is_meant_as_path
+from ralph.prompt.judged_file import path_of_file
 from ralph.values.events import Notice
 from ralph.values.tool_calls import Runnable
+from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere, known_name, tool_of, with_background
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ralph.agent.tool_turn import PromptCalls
-    from ralph.permissions.in_force import CommandRules, RulesInForce
+    from ralph.permissions.in_force import RulesInForce
+    from ralph.permissions.judge import Permissions
+    from ralph.permissions.rule import PermissionRule
     from ralph.prompt.commands import Command, CommandCall
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, ToolOutput
+    from ralph.values.tool_calls import Block
 
+ALLOWED, FORBIDDEN = "allowed-tools", "disallowed-tools"
 # Fields that change how a command runs, and that ralph does not honour. None of them is a guard.
 _NOT_HONOURED = ("model", "effort", "context", "agent", "shell")
+# Each costs a call and a part of the prompt. Nobody names more.
+_MOST_FILES = 20
+_MOST_BYTES = 1_000_000
+# A long text is a log or source code, in which most names are no files.
+_MOST_SEARCHED = 1_000_000
+_MOST_NAMES = 1000
 
 
 class CommandPrompt(Struct, frozen=True):
@@ -64,10 +79,9 @@ class CommandPrompt(Struct, frozen=True):
             "CLAUDE_SESSION_ID": self.session_id,
         }
         expansion = expand(command, self.call.arguments, facts)
-        parts = [
-            self._judged(part, calls) for part in expansion.parts
-        ]  # all of them, before the first one runs
-        shown = [part if isinstance(part, str) else _text_of(calls.run(self.name, part)) for part in parts]
+        # All of them are judged before the first one runs.
+        parts = [self._judged(part, calls) for part in expansion.parts]
+        shown = [part if isinstance(part, str) else self._output(part, calls) for part in parts]
         if command.file.is_skill:
             shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
         texts = (self.above.strip(), "".join(shown).strip(), self.below.strip())
@@ -81,7 +95,7 @@ class CommandPrompt(Struct, frozen=True):
     def _read(self) -> tuple[Command, CommandRules]:
         try:
             command = read_command(self.call.file)
-            rules = rules_of_command(command, RulePlaces(str(self.cwd), self.home, LocalDisk()))
+            rules = rules_of_command(command, self.cwd, self.home)
         except ValueError as error:
             raise PromptRefusedError(f"{self.name} is not run: {self.call.file.path}: {error}") from None
         if command.fields.get("hooks"):
@@ -114,6 +128,99 @@ class CommandPrompt(Struct, frozen=True):
             return judged
         raise PromptRefusedError(f"{self.name} needs Bash {part.command}: {judged.content}")
 
+    def _output(self, part: Runnable, calls: PromptCalls) -> str:
+        content = calls.run(self.name, part).content
+        return content if isinstance(content, str) else ""
 
-def _text_of(output: ToolOutput) -> str:
-    return output.content if isinstance(output.content, str) else ""
+
+def rules_of_command(command: Command, cwd: Path, home: str) -> CommandRules:
+    """Reads the rules in a command file. Raises ValueError for a key or a rule that ralph cannot apply."""
+    name = f"/{command.file.name}"
+    found = misspelt(command.fields, (ALLOWED, FORBIDDEN, "hooks"))
+    if found is not None:
+        raise ValueError(f"{found[0]} is not known, and is perhaps meant as {found[1]}; nothing was run")
+    allowed, forbidden = _names(command, ALLOWED), _names(command, FORBIDDEN)
+    if ALLOWED not in command.fields and not forbidden:
+        return CommandRules(name)
+    tools = with_background(map(tool_of, allowed)) if ALLOWED in command.fields else frozenset(TOOL_NAMES)
+    offered = frozenset(TOOL_NAMES) & ((tools | set(READ_ONLY)) - set(map(known_name, forbidden)))
+    has_patterns = any("(" in entry for entry in (*allowed, *forbidden))
+    return CommandRules(name, offered, _patterns(command, cwd, home) if has_patterns else None)
+
+
+def _names(command: Command, key: str) -> tuple[str, ...]:
+    """The entries of the field `key` that begin with the name of one of ralph's tools. Leaves out entries for tools
+    that only other agents have. Raises ValueError for an unknown tool.
+    """
+    names = as_names(command.fields.get(key, ()))
+    for name in names:
+        if tool_of(name) not in TOOL_NAMES and not is_elsewhere(name):
+            raise ValueError(f"{key} has {name}: no tool is called so; nothing was run")
+    return tuple(name for name in names if tool_of(name) in TOOL_NAMES)
+
+
+def _patterns(command: Command, cwd: Path, home: str) -> Permissions:
+    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few commands have patterns
+    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few commands have patterns
+    from ralph.run.permission_rules import has_parser  # noqa: PLC0415 - few commands have patterns
+
+    def rules(key: str, effect: Effect) -> list[PermissionRule]:
+        return [parse_rule(name, effect, command.file.path) for name in _names(command, key)]
+
+    allowed = rules(ALLOWED, Effect.ALLOW) if ALLOWED in command.fields else None
+    denied = [rule for rule in rules(FORBIDDEN, Effect.DENY) if rule.pattern is not None]
+    judge = Permissions(denied, allowed, RulePlaces(str(cwd), home, LocalDisk()))
+    if judge.needs_parser and not has_parser():
+        raise ValueError(
+            "its patterns need the packages tree-sitter and tree-sitter-bash, which are missing; nothing was run"
+        )
+    return judge
+
+
+def with_files(
+    text: str, naming: str, calls: PromptCalls, *, cwd: Path, events: Events, command: str = ""
+) -> str | list[Block]:
+    """The text with the contents of the files that its part `naming` names. The result is a list of blocks if one of
+    the files is an image.
+
+    `command` is the command whose file contains the names, or empty if the user's own prompt contains them. A notice
+    names each file that is left out.
+    """
+    teller = command or "the prompt"
+    texts = [text]
+    images: list[Block] = []
+    left = _MOST_BYTES
+    for name, path in _files(naming, teller, cwd, events):
+        judged = calls.judge("Read", {"file_path": path})
+        output = calls.run(command, judged) if isinstance(judged, Runnable) else judged
+        size = len(str(output.content).encode("utf-8", "replace"))
+        if output.is_error or size > left:
+            why = output.content if output.is_error else "files in a prompt have 1 MB at most together"
+            events.emit(Notice(f"{teller} names @{name}, which is not in the prompt: {why}"))
+            continue
+        left -= size
+        if isinstance(output.content, str):
+            texts.append(f"Contents of {name}:\n\n{output.content}")
+        else:
+            images += output.content
+    whole = "\n\n".join(filter(None, texts))
+    return [{"type": "text", "text": whole}, *images] if images else whole
+
+
+def _files(naming: str, teller: str, cwd: Path, events: Events) -> Iterator[tuple[str, str]]:
+    """Yields the name and the path of each file to read. Leaves out names that lead to no file."""
+    count = 0
+    for name in islice(imported_paths(naming[:_MOST_SEARCHED]), _MOST_NAMES):
+        path = path_of_file(name, cwd)
+        if path is not None and path.endswith("/"):
+            events.emit(
+                Notice(f"{teller} names @{name}, which is a directory: none of its files is in the prompt")
+            )
+        elif path is not None:
+            count += 1
+            if count <= _MOST_FILES:
+                yield name, path
+        elif is_meant_as_path(name):
+            events.emit(Notice(f"{teller} names @{name}, which is no file"))
+    if count > _MOST_FILES:
+        events.emit(Notice(f"{teller} names {count} files: the first {_MOST_FILES} are in the prompt"))

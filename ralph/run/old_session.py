@@ -1,4 +1,4 @@
-"""Opens an old session, or a copy of it, so that a run can resume it.
+"""Opens an old session, or a copy of it, so that a run can resume it. Also tells the model if its sandbox has changed.
 
 If the requested session cannot be resumed, the run ends with one line of text and an exit code. Ralph never chooses
 another session instead.
@@ -25,12 +25,13 @@ from ralph.conversation.records import (
 )
 from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
-from ralph.run.session import OpenSession, SessionOptions, journal_errors_told
+from ralph.run.session import OpenSession, journal_errors_told, store_of
+from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of
 from ralph.sessions.naming import named_session
 from ralph.sessions.skimming import skim
-from ralph.sessions.store import SessionStore, written_at
+from ralph.sessions.store import written_at
 from ralph.settings.tables import OF_VENDOR
 from ralph.values.endpoint import ANTHROPIC
 from ralph.values.events import SessionTotal
@@ -38,56 +39,47 @@ from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from ralph.agent.task import Prompt
     from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
+    from ralph.run.context import RunContext
+    from ralph.sessions.store import SessionStore
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
-    from ralph.values.redaction import Redactor
-
-
-def open_old_session(
-    options: SessionOptions,
-    new_id: str,
-    cwd: Path,
-    environment: Mapping[str, str],
-    now: datetime,
-    *,
-    redactor: Redactor,
-    settings: Settings,
-    writable: Sequence[str] = (),
-) -> OpenSession:
-    """Opens the old session.
-
-    `new_id` is the id of the copy if the session is forked. `redactor` learns the
-    secrets that the journal marks: this environment may not have them. `writable` is as in `open_new_session`. Raises UsageError if there is no session that could be
-    resumed in this directory, and CannotError if the session exists but cannot be opened.
-    """
-    with journal_errors_told(options, new_id):
-        store = SessionStore.for_user(environment, options.directory, (cwd, *writable))
-        old = OldSession(options, store, cwd, now, redactor).open(new_id, settings)
-        skipped = store.skipped(cwd if options.resume is None else None)
-        return replace(old, notices=(*((store.notice,) if store.notice else ()), *skipped, *old.notices))
 
 
 class NoSessionError(UsageError):
     """There is no session in this directory that could be resumed."""
 
 
-class OldSession:
-    """Opens an old session. The journal of the session is not changed until all checks have passed."""
+def open_old_session(context: RunContext, new_id: str) -> OpenSession:
+    """Opens the old session. `new_id` is the id of the copy if the session is forked.
 
-    def __init__(
-        self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime, redactor: Redactor
-    ) -> None:
-        self._options = options
+    The redactor learns the secrets that the journal marks: this environment may not have them. Raises UsageError if
+    there is no session that could be resumed in this directory, and CannotError if the session exists but cannot be
+    opened.
+    """
+    with journal_errors_told(context, new_id):
+        store, wanted = store_of(context), context.options.session
+        old = _Opening(context, store).open(new_id)
+        skipped = store.skipped(context.cwd if wanted.resume is None else None)
+        return replace(old, notices=(*((store.notice,) if store.notice else ()), *skipped, *old.notices))
+
+
+class _Opening:
+    """The journal of the session is not changed until all checks have passed."""
+
+    def __init__(self, context: RunContext, store: SessionStore) -> None:
+        self._options = context.options.session
+        self._settings = context.settings
         self._store = store
-        self._cwd = cwd
-        self._now = now
-        self._redactor = redactor
+        self._cwd = context.cwd
+        self._now = context.clock.utc_now()
+        self._redactor = context.redactor
 
-    def open(self, new_id: str, settings: Settings) -> OpenSession:
+    def open(self, new_id: str) -> OpenSession:
         path = self._found()
         age_s = self._now.timestamp() - written_at(path)
         records = _Records()
@@ -99,7 +91,7 @@ class OldSession:
             total = SessionTotal(history.turns, history.cost_usd)
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             again = history.runs[-1].opening.again if history.runs else {}
-            _refuse_another_server(old, settings, again)
+            _refuse_another_server(old, self._settings, again)
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
@@ -237,3 +229,41 @@ def take_over_cooldowns(roster: Roster, old: Session, clock: Clock) -> None:
         name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
     }
     roster.cool(ends_s, serving=old.target)
+
+
+_CHANGED = "(Changed since then: "
+"""The beginning of the note."""
+
+
+def changed_sandbox_note(
+    old: Session, about_sandbox: str, system_prompt: str, *, has_prompt: bool
+) -> str | None:
+    """The note about the sandbox that a resumed session needs, or None. `about_sandbox` is the sentence about the
+    sandbox of this run; it is empty if commands have no sandbox.
+
+    A note is needed if `about_sandbox` differs from the last sentence that the model got, in the system prompt or in
+    an earlier note. No note is needed if the run only delivers an old result.
+    """
+    if not has_prompt and (old.awaits_delivery or (old.report is not None and old.pending is None)):
+        return None  # an answer or an accepted report is delivered
+    note = f"{_CHANGED}{about_sandbox or 'commands run without a sandbox.'})"
+    is_true = about_sandbox in system_prompt if about_sandbox else SANDBOX_WORDS not in system_prompt
+    last = _last_note(old)
+    return None if last == note or (is_true and not last) else note
+
+
+def with_note(prompt: Prompt | None, note: str) -> Prompt:
+    """Returns the prompt with the note at its end. If there is no prompt, returns the note alone."""
+    if prompt is None:
+        return note
+    return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
+
+
+def _last_note(old: Session) -> str:
+    """The last note about a changed sandbox in a session. Empty if there is none."""
+    for message in reversed(old.conversation.messages):
+        for block in reversed(message.content):
+            text = str(block.get("text", "")) if message.role == "user" else ""
+            if _CHANGED in text and text.endswith(")"):
+                return text[text.rindex(_CHANGED) :]
+    return ""

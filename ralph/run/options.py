@@ -8,18 +8,44 @@ from msgspec import Struct, field
 
 from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
-from ralph.run.session import SessionOptions
 from ralph.settings.claude_wishes import without_values
 from ralph.values.endpoint import ANTHROPIC
 from ralph.values.models import is_claude
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.settings.handover import LoopHandover
     from ralph.values.controls import PermissionMode
+
+
+class SessionOptions(Struct, frozen=True):
+    """The options of the command line that choose a session."""
+
+    session_id: str | None = None
+    """The id of a new session. None means that ralph generates one."""
+    continues: bool = False
+    """True if the run resumes the last session of this directory."""
+    resume: str | None = None
+    """The first characters of the id of the session to resume, or None."""
+    forks: bool = False
+    """True if the run resumes a copy of the old session, so that the old session remains unchanged."""
+    has_moved: bool = False
+    """True if the session may be resumed here although the directory that it belongs to still exists."""
+    directory: Path | None = None
+    """The directory in which sessions are stored. None means RALPH_STATE_DIR or the user's state directory."""
+    is_kept: bool = True
+
+    @property
+    def directory_text(self) -> str | None:
+        return None if self.directory is None else str(self.directory)
+
+    @property
+    def is_old(self) -> bool:
+        return self.continues or self.resume is not None
 
 
 class RequestedReport(Struct, frozen=True):
@@ -43,7 +69,7 @@ class RunOptions(Struct, frozen=True):
     writable: tuple[str, ...] = ()
     """Absolute paths of the directories in which file tools may write, in addition to the working directory."""
     config_file: str | None = None
-    session: SessionOptions = field(default_factory=SessionOptions)
+    session: SessionOptions = SessionOptions()
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     claude_settings: str | None = None
@@ -75,7 +101,7 @@ class RunOptions(Struct, frozen=True):
     """True if an event is emitted for each hook that runs a command."""
     title: str | None = None
     """The user's title for the session, or None."""
-    output: OutputOptions = field(default_factory=OutputOptions)
+    output: OutputOptions = OutputOptions()
     is_restricted: bool = False
     """True if `settings` contain what `--restricted` stands for."""
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -89,6 +115,8 @@ class RunOptions(Struct, frozen=True):
     def needed_again(self) -> dict[str, str]:
         """The options, by name, that must be given again when the user resumes this session."""
         budget = self.settings.get("limits.max_budget_usd")
+        hosts = self.settings.get("sandbox.allow_hosts")
+        mode = self.permission_mode if self.permission_mode in ("plan", "dontAsk") else None
         options = {
             "--max-budget-usd": None if budget is None else str(budget).removesuffix(".0"),
             "--config": self.config_file,
@@ -96,15 +124,13 @@ class RunOptions(Struct, frozen=True):
             "--model": self.settings.get("model.name") if self._names_vendor else None,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
-            "--permission-mode": self.permission_mode
-            if self.permission_mode in ("plan", "dontAsk")
-            else None,
+            "--permission-mode": mode,
             "--settings": None if self.claude_settings is None else without_values(self.claude_settings),
             "--setting-sources": ",".join(sorted(self.setting_sources)) if self.names_sources else None,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--unix-sockets": self.settings.get("sandbox.unix_sockets"),
-            "--allow-host": ",".join(self._allowed_hosts) or None,
+            "--allow-host": ",".join(hosts) if isinstance(hosts, tuple) and hosts else None,
             "--gpu": self.settings.get("sandbox.gpu"),
             "--mcp-config": self._mcp_file,
         }
@@ -121,11 +147,6 @@ class RunOptions(Struct, frozen=True):
         return vendor_of(model) is not None
 
     @property
-    def _allowed_hosts(self) -> tuple[str, ...]:
-        hosts = self.settings.get("sandbox.allow_hosts")
-        return hosts if isinstance(hosts, tuple) else ()
-
-    @property
     def _mcp_file(self) -> str | None:
         """The value of `--mcp-config` if it is a single file. JSON text is left out, because it may hold credentials,
         and the value is written to the journal.
@@ -140,8 +161,9 @@ class RunOptions(Struct, frozen=True):
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     def keeps_requests(self, old: Session | None, first: Target) -> bool:
-        """Whether the requests of the resumed session `old` keep their form, because the options change nothing of it. `first` is
-        the first target of the run: to name the model that the session has changes nothing. False if no session is resumed.
+        """Whether the requests of the resumed session `old` keep their form, because the options change nothing of it.
+        `first` is the first target of the run: to name the model that the session has changes nothing. False if no
+        session is resumed.
         """
         if old is None:
             return False

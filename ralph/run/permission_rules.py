@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.own_programs import search_around
 from ralph.machine.trees import LocalDisk
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
@@ -20,13 +18,12 @@ if TYPE_CHECKING:
 
     from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
     from ralph.permissions.in_force import RuleVerdict
-    from ralph.permissions.judge import Permissions
+    from ralph.permissions.judge import Permissions, RulePlaces
     from ralph.permissions.rule import PermissionRule
+    from ralph.run.context import RunContext
     from ralph.run.options import RunOptions
-    from ralph.run.wiring import Surroundings
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.values.claude_file import ClaudeFile
-    from ralph.values.controls import RunControls
     from ralph.values.tool_calls import ToolCall
 
 _MOST_SHOWN = 5
@@ -48,30 +45,24 @@ class RunGuards(Struct, frozen=True):
 
 
 def build_guards(
-    around: Surroundings,
-    options: RunOptions,
-    controls: RunControls,
-    kept: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    context: RunContext, kept: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 ) -> RunGuards:
     """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
     resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
-    files = around.settings.claude_files
+    files, tools = context.settings.claude_files, context.settings.tools
     if files:
-        written = around.settings.sandbox.written(around.environment)
-        search = search_around(around.environment, (around.cwd, *options.writable), written)
-        files = judged(files, search, around.environment)
+        files = judged(files, context.search(), context.environment)
     try:
         documents = [document_of(file) for file in files]
         has_files = guards_in_short(files) or _may_be_misspelt(documents)
     except ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
-    tools = around.settings.tools
     has_patterns = any(map(is_pattern, (*(tools.allowed or ()), *tools.disallowed)))
-    is_narrow = controls.permission_mode is PermissionMode.DONT_ASK
-    if not (has_files or has_patterns or is_narrow or options.takes_messages or kept):
+    is_narrow = context.controls.permission_mode is PermissionMode.DONT_ASK
+    if not (has_files or has_patterns or is_narrow or context.options.takes_messages or kept):
         return RunGuards()
-    return _built(around, options, controls, files if has_files else (), kept)
+    return _built(context, files if has_files else (), kept)
 
 
 def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
@@ -83,26 +74,22 @@ def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
     return any(wrong_at_top(document) for document in documents)
 
 
-def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
+def patterns_of_tools(context: RunContext) -> dict[str, tuple[str, ...]]:
     """The lists of allowed and of disallowed tools, if they contain patterns such as `Bash(git *)`. The journal
     records these lists.
     """
-    tools = around.settings.tools
+    tools = context.settings.tools
     lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
     return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
 
 
 def _built(
-    around: Surroundings,
-    options: RunOptions,
-    controls: RunControls,
-    files: Sequence[ClaudeFile],
-    kept: Mapping[str, tuple[str, ...]],
+    context: RunContext, files: Sequence[ClaudeFile], kept: Mapping[str, tuple[str, ...]]
 ) -> RunGuards:
     from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode  # noqa: PLC0415 - few runs have rules
-    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
-    from ralph.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import RuleError  # noqa: PLC0415 - few runs have rules
 
+    options, controls = context.options, context.controls
     try:
         read = read_all(((file, document_of(file)) for file in files), options.setting_sources)
     except GuardError as error:
@@ -110,28 +97,10 @@ def _built(
     mode = None if options.permission_mode is not None else strictest_mode(read)
     in_force = mode or controls.permission_mode
     _refuse_bypass(in_force, read)
-    tools, origins = around.settings.tools, around.settings.origins
-    sources = [
-        (origins.get(f"tools.{key}") or "settings").removeprefix("flag ") for key in ("disallowed", "allowed")
-    ]
-    of_session = "the session's options"
     is_narrow = in_force is PermissionMode.DONT_ASK
     counting = _allowing(options, read, mode)
     try:
-        listed = [parse_rule(name, Effect.ALLOW, sources[1]) for name in tools.allowed or ()]
-        kept_rules = [parse_rule(name, Effect.ALLOW, of_session) for name in kept.get("allowed", ())]
-        judge = Permissions(
-            (
-                *(parse_rule(name, Effect.DENY, sources[0]) for name in filter(is_pattern, tools.disallowed)),
-                *(parse_rule(name, Effect.DENY, of_session) for name in kept.get("disallowed", ())),
-                *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
-            ),
-            listed if any(rule.pattern is not None for rule in listed) else None,
-            RulePlaces(str(around.cwd), _home(around), LocalDisk(), options.writable),
-            narrow=(*listed, *(rule for found in counting for rule in found.allowing)),
-            kept=kept_rules or None,
-            is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
-        )
+        judge = _judge(context, read, counting, kept)
     except RuleError as error:
         raise SettingsError(str(error), from_flag=True) from error
     hooks = tuple(hook for found in read if _is_chosen(found, options) for hook in found.hooks)
@@ -143,21 +112,58 @@ def _built(
     told = _about_rules(
         read, counting if is_narrow else (), left_out_are_told=is_narrow and not options.names_sources
     )
-    notices = [*told, *_notices(read, in_force, has_sandbox=around.settings.sandbox.mode != "off")]
+    has_sandbox = context.settings.sandbox.mode != "off"
     return RunGuards(
         judge,
         hooks,
         mode,
         tuple((found.file.name, found.sandbox) for found in read if found.sandbox.keys),
-        tuple(notices),
+        (*told, *_notices(read, in_force, has_sandbox=has_sandbox)),
     )
 
 
-def verdict_by(rule: PermissionRule, call: ToolCall, around: Surroundings) -> RuleVerdict:
-    """The verdict about a call by one rule alone, which the matcher of a hook contains."""
-    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few matchers have rules
+def _judge(
+    context: RunContext,
+    read: Sequence[ClaudeSettings],
+    counting: Sequence[ClaudeSettings],
+    kept: Mapping[str, tuple[str, ...]],
+) -> Permissions:
+    """`counting` are the files whose allow rules are used. Raises RuleError."""
+    from ralph.permissions.judge import Permissions  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
 
-    return Permissions((rule,), None, RulePlaces(str(around.cwd), _home(around), LocalDisk())).judge(call)
+    controls, tools, origins = context.controls, context.settings.tools, context.settings.origins
+    sources = [
+        (origins.get(f"tools.{key}") or "settings").removeprefix("flag ") for key in ("disallowed", "allowed")
+    ]
+    of_session = "the session's options"
+    listed = [parse_rule(name, Effect.ALLOW, sources[1]) for name in tools.allowed or ()]
+    return Permissions(
+        (
+            *(parse_rule(name, Effect.DENY, sources[0]) for name in filter(is_pattern, tools.disallowed)),
+            *(parse_rule(name, Effect.DENY, of_session) for name in kept.get("disallowed", ())),
+            *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
+        ),
+        listed if any(rule.pattern is not None for rule in listed) else None,
+        _rule_places(context, context.options.writable),
+        narrow=(*listed, *(rule for found in counting for rule in found.allowing)),
+        kept=[parse_rule(name, Effect.ALLOW, of_session) for name in kept.get("allowed", ())] or None,
+        is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
+    )
+
+
+def _rule_places(context: RunContext, writable: Sequence[str] = ()) -> RulePlaces:
+    from ralph.permissions.judge import RulePlaces  # noqa: PLC0415 - few runs have rules
+
+    home = context.home if context.home.startswith("/") else ""
+    return RulePlaces(str(context.cwd), home, LocalDisk(), writable)
+
+
+def verdict_by(rule: PermissionRule, call: ToolCall, context: RunContext) -> RuleVerdict:
+    """The verdict about a call by one rule alone, which the matcher of a hook contains."""
+    from ralph.permissions.judge import Permissions  # noqa: PLC0415 - few matchers have rules
+
+    return Permissions((rule,), None, _rule_places(context)).judge(call)
 
 
 def has_parser() -> bool:
@@ -270,8 +276,3 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
             f"{name}: permissions has keys that ralph does not know ({listed})",
             "they guard nothing; correct or remove them",
         )
-
-
-def _home(around: Surroundings) -> str:
-    home = around.environment.get("HOME", "")
-    return home if os.path.isabs(home) else ""  # noqa: PTH117 - a str

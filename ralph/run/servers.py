@@ -4,50 +4,42 @@ only if the run has servers or the repository contains a `.mcp.json`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ralph.mcp.helper_process import is_package_installed
 from ralph.mcp.ports import ServerFailedError
 from ralph.mcp.servers import OwnServers
 from ralph.mcp.toolset import McpToolset
-from ralph.run.wiring import safe_environment
 from ralph.settings.mcp_servers import notice_on_repository
 from ralph.settings.merge import SettingsError
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
     from ralph.mcp.ports import ServerGroup
-    from ralph.run.wiring import Surroundings
+    from ralph.run.context import RunContext
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.controls import RunControls
 
 
-def build_mcp(
-    around: Surroundings,
-    controls: RunControls,
-    of_driver: ServerGroup | None = None,
-    writable: Sequence[str] = (),
-) -> McpToolset | None:
+def build_mcp(context: RunContext, of_driver: ServerGroup | None = None) -> McpToolset | None:
     """The tools of the MCP servers. The servers are not started yet, but the helper process that speaks with servers
-    is running. None if the run has no servers, or if it stays in plan mode, where no program runs. `writable` is as in
-    `plan_sandbox`. `of_driver` are
-    the servers in the driver's own process. Raises SettingsError.
+    is running. None if the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are the
+    servers in the driver's own process. Raises SettingsError.
     """
-    if controls.stays_in_plan:
+    if context.controls.stays_in_plan:
         return None
-    servers = [server for server in around.settings.mcp_servers if server.transport != "sdk"]
+    servers = [server for server in context.settings.mcp_servers if server.transport != "sdk"]
     known = () if of_driver is None else of_driver.names
     lost = [
-        one.name for one in around.settings.mcp_servers if one.transport == "sdk" and one.name not in known
+        one.name for one in context.settings.mcp_servers if one.transport == "sdk" and one.name not in known
     ]
     if lost:
         raise SettingsError(
             f"the MCP server {lost[0]!r} is one of a driver (type sdk), which needs --input-format stream-json"
         )
     groups = () if of_driver is None else (of_driver,)
-    lists = around.settings.tool_lists
+    lists = context.settings.tool_lists
     if not servers:
         return McpToolset(groups, asked_for=set(known), lists=lists) if groups else None
     if not is_package_installed():
@@ -55,14 +47,14 @@ def build_mcp(
         raise SettingsError(
             f"MCP servers ({names}) need a package: pip install '.[mcp]' in ralph's clone, with ralph's Python"
         )
-    mcp = around.settings.mcp
+    mcp = context.settings.mcp
     try:
         own = OwnServers(
             servers,
-            environment=safe_environment(around, writable),
-            waiter=around.waiter,
-            clock=around.clock,
-            events=around.events,
+            environment=context.safe_environment(),
+            waiter=context.waiter,
+            clock=context.clock,
+            events=context.events,
             start_s=mcp.start_s,
             call_s=mcp.call_s,
         )
@@ -80,19 +72,11 @@ def connect_servers(toolbox: LocalToolbox) -> None:
         raise SettingsError(str(error)) from error
 
 
-def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
-    """Describes the connected servers in the form that drivers expect."""
-    return [
-        {"name": name, "status": "connected", "tools": [{"name": tool, "annotations": {}} for tool in tools]}
-        for name, tools in mcp.tools_by_server().items()
-    ]
-
-
-def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:
+def mcp_notices(context: RunContext, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:
     """Notices about the servers that this run starts, and about servers that it does not start. `offered` holds the
     tools that the session has offered to the model before.
     """
-    settings = around.settings
+    settings = context.settings
     if settings.mcp_servers and mcp is None:
         yield "permission mode plan: no MCP server is started"
     if mcp is not None:
@@ -104,6 +88,6 @@ def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collectio
             f"tools of MCP servers that this session had and this run has not: {', '.join(gone)} (--mcp-config names "
             "the servers again)"
         )
-    unused = notice_on_repository(settings, around.cwd)
+    unused = notice_on_repository(settings, context.cwd)
     if unused is not None:
         yield unused

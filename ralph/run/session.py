@@ -1,7 +1,4 @@
-"""The session of a run: its options, the opening of a new session, and the command that resumes it.
-
-`ralph/run/old_session.py` opens old sessions.
-"""
+"""The session of a run: the opening of a new one, and the command that resumes it. `old_session.py` opens old ones."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from contextlib import contextmanager, suppress
 from errno import EACCES, EROFS
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from ralph import __version__
 from ralph.conversation.notices import LIMIT_LIFTED, is_bound
@@ -21,41 +18,14 @@ from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from ralph.conversation.session import Session
-    from ralph.values.redaction import SpansOf
-
+    from ralph.run.context import RunContext
+    from ralph.run.options import SessionOptions
 
 _LIMITS = frozenset({Outcome.LIMIT_REACHED.value, Outcome.TIMED_OUT.value})
-
-
-class SessionOptions(Struct, frozen=True):
-    """The options of the command line that choose a session."""
-
-    session_id: str | None = None
-    """The id of a new session. None means that ralph generates one."""
-    continues: bool = False
-    """True if the run resumes the last session of this directory."""
-    resume: str | None = None
-    """The first characters of the id of the session to resume, or None."""
-    forks: bool = False
-    """True if the run resumes a copy of the old session, so that the old session remains unchanged."""
-    has_moved: bool = False
-    """True if the session may be resumed here although the directory that it belongs to still exists."""
-    directory: Path | None = None
-    """The directory in which sessions are stored. None means RALPH_STATE_DIR or the user's state directory."""
-    is_kept: bool = True
-
-    @property
-    def directory_text(self) -> str | None:
-        return None if self.directory is None else str(self.directory)
-
-    @property
-    def is_old(self) -> bool:
-        return self.continues or self.resume is not None
 
 
 class OpenSession(Struct, frozen=True):
@@ -63,7 +33,7 @@ class OpenSession(Struct, frozen=True):
     journal: FileJournal | NoJournal
     old: Session | None = None
     notices: tuple[str, ...] = ()
-    total: SessionTotal = field(default_factory=SessionTotal)
+    total: SessionTotal = SessionTotal()
     """The totals of the session's earlier runs. They are 0 for a new session and for a copy."""
 
     @property
@@ -134,7 +104,7 @@ def resume_command_of(
 
 
 @contextmanager
-def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
+def journal_errors_told(context: RunContext, new_id: str) -> Iterator[None]:
     """A context manager that converts errors about journals into UsageError or CannotError."""
     try:
         yield
@@ -143,29 +113,23 @@ def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
         if isinstance(cause, FileExistsError):
             raise UsageError(f"there is a session {new_id} already: --resume goes on with it") from error
         is_read_only = isinstance(cause, OSError) and cause.errno in {EROFS, EACCES}
-        instead = ": --fork-session goes on with a copy" if is_read_only and options.is_old else ""
+        is_old = context.options.session.is_old
+        instead = ": --fork-session goes on with a copy" if is_read_only and is_old else ""
         raise CannotError(f"{error}{instead}", Outcome.IO_ERROR) from error
 
 
-def open_new_session(
-    options: SessionOptions,
-    new_id: str,
-    cwd: Path,
-    environment: Mapping[str, str],
-    now: datetime,
-    *,
-    spans_of: SpansOf,
-    writable: Sequence[str] = (),
-) -> OpenSession:
-    """Opens a new session. `spans_of` finds the secrets in a text, for the journal. `writable` are the directories besides
-    `cwd` that commands may write.
+def store_of(context: RunContext) -> SessionStore:
+    return SessionStore.for_user(context.environment, context.options.session.directory, context.roots())
 
-    Raises UsageError if a session with this id exists, and CannotError if no journal can be created.
-    """
-    if not options.is_kept:
+
+def open_new_session(context: RunContext, new_id: str) -> OpenSession:
+    """Raises UsageError if a session with this id exists, and CannotError if no journal can be created."""
+    if not context.options.session.is_kept:
         return OpenSession(new_id, NoJournal())
-    with journal_errors_told(options, new_id):
-        store = SessionStore.for_user(environment, options.directory, (cwd, *writable))
-        journal = store.create(new_id, cwd, spans_of)
-        journal.append(session_record(new_id, str(cwd), now.isoformat(), __version__))
+    with journal_errors_told(context, new_id):
+        store = store_of(context)
+        journal = store.create(new_id, context.cwd, context.redactor.spans)
+        journal.append(
+            session_record(new_id, str(context.cwd), context.clock.utc_now().isoformat(), __version__)
+        )
         return OpenSession(new_id, journal, None, (store.notice,) if store.notice else ())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.compaction import SUMMARIZE
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.api.stream import answer_from_message
 from ralph.conversation.messages import make_message
 from ralph.conversation.records import run_record, session_record
@@ -213,7 +213,7 @@ class World:
         self.toolbox = LargeToolbox(result_bytes)
         self.waiter = waiter or FakeWaiter()
         change(self)
-        self.run = Run(
+        self.run = AgentLoop(
             self.roster,
             policy or standard(),
             client=server,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.conversation.messages import RequestShape
 from ralph.conversation.records import BackgroundRecord, run_record
 from ralph.conversation.session import replay
@@ -71,7 +71,7 @@ class Life:
             session = replay(journal.records)
         waiter = FakeWaiter()
         self.controls = RunControls()
-        self.run = Run(
+        self.run = AgentLoop(
             roster_of("claude-sonnet-5-5"),
             off(),
             client=self.client,

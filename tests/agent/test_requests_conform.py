@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import RequestShape, assistant_message, recover_conversation, user_message
 from ralph.conversation.notices import CONTINUE
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.permissions.gate import CallGate
 from ralph.prompt.memory import read_memory
+from ralph.run.context import RunContext
 from ralph.run.options import RunOptions
-from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_policy
+from ralph.run.parts import build_roster, build_toolbox, run_policy
 from ralph.settings.merge import load_settings
 from ralph.tools.toolbox import READ
 from ralph.values.controls import RunControls
@@ -56,14 +57,15 @@ class Sent:
         waiter = InboxWaiter(clock)
         chosen = {f"model.{name}": value for name, value in flags.items()}
         settings, redactor = load_settings(chosen, environment, cwd, None), Redactor()
-        around = Surroundings(settings, environment, cwd, waiter, clock, events, redactor)
-        toolbox = build_toolbox(around, RunOptions(), plan=NO_BOX)
+        options = RunOptions(**(prompts or {}))
+        context = RunContext(settings, environment, cwd, waiter, clock, events, redactor, options)
+        toolbox = build_toolbox(context, plan=NO_BOX)
         client = ScriptedClient(script)
-        options, memory = RunOptions(**(prompts or {})), read_memory(cwd, None)
-        roster, _ = build_roster(around, tuple(toolbox.definitions), options, None, memory=memory)
-        self.run = Run(
+        memory = read_memory(cwd, None)
+        roster, _ = build_roster(context, tuple(toolbox.definitions), None, memory=memory)
+        self.run = AgentLoop(
             roster,
-            run_policy(around.settings.retry, 1.0),
+            run_policy(settings.retry, 1.0),
             client=client,
             toolbox=toolbox,
             waiter=waiter,

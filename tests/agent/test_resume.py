@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ralph.agent.call_rules import CallRules
 from ralph.agent.run_end import Finishing
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
 from ralph.agent.transcript import SessionLog
 from ralph.conversation.messages import NOT_RUN, RequestShape
@@ -86,7 +86,7 @@ class Life:
             journal.append(run_record(shape, "later", 2))
         waiter = FakeWaiter()
         target = Target(shape.model, shape.model, "http://127.0.0.1:1")
-        self.run = Run(
+        self.run = AgentLoop(
             Roster([target], recorded={target.name: shape}),
             off(),
             client=self.client,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
@@ -89,7 +89,7 @@ class Life:
             self.journal.append(session_record("s1", "/work", "now", "0"))
         else:
             take_over_cooldowns(self.roster, old, clock)
-        self.run = Run(
+        self.run = AgentLoop(
             self.roster,
             off(),
             client=self.client,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.conversation.reading import Reading
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
@@ -98,7 +98,7 @@ class Talk:
         self.journal.append(session_record("s1", "/work", "now", "0"), first)
         waiter = FakeWaiter()
         self.client = Talking(script, waiter)
-        self.run = Run(
+        self.run = AgentLoop(
             self.roster,
             policy or standard(),
             client=self.client,

@@ -8,7 +8,7 @@ import random
 import re
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
 from ralph.permissions.gate import CallGate
@@ -75,7 +75,7 @@ class WholeRun:
         self.toolbox = FakeToolbox()
         self.events = rig.events
         self.client = OneTarget(rig.api)
-        self.run = Run(
+        self.run = AgentLoop(
             roster_of("claude-test"),
             policy,
             client=self.client,

@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.report_tool import report_tool
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
 from ralph.output.result_object import result_object
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, standard
 from ralph.retry.roster import Roster
-from ralph.run.report_validator import validator_of
+from ralph.run.report_check import validator_of
 from ralph.values.controls import RunControls
 from ralph.values.events import AttemptEnded, ReportAccepted
 from ralph.values.report import ReportForm, plain_problems
@@ -91,7 +91,7 @@ class Played:
         self.roster = roster_for(models, targets, self.toolbox, form, strategy)
         self.journal = journal or FakeJournal.of_run(self.roster.first_shape)
         self.needs_report = form is not None
-        self.run = Run(
+        self.run = AgentLoop(
             self.roster,
             policy or standard(),
             client=self.client,

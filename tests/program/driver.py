@@ -7,9 +7,9 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tests.driven.driver_lines import request, user
 from tests.patience import PATIENCE_S
 from tests.program.conftest import Finished
-from tests.run.driver_lines import request, user
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
@@ -551,7 +551,7 @@ class Night:
         self.waiter = FakeWaiter()
         self.client = Recovering(self.waiter, until_s, error)
         self.events = RecordingEvents()
-        run = Run(
+        run = AgentLoop(
             roster,
             patient(),
             client=self.client,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.agent.task import Run
+from ralph.agent.task import AgentLoop
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
@@ -371,7 +371,7 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
     """The record is written before the retry is announced, so that it survives a kill during the wait."""
     roster = roster_of("a", "b")
     journal, waiter = FakeJournal.of_run(roster.first_shape), FakeWaiter(interrupt_at_s=1.0)
-    run = Run(
+    run = AgentLoop(
         roster,
         standard(),
         client=ScriptedClient(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ralph.permissions.claude_settings import HookCommand
-from ralph.run.command_hooks import CommandHooks
+from ralph.run.hooks import CommandHooks
 from ralph.tools.hook_command import HookEnding
 from tests.fakes import RecordingEvents
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,14 +12,16 @@ from ralph.conversation.reading import Reading
 from ralph.conversation.records import moved_record, result_record, run_record, target_record
 from ralph.conversation.session import NO_SHAPE, replay
 from ralph.conversation.target import Target
-from ralph.run.old_session import OldSession
-from ralph.run.session import SessionOptions
+from ralph.machine.waiter import InboxWaiter
+from ralph.run.context import RunContext
+from ralph.run.old_session import open_old_session
+from ralph.run.options import RunOptions, SessionOptions
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.tables import Settings
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
-from tests.fakes import call
+from tests.fakes import FakeClock, RecordingEvents, call
 from tests.journals.reading import read_lines
 from tests.sessions.session_journals import Told
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
 
 TARGET = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
-NOW = datetime(2026, 11, 27, tzinfo=UTC)
 ID = "0000000a-0000-4000-8000-00000000000a"
 FORK_ID = "0000000b-0000-4000-8000-00000000000b"
 SECOND_FORK_ID = "0000000c-0000-4000-8000-00000000000c"
@@ -53,12 +53,15 @@ def killed_in(cwd: Path, *moves: Path) -> Told:
     return told
 
 
-def opened(store: SessionStore, cwd: Path, resume: str, fork: str | None = None) -> tuple[Session, Path]:
+def opened(folder: Path, cwd: Path, resume: str, fork: str | None = None) -> tuple[Session, Path]:
     """The state with which a run goes to work, and its journal. The run is killed before it records anything."""
-    options = SessionOptions(resume=resume, forks=fork is not None, has_moved=True)
-    session = OldSession(options, store, cwd, NOW, Redactor()).open(
-        fork or FORK_ID, Settings(targets=(TARGET,))
+    options = SessionOptions(resume=resume, forks=fork is not None, has_moved=True, directory=folder)
+    clock, settings = FakeClock(), Settings(targets=(TARGET,))
+    context = RunContext(
+        *(settings, {}, cwd, InboxWaiter(clock), clock, RecordingEvents(), Redactor()),
+        RunOptions(session=options),
     )
+    session = open_old_session(context, fork or FORK_ID)
     assert session.old is not None
     assert isinstance(session.journal, FileJournal)
     session.journal.close()
@@ -85,22 +88,23 @@ def test_a_killed_run_leaves_what_it_began_with(
     old, between, new = (tmp_path / name for name in ("old", "between", "new"))
     told = killed_in(old, *([between] if has_moved_before else []))
     here = new if is_elsewhere else between if has_moved_before else old
-    store = SessionStore.for_user({}, tmp_path / "sessions")
+    folder = tmp_path / "sessions"
+    store = SessionStore.for_user({}, folder)
     journal = store.create(ID, old)
     journal.append(*told.records)
     journal.close()
     began = replay(told.records)
 
-    state, fork = opened(store, here, ID, FORK_ID)
+    state, fork = opened(folder, here, ID, FORK_ID)
     assert without_name(read_again(fork)) == without_name(state)
-    again, _ = opened(store, here, FORK_ID)
+    again, _ = opened(folder, here, FORK_ID)
     assert without_name(again) == without_name(state)
     for where in (here, old, tmp_path / "last"):
-        of_fork, path = opened(store, where, FORK_ID, SECOND_FORK_ID)
+        of_fork, path = opened(folder, where, FORK_ID, SECOND_FORK_ID)
         assert without_name(read_again(path)) == without_name(of_fork)
         path.unlink()
 
-    state, path = opened(store, here, ID)
+    state, path = opened(folder, here, ID)
     assert without_name(read_again(path)) == without_name(state)
     assert (state.cwd, dict(state.seen), state.writable) == (
         str(here),

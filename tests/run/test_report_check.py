@@ -8,8 +8,7 @@ import pytest
 
 from ralph.agent.report_tool import report_tool
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck
-from ralph.run.report_validator import validator_of
+from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck, validator_of
 from ralph.values.ports import SignalReceived
 from tests.processes.children import children
 from tests.rows import every_row

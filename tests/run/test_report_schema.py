@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.agent.report_tool import report_tool
+from ralph.run.report_check import MOST_PROBLEMS, validator_of
 from ralph.run.report_schema import MOST_SCHEMA_BYTES, read_schema
-from ralph.run.report_validator import MOST_PROBLEMS, validator_of
 from ralph.values.report import ReportDesk
 from ralph.values.tool_calls import FINAL_REPORT, ToolCall
 from tests.rows import every_row
@@ -237,7 +237,7 @@ def test_nothing_is_ever_fetched() -> None:
 
 def test_the_library_is_not_loaded_before_there_is_a_schema() -> None:
     code = (
-        "import sys, ralph.run.report_schema, ralph.run.report_validator as v, ralph.agent.report_tool as t\n"
+        "import sys, ralph.run.report_schema, ralph.run.report_check as v, ralph.agent.report_tool as t\n"
         "assert v.validator_of(t.report_tool(None).input_schema)({})\n"
         "assert not {'jsonschema', 'referencing'} & set(sys.modules)\n"
     )

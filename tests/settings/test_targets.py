@@ -9,7 +9,7 @@ import pytest
 
 from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.wiring import Surroundings
+from ralph.run.context import RunContext
 from ralph.settings.merge import load_settings
 from ralph.values.models import Price
 from ralph.values.redaction import Redactor
@@ -440,8 +440,7 @@ def tools_environment(world: World, settings: Settings) -> dict[str, str]:
     clock = SystemClock()
     environment = {**world.environment, **KEYS_IN_ENVIRONMENT, "COLUMNS": "80"}
     waiter, events = InboxWaiter(clock), RecordingEvents()
-    around = Surroundings(settings, environment, world.cwd, waiter, clock, events, Redactor())
-    return around.tools_environment
+    return RunContext(settings, environment, world.cwd, waiter, clock, events, Redactor()).tools_environment
 
 
 @pytest.mark.parametrize("flags", [{}, {"model.fallback": "a"}], ids=["asked", "not asked"])

@@ -10,7 +10,7 @@ from ralph.machine.trees import LocalDisk
 from ralph.permissions.claude_settings import GuardError, read_all
 from ralph.permissions.judge import RulePlaces, places_not_read
 from ralph.permissions.rule import RuleError
-from ralph.run.hook_rights import doubts, missing_program, plan_hooks
+from ralph.run.hooks import doubts, missing_program, plan_hooks
 from ralph.run.permission_rules import not_kept
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.run.options import RunOptions
+from ralph.run.context import RunContext
+from ralph.run.parts import build_toolbox, plan_sandbox
 from ralph.run.servers import build_mcp, connect_servers
-from ralph.run.wiring import Surroundings, build_toolbox, plan_sandbox
 from ralph.settings.merge import SettingsError
-from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import EventStream
 from ralph.values.redaction import Redactor
@@ -34,13 +33,13 @@ def look_at_servers(
     not begin with these servers. All servers have ended when this function returns.
     """
     redactor = Redactor(known_secrets(environment, settings.secrets))
-    around = Surroundings(settings, environment, cwd, waiter, clock, EventStream(), redactor)
+    context = RunContext(settings, environment, cwd, waiter, clock, EventStream(), redactor)
     mcp = toolbox = None
     try:
-        mcp = build_mcp(around, RunControls())
+        mcp = build_mcp(context)
         if mcp is None:
             return
-        toolbox = build_toolbox(around, RunOptions(), plan=plan_sandbox(around, ()), mcp=mcp)
+        toolbox = build_toolbox(context, plan=plan_sandbox(context), mcp=mcp)
         connect_servers(toolbox)
     except SettingsError as error:
         yield fail(_NAME, str(error), _ADVICE)

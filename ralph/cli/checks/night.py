@@ -32,7 +32,7 @@ def look_at_limits(settings: Settings) -> Finding:
     """A finding about the limits that the settings give to every run."""
     limits = settings.limits
     if limits.max_budget_usd is not None:
-        from ralph.run.wiring import why_uncountable  # noqa: PLC0415 - loads the parts of a run
+        from ralph.run.parts import why_uncountable  # noqa: PLC0415 - loads the parts of a run
 
         for problem in filter(None, (why_uncountable(target, settings) for target in settings.targets)):
             text, _, advice = problem.partition(". ")

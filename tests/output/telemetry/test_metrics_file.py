@@ -558,7 +558,7 @@ def test_another_programs_shared_metrics_are_left_alone(tmp_path) -> None:
 
 
 def test_a_run_without_the_option_never_loads_the_client() -> None:
-    code = "import sys, ralph.cli.app, ralph.run.command, ralph.run.driven.driven_run; print('prometheus_client' in sys.modules)"
+    code = "import sys, ralph.cli.app, ralph.run.command, ralph.driven.driver; print('prometheus_client' in sys.modules)"
     assert output_of(sys.executable, "-c", code) == "False\n"
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from ralph.machine import launcher
 from ralph.mock_api import Text, ToolUse, Turn
+from tests.driven.driver_lines import request, user
 from tests.patience import wait_until
 from tests.program.conftest import Finished
 from tests.program.driver import STREAM_JSON
 from tests.program.faulty import DONE, stream
 from tests.program.scarcity import scarcity
-from tests.run.driver_lines import request, user
 
 if TYPE_CHECKING:
     import socket

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.driven.driver_lines import user
 from tests.program.conftest import KEY, first_prompt
 from tests.program.model_answers import DONE, bash, calls, told_texts
 from tests.program.prompt.test_memory import system_of
-from tests.run.driver_lines import user
 
 OUTPUT = ("--output-format", "stream-json")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.driven.driver_lines import user
 from tests.program.conftest import first_prompt
 from tests.program.model_answers import DONE, calls, told_texts
 from tests.program.prompt.test_commands import OUTPUT, journal, notices, write
-from tests.run.driver_lines import user
 from tests.tools.image_files import png
 
 TEXT = "Study @docs/plan.md, then go."

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from ralph.mock_api import Turn
+from tests.driven.driver_lines import request, user
 from tests.patience import PATIENCE_S
 from tests.program.driver import errors, results
 from tests.program.model_answers import DONE
-from tests.run.driver_lines import request, user
 
 NO_USE = [
     b"{",

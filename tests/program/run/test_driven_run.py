@@ -15,10 +15,10 @@ import threading
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.driven.driver_lines import request, user
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.driver import STREAM_JSON, results
 from tests.program.kept_sessions import journals
-from tests.run.driver_lines import request, user
 
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
 ENDINGS = {signal.SIGINT: 130, signal.SIGTERM: 143}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Turn
+from tests.driven.driver_lines import user
 from tests.program.driver import results
 from tests.program.model_answers import DONE, bash, calls, told
-from tests.run.driver_lines import user
 
 if TYPE_CHECKING:
     from tests.program.driver import Driver, Line

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
+from tests.driven.driver_lines import request, user
 from tests.patience import wait_until
 from tests.program.driver import results
 from tests.program.model_answers import DONE, bash
-from tests.run.driver_lines import request, user
 
 AGENTS = {"reviewer": {"description": "reads", "prompt": "review it"}}
 HOOKS = {"PreToolUse": [{"matcher": "Bash", "hookCallbackIds": ["hook_0"], "timeout": 60}]}

@@ -17,10 +17,10 @@ import pytest
 
 from ralph.mock_api import Turn
 from tests.conftest import may_pass_over_permissions
+from tests.driven.driver_lines import user
 from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, first_prompt, loop_lines
 from tests.program.model_answers import bash, write
-from tests.run.driver_lines import user
 
 # The environment of ralph, which is not dumpable, only root may open.
 KERNELS_FILE = "/proc/self/environ" if may_pass_over_permissions() else "/proc/self/status"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ralph.places.own_commands import digest_of
-from ralph.run.hook_rights import only_as_it_was
+from ralph.run.hooks import only_as_it_was
 from ralph.tools.hook_command import HookEnding
 from tests.patience import wait_until
 from tests.program.conftest import loop_lines

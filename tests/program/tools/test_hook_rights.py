@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.permissions.claude_settings import HookCommand
-from ralph.run.hook_rights import doubts
+from ralph.run.hooks import doubts
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.detection import no_means
 from tests.program.model_answers import DONE, bash, calls, results

@@ -8,10 +8,10 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from ralph.driven.progress import Progress
+from ralph.driven.questions import Replies
+from ralph.driven.steering import Steering
 from ralph.machine.inbox import Inbox
-from ralph.run.driven.progress import Progress
-from ralph.run.driven.questions import Replies
-from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.ports import GuardRefused, InterruptRequested, RetryAborted
@@ -81,7 +81,7 @@ class Desk:
             self.progress,
             self.responses.append,
             replies=self.replies,
-            events=self.events,
+            emit=self.events.emit,
         )
         if is_open:
             self.steering.open(self.models)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ralph.driven.control_channel import END_OF_INPUT
+from ralph.driven.control_lines import UserMessage
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.driven.control_channel import END_OF_INPUT
-from ralph.run.driven.control_lines import UserMessage
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
-from tests.run.driver_lines import ACCEPTED, EXHAUSTED, MODELS, RECOVERED, SCHEDULED, Desk, request, user
+from tests.driven.driver_lines import ACCEPTED, EXHAUSTED, MODELS, RECOVERED, SCHEDULED, Desk, request, user
 
 if TYPE_CHECKING:
     from ralph.values.events import Event

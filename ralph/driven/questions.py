@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.run.driven.control_lines import Response, cancel_line, request_line
+from ralph.driven.control_lines import Response, cancel_line, request_line
 from ralph.values.ports import TIMED_OUT
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from ralph.driven import steering
+from ralph.driven.control_channel import END_OF_INPUT, EndOfInput, TooLong
+from ralph.driven.control_lines import UserMessage, failure, success
+from ralph.driven.steering import MOST_QUEUED_MESSAGES
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.driven import steering
-from ralph.run.driven.control_channel import END_OF_INPUT, EndOfInput, TooLong
-from ralph.run.driven.control_lines import UserMessage, failure, success
-from ralph.run.driven.steering import MOST_QUEUED_MESSAGES
 from ralph.values.controls import PermissionMode
 from ralph.values.events import (
     ClockFired,
@@ -25,7 +25,7 @@ from ralph.values.events import (
 )
 from ralph.values.outcome import Outcome
 from ralph.values.ports import TIMED_OUT, GuardRefused, Interrupted, InterruptRequested, RetryAborted
-from tests.run.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
+from tests.driven.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
 
 
 @pytest.fixture

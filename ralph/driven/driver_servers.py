@@ -8,16 +8,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ralph import __version__
+from ralph.driven.control_lines import Response
+from ralph.driven.questions import Gone, Late, Question
 from ralph.mcp.ports import CallFailedError, ServerFailedError
-from ralph.run.driven.control_lines import Response
-from ralph.run.driven.questions import Gone, Late, Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ralph.driven.questions import Questions, Reply
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.server_process import ServerProcess
-    from ralph.run.driven.questions import Questions, Reply
 
 PROTOCOL_VERSION = "2025-11-25"
 # A list of tools may come in pages. A server that never ends its list must not hold the run.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ralph.driven.driver_asking import decision_of, permission_request
 from ralph.permissions.gate import Decision
-from ralph.run.driven.permission_requests import decision_of, permission_request
 from ralph.values.tool_calls import ToolCall
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ralph.conversation.target import Target
+from ralph.driven.session_facts import SessionFacts
 from ralph.retry.roster import Roster
-from ralph.run.driven.model_choice import AboutSession, ModelChoice
 from ralph.settings.tables import Settings
 from ralph.values.endpoint import OPENAI_RESPONSES
 from ralph.values.redaction import Redactor
@@ -35,7 +35,7 @@ def test_a_model_of_another_vendor_is_not_asked_for_at_a_vendors_own_server(
     targets: list[Target], requested: str, vendor: str | None
 ) -> None:
     roster = Roster(targets, can_grow=True)
-    choice = ModelChoice(roster, Settings(), Redactor([]), AboutSession())
+    choice = SessionFacts(roster, Settings(), Redactor([]))
     if vendor is None:
         assert choice.choose(requested) == roster.find(requested).model
         return

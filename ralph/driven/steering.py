@@ -12,9 +12,9 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ralph.run.driven import control_lines as lines
-from ralph.run.driven.control_channel import EndOfInput, TooLong
-from ralph.run.driven.control_lines import (
+from ralph.driven import control_lines as lines
+from ralph.driven.control_channel import EndOfInput, TooLong
+from ralph.driven.control_lines import (
     ControlRequest,
     Malformed,
     Response,
@@ -22,14 +22,15 @@ from ralph.run.driven.control_lines import (
     failure,
     success,
 )
-from ralph.run.driven.driver_servers import answer_to_server
-from ralph.run.driven.driver_setup import DriverSetup, driver_setup
-from ralph.run.driven.missing_guard import (
+from ralph.driven.driver_servers import answer_to_server
+from ralph.driven.setup import (
+    DriverSetup,
     MissingGuard,
     after_failed_initialize,
     after_initialize,
     after_refused_mode,
     after_set_mode,
+    driver_setup,
 )
 from ralph.values.controls import ModeFixedError
 from ralph.values.events import Notice, PermissionModeChanged
@@ -38,11 +39,12 @@ from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, Retr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.run.driven.control_channel import Item
-    from ralph.run.driven.progress import Progress
-    from ralph.run.driven.questions import Replies
+    from ralph.driven.control_channel import Item
+    from ralph.driven.progress import Progress
+    from ralph.driven.questions import Replies
     from ralph.values.controls import PermissionMode, RunControls
-    from ralph.values.ports import Clock, Events, Mailbox, Waiter
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock, Mailbox, Waiter
 
 # After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.
 _QUIET_S = 0.1
@@ -54,64 +56,23 @@ _NEXT_MESSAGE = "the next message"
 
 
 class Models(Protocol):
-    """The models from which a driver can choose."""
+    """The facts about a run that a driver asks for, and its choice of the model; see `SessionFacts`."""
 
-    def choose(self, requested: str | None) -> str:
-        """The name under which the requested model can be selected. `requested` is a name or an alias. None requests
-        the first model. Raises ValueError if the model is not available.
-        """
-        ...
+    def choose(self, requested: str | None) -> str: ...
 
     @property
-    def serving(self) -> str:
-        """The name of the target that requests currently go to."""
-        ...
+    def serving(self) -> str: ...
 
-    def introduction(self, mode: PermissionMode) -> Mapping[str, Any]:
-        """The body of the response to the driver's `initialize` request, with the models and the current `mode`."""
-        ...
+    def introduction(self, mode: PermissionMode) -> Mapping[str, Any]: ...
 
-    def context_usage(self) -> Mapping[str, Any]:
-        """The response to `get_context_usage`. Raises ValueError while the session is not open."""
-        ...
+    def context_usage(self) -> Mapping[str, Any]: ...
 
-    def mcp_status(self) -> list[dict[str, Any]]:
-        """The list of MCP servers in the response to `mcp_status`."""
-        ...
+    def mcp_status(self) -> list[dict[str, Any]]: ...
 
 
 MOST_QUEUED_MESSAGES = 100
 # Images are included. A single message is accepted whatever its size.
 MOST_QUEUED_BYTES = 64 * 1024 * 1024
-
-
-class MessageQueue:
-    """The user messages on which ralph has not begun to work, in the order of arrival.
-
-    Their number and their total size are limited.
-    """
-
-    def __init__(self) -> None:
-        self._messages: deque[tuple[UserMessage, int]] = deque()
-        self._size_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def put(self, message: UserMessage, size_bytes: int) -> str | None:
-        """Adds a message if the queue has room. Returns None if the message was added, otherwise the reason why not."""
-        if len(self._messages) >= MOST_QUEUED_MESSAGES:
-            return f"{len(self._messages)} messages are waiting already"
-        if self._messages and self._size_bytes + size_bytes > MOST_QUEUED_BYTES:
-            return f"{self._size_bytes:,} bytes of messages are waiting already"
-        self._messages.append((message, size_bytes))
-        self._size_bytes += size_bytes
-        return None
-
-    def take(self) -> UserMessage:
-        message, size_bytes = self._messages.popleft()
-        self._size_bytes -= size_bytes
-        return message
 
 
 class Steering:
@@ -124,14 +85,13 @@ class Steering:
         respond: Callable[[dict[str, Any]], None],
         *,
         replies: Replies,
-        events: Events,
+        emit: Callable[[Event], None],
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one response. `replies` gets the responses of the driver. `has_room` returns whether the driver still reads its responses.
-
-        `acknowledge` is called with each item that was taken from the mailbox. `events` receives notices and changes
-        of the permission mode.
+        """`respond` writes one response. `replies` gets the responses of the driver. `has_room` returns whether the
+        driver still reads its responses. `acknowledge` is called with each item that was taken from the mailbox. `emit`
+        gets notices and changes of the permission mode.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -139,7 +99,7 @@ class Steering:
         self._progress = progress
         self._respond = respond
         self._replies = replies
-        self._events = events
+        self._emit = emit
         self._has_room = has_room
         self._acknowledge = acknowledge
         self._models: Models | None = None
@@ -147,7 +107,8 @@ class Steering:
         """The driver's settings for the session, from the last valid `initialize` request."""
         self._first: Item | None = None
         """The first line, until it is handled."""
-        self._queue = MessageQueue()
+        self._queue: deque[tuple[UserMessage, int]] = deque()
+        """The messages on which ralph has not begun to work, each with the size of its line in bytes."""
         self._missing = MissingGuard()
         self._has_input_ended = False
         controls.may_continue = lambda: self.has_message or not self._has_input_ended
@@ -215,7 +176,7 @@ class Steering:
                 waiter.sleep(_ROOM_LOOK_S, waiting_for="a reader of the answers")
             item = waiter.wait(self.mailbox, until_s=None, waiting_for=_NEXT_MESSAGE)
             self.handle(item, waiting_for=_NEXT_MESSAGE)
-        return self._queue.take()
+        return self._queue.popleft()[0]
 
     def take_last_lines(self, waiter: Waiter) -> None:
         """Handles the lines that have arrived so far, including those that are still in the pipe.
@@ -257,14 +218,21 @@ class Steering:
                 self._respond(failure(line.request_id, line.reason))
                 self._judge_malformed(line)
             case UserMessage():
-                refusal = self._queue.put(line, len(data))
-                if refusal is not None:
-                    dropped = f"the message was dropped: {refusal}; send it again after a result"
-                    self._respond(failure(None, dropped))
+                waiting_bytes = sum(size_bytes for _, size_bytes in self._queue)
+                if len(self._queue) >= MOST_QUEUED_MESSAGES:
+                    self._drop(f"{len(self._queue)} messages")
+                elif self._queue and waiting_bytes + len(data) > MOST_QUEUED_BYTES:
+                    self._drop(f"{waiting_bytes:,} bytes of messages")
+                else:
+                    self._queue.append((line, len(data)))
             case ControlRequest():
                 self._take_request(line, waiting_for)
             case Response():
                 self._replies.take(line)
+
+    def _drop(self, waiting: str) -> None:
+        why = f"the message was dropped: {waiting} are waiting already; send it again after a result"
+        self._respond(failure(None, why))
 
     def _judge_malformed(self, line: Malformed) -> None:
         """Marks a safeguard as missing if an invalid line requested one.
@@ -316,9 +284,7 @@ class Steering:
             case lines.AbortRetry():
                 return {"aborted": self._is_working and self._progress.is_retrying}
             case lines.SetMaxThinkingTokens():
-                self._events.emit(
-                    Notice("max_thinking_tokens has no effect: the model decides how long it thinks")
-                )
+                self._emit(Notice("max_thinking_tokens has no effect: the model decides how long it thinks"))
                 return {}
             case lines.GetContextUsage():
                 return dict(self._models.context_usage())
@@ -345,7 +311,7 @@ class Steering:
             raise
         never = self.setup.hooks.never_called
         if never:
-            self._events.emit(
+            self._emit(
                 Notice(f"hooks that ralph never calls, because it has no such event: {', '.join(never)}")
             )
         applied = {"hooks_applied": True} if self.setup.hooks.by_event else {}
@@ -373,10 +339,10 @@ class Steering:
         return mode
 
     def _tell_mode(self) -> None:
-        self._events.emit(PermissionModeChanged(self._controls.permission_mode))
+        self._emit(PermissionModeChanged(self._controls.permission_mode))
         notice = self._controls.mode_notice
         if notice is not None:
-            self._events.emit(Notice(notice))
+            self._emit(Notice(notice))
 
     def _stop_without_guard(self) -> None:
         if self._missing.reason is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.json import Decoder
 
-from ralph.run.driven.hooks import DEFAULT_S, OBSERVING, HookMatcher, hook_table
+from ralph.driven.setup import DEFAULT_S, OBSERVING, HookMatcher, hook_table
 from tests.rows import every_row
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.json import Decoder
 
-from ralph.run.driven.control_lines import (
+from ralph.driven.control_lines import (
     LONGEST_REQUEST_ID,
     ControlRequest,
     Ignored,

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.driven.control_channel import ControlChannel
+from ralph.driven.control_lines import UserMessage, success
+from ralph.driven.progress import Progress
+from ralph.driven.questions import Replies
+from ralph.driven.steering import Steering
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.driven.control_channel import ControlChannel
-from ralph.run.driven.control_lines import UserMessage, success
-from ralph.run.driven.progress import Progress
-from ralph.run.driven.questions import Replies
-from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.ports import InterruptRequested, RetryAborted
+from tests.driven.driver_lines import SCHEDULED, FakeModels, request, user
 from tests.fakes import RecordingEvents
-from tests.run.driver_lines import SCHEDULED, FakeModels, request, user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def driver() -> Iterator[Pipe]:
         progress,
         responses.append,
         replies=Replies(),
-        events=RecordingEvents(),
+        emit=RecordingEvents().emit,
         acknowledge=channel.acknowledge,
     )
     steering.open(FakeModels())

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from ralph.driven.control_channel import END_OF_INPUT
+from ralph.driven.control_lines import Response, parse_control_line
+from ralph.driven.questions import Gone, Late, Question, Questions, Replies
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
-from ralph.run.driven.control_channel import END_OF_INPUT
-from ralph.run.driven.control_lines import Response, parse_control_line
-from ralph.run.driven.questions import Gone, Late, Question, Questions, Replies
 from ralph.values.ports import InterruptRequested
+from tests.driven.driver_lines import Desk, request
 from tests.fakes import FakeClock
 from tests.rows import every_row
-from tests.run.driver_lines import Desk, request
 
 
 class Link:

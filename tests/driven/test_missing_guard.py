@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.run.driven.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
+from ralph.driven.setup import MissingGuard, after_initialize, after_refused_mode, after_set_mode
 from ralph.values.controls import PermissionMode
 
 HOOKS: dict[str, object] = {"agents": {"reviewer": {"prompt": "x"}}}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.run.driven.control_channel import (
+from ralph.driven.control_channel import (
     END_OF_INPUT,
     ControlChannel,
     EndOfInput,
@@ -27,7 +27,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.run.driven.control_channel import Item
+    from ralph.driven.control_channel import Item
 
 
 def reading(*arguments: Any, **bounds: Any) -> ControlChannel:

@@ -1,0 +1,211 @@
+"""A run that another program, the driver, steers over standard input. Each user message that the driver sends is a
+task with its own result. `steering.py` handles the driver's control requests.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.driven.control_channel import ControlChannel, why_unusable
+from ralph.driven.driver_asking import DriverAsking
+from ralph.driven.driver_servers import DriverServers
+from ralph.driven.progress import Progress
+from ralph.driven.questions import Questions, Replies
+from ralph.driven.session_facts import SessionFacts
+from ralph.driven.steering import Steering
+from ralph.machine.starting import patiently
+from ralph.run.parts import build_roster
+from ralph.values.events import MessageTaken, RunEnded, SessionStateChanged
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.ports import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.driven.control_lines import UserMessage
+    from ralph.machine.inbox import Inbox
+    from ralph.output.writer import Writer
+    from ralph.run.run import Run
+    from ralph.run.session_run import SessionRun
+    from ralph.values.controls import RunControls
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock
+
+# After one of these outcomes, the next task would end in the same way.
+_BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
+# The part of a prompt in which a command may be called, if there is none.
+_NO_PART = slice(0, 0)
+# The Agent SDKs set it. Without the states, they close standard input after the first result.
+_WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
+
+
+class MessageDriver:
+    """Implements `Driver`."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        controls: RunControls,
+        clock: Clock,
+        writer: Writer,
+        emit: Callable[[Event], None],
+    ) -> None:
+        mailbox = inbox.mailbox()
+        self._channel, self._replies, self._progress = ControlChannel(mailbox), Replies(), Progress(clock)
+        self.emit = self._progress.emit
+        self.steering = Steering(
+            mailbox,
+            controls,
+            clock,
+            self._progress,
+            writer.respond,
+            replies=self._replies,
+            emit=emit,
+            has_room=lambda: writer.has_room,
+            acknowledge=self._channel.acknowledge,
+        )
+
+    def work(self, run: Run) -> int:
+        """Works on the messages, and returns the exit code of the last result, or that for a stop between two messages.
+        Raises UsageError if the command line is wrong or if the driver sent no message.
+        """
+        try:
+            opened = run.attempt(lambda: self._open(run))
+        except UsageError as error:
+            return run.deliver_misuse(error)
+        if isinstance(opened, RunEnded):
+            return run.deliver(_tell(run, opened), is_told=True).exit_code
+        return _Messages(run, self.steering, opened).work()
+
+    def _open(self, run: Run) -> SessionRun:
+        """Starts the thread that reads control lines, waits for the first line, and then opens the session.
+
+        The first line may be an `initialize` request, which shapes all requests of the session. If the machine has no
+        thread left, the start fails before the session exists, and no line is lost.
+        """
+        options = run.context.options
+        if options.prompt is not None or options.prompt_file is not None:
+            raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
+        if (problem := why_unusable(0)) is not None:
+            raise UsageError(f"--input-format stream-json: {problem}")
+        run.begin()
+        context, steering, settings = run.context, self.steering, run.context.settings
+        patiently(self._channel.start, context.waiter, context.clock)
+        questions = Questions(run.writer.respond, self._replies, context.waiter, context.clock)
+        setup = steering.wait_for_setup(context.waiter)
+        configured = [server.name for server in settings.mcp_servers if server.transport == "sdk"]
+        names, servers = tuple(dict.fromkeys((*configured, *setup.servers))), None
+        if names:
+            start_s, call_s = settings.mcp.start_s, settings.mcp.call_s
+            servers = DriverServers(names, questions, start_s=start_s, call_s=call_s)
+            # A driver may answer its servers' messages only after ralph has answered `initialize`.
+            steering.open(SessionFacts(build_roster(context, (), None)[0], settings, context.redactor))
+        within_s = settings.clocks.driver_s or math.inf
+        asking = DriverAsking(
+            lambda: steering.setup.hooks, questions, lambda state: _tell_state(run, state), within_s
+        )
+        opened = run.open(
+            replace(context, options=setup.applied_to(options)),
+            has_prompt=True,
+            hooks=(asking,),
+            asker=asking if options.permissions == "driver" else None,
+            of_driver=servers,
+        )
+        opened.announce(settings.warnings, has_prompt=True)
+        steering.open(SessionFacts(opened.parts.roster, settings, context.redactor, opened))
+        return opened
+
+
+def _tell_state(run: Run, state: str) -> None:
+    if run.context.environment.get(_WANTS_STATES) == "1":
+        run.context.events.emit(SessionStateChanged(state))
+
+
+def _tell(run: Run, ended: RunEnded) -> RunEnded:
+    ended = run.tell(ended)
+    run.writer.tell_end(ended)
+    return ended
+
+
+class _Messages:
+    """Works on the messages that a driver sends to one open session, one after another."""
+
+    def __init__(self, run: Run, steering: Steering, opened: SessionRun) -> None:
+        self._run = run
+        self._waiter = run.context.waiter
+        self._steering = steering
+        self._opened = opened
+        self._has_worked = False
+
+    def work(self) -> int:
+        """Works on all messages and returns the exit code. Raises UsageError if there was no message."""
+        last: RunEnded | None = None
+        while last is None or not (last.outcome in _BROKEN or self._waiter.was_stopped):
+            try:
+                message = self._steering.next_message(self._waiter)
+            except Interrupted as stop:
+                return self._stopped_between(stop, last)
+            if message is None:
+                break
+            last = self._work_on(message)
+        if last is None:
+            self._opened.session.forget()
+            self._run.close_without_result()
+            raise UsageError("standard input held no user message")
+        self._refuse_the_rest(last)
+        if not self._has_worked:
+            self._opened.session.forget()
+        return self._run.deliver(last, is_told=True).exit_code
+
+    def _work_on(self, message: UserMessage) -> RunEnded:
+        run = self._run
+        missing = self._steering.missing_guard
+        if missing is not None:
+            told = _tell(run, run.ended_early(Outcome.CONFIG, missing))
+            _tell_state(run, "idle")
+            return told
+        self._has_worked = True
+        self._steering.begin_work()
+        _tell_state(run, "running")
+        if run.context.options.replays_messages:
+            run.context.events.emit(MessageTaken(message.content, message.uuid))
+        own = _NO_PART if message.is_verbatim else None
+        try:
+            ended = run.attempt(lambda: self._opened.work(message.content, own))
+        finally:
+            self._steering.end_work()
+        told = _tell(run, ended)
+        if not self._steering.has_message:
+            _tell_state(run, "idle")
+        return told
+
+    def _stopped_between(self, stop: Interrupted, last: RunEnded | None) -> int:
+        """Ends a run that was stopped between two messages, and returns the exit code. `last` is the result of the
+        previous message, or None if no message came before.
+        """
+        stopped = self._run.ended_early(stop.outcome, str(stop), stop.signal_number)
+        has_refused = self._refuse_the_rest(stopped)
+        if last is None:
+            self._opened.session.forget()
+            if not has_refused:
+                _tell(self._run, stopped)
+        return self._run.deliver(stopped, is_told=has_refused or last is None).exit_code
+
+    def _refuse_the_rest(self, end: RunEnded) -> bool:
+        """Refuses the remaining messages. Each message gets a result, because the driver waits for it. Returns
+        whether there were any messages.
+        """
+        with suppress(Interrupted):  # after a second signal, the lines read so far must suffice
+            self._steering.take_last_lines(self._waiter)
+        why = end.errors[-1] if end.errors else end.outcome.value
+        early = self._run.ended_early(end.outcome, f"not begun: {why}")
+        refused = replace(early, exit_code=end.exit_code, duration_s=0.0)
+        has_refused = self._steering.has_message
+        while self._steering.has_message:
+            self._steering.next_message(self._waiter)
+            _tell(self._run, refused)
+        return has_refused

@@ -1,0 +1,357 @@
+"""Makes the parts of a run from its context: sandbox, tools, clients, targets, and the form of the report. One function
+for each part. Also makes notices that tell people unexpected facts about a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.permissions.gate import is_permitted
+from ralph.prompt.commands import Library, find_commands
+from ralph.prompt.judged_file import user_folder
+from ralph.prompt.memory import Memory, PromptParts, system_prompt
+from ralph.retry import backoff
+from ralph.retry.roster import Roster
+from ralph.sandbox.box_plan import CannotConfineError, may_have_overlays, plan_box
+from ralph.sandbox.detection import begin_trial
+from ralph.settings.merge import SettingsError
+from ralph.values.credentials import CALLERS_VARIABLES
+from ralph.values.redaction import redacted
+from ralph.values.tool_calls import FINAL_REPORT
+from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.api.target_clients import TargetClients
+    from ralph.conversation.session import Session
+    from ralph.conversation.target import Target
+    from ralph.mcp.toolset import McpToolset
+    from ralph.retry.backoff import RetryPolicy
+    from ralph.run.context import RunContext
+    from ralph.sandbox.box_plan import BoxPlan
+    from ralph.settings.tables import RetrySettings, Settings
+    from ralph.tools.toolbox import LocalToolbox
+    from ralph.values.ports import PathRules
+    from ralph.values.report import ReportForm
+    from ralph.values.tool_calls import ToolDefinition
+
+
+def begin_sandbox_trial(context: RunContext) -> None:
+    """Starts to test whether bubblewrap works, unless the user wants no sandbox. The test runs while ralph loads the
+    HTTP client.
+    """
+    wanted = context.settings.sandbox
+    if wanted.mode != "off":
+        begin_trial(
+            context.search(),
+            shares_network=wanted.asked_net == "full",
+            has_overlays=may_have_overlays(wanted, context.environment, context.roots()),
+        )
+
+
+def plan_sandbox(context: RunContext, writable: Sequence[str] | None = None) -> BoxPlan:
+    """Decides which sandbox the commands of the run get. `writable` is as in `RunContext.roots`. Raises SettingsError if
+    a protection that the user requires is impossible here.
+    """
+    settings = context.settings
+    try:
+        return plan_box(settings.sandbox, context.environment, context.roots(writable))
+    except CannotConfineError as error:
+        origin = settings.origins.get("sandbox.read_deny", "default")
+        is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
+        raise SettingsError(f"{origin}: {error}" if is_about_reading else str(error)) from error
+
+
+def build_toolbox(
+    context: RunContext,
+    *,
+    plan: BoxPlan,
+    hook_plan: BoxPlan | None = None,
+    guards: Iterable[str] = (),
+    writable: Sequence[str] = (),
+    offered: frozenset[str] | None = None,
+    keeps_list: bool = False,
+    rules: PathRules | None = None,
+    mcp: McpToolset | None = None,
+) -> LocalToolbox:
+    """Builds the tools. `plan` is the sandbox of commands, `hook_plan` that of hooks if it is another. `guards` are the
+    files of hooks that commands could change. `mcp` are the tools of MCP servers, which are not connected yet. `rules`
+    are the permission rules about paths.
+
+    `offered` holds the names of the tools that the session has offered to the model so far: all others are left out. If
+    `keeps_list` is True, the model still sees tools that the permission mode forbids, and calls of these are refused.
+
+    Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory.
+    """
+    from ralph.tools.tool_context import ToolSettings  # noqa: PLC0415 - comes with the toolbox
+    from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
+
+    options, settings, tools = context.options, context.settings, context.settings.tools
+    enabled = frozenset(settings.enabled_tools)
+    if offered is not None:
+        enabled &= offered
+    if not keeps_list:
+        mode = context.controls.permission_mode
+        enabled = frozenset(name for name in enabled if is_permitted(mode, name))
+    named = (*settings.mcp.config, options.claude_settings or "")
+    agents = (*(one for one in named if one.startswith("/")), *guards)
+    tool_settings = ToolSettings(
+        cwd=context.cwd,
+        bash_timeout_s=tools.bash_timeout_s,
+        bash_max_timeout_s=tools.bash_max_timeout_s,
+        max_output_bytes=tools.max_output_bytes,
+        environment=context.tools_environment,
+        enabled=enabled,
+        writable=tuple(map(Path, writable)),
+        user_environment=context.environment,
+        configuration=() if options.config_file is None else (Path(options.config_file),),
+        agents=tuple(map(Path, agents)),
+        session_directory=options.session.directory,
+        is_below_loop=options.of_loop is not None,
+        box_plan=plan,
+        hook_plan=hook_plan,
+        sandbox=settings.sandbox,
+        rules=rules,
+    )
+    try:
+        return LocalToolbox(
+            tool_settings,
+            waiter=context.waiter,
+            clock=context.clock,
+            redactor=context.redactor,
+            mcp=mcp,
+        )
+    except OSError as error:
+        problem = f"cannot work in {error.filename}: {error.strerror}"
+        raise SettingsError(problem, from_flag=True) from error
+
+
+def find_library(context: RunContext, plan: BoxPlan | None = None, rules: PathRules | None = None) -> Library:
+    """Finds the commands and skills of the run. Leaves out files that the sandbox `plan` or the permission rules
+    forbid to read.
+    """
+    if not context.options.takes_commands:
+        return Library()
+    return find_commands(
+        context.cwd,
+        user_folder(context.environment, context.cwd),
+        context.options.setting_sources,
+        () if plan is None else plan.read_deny,
+        None if rules is None else rules.why_not_read,
+    )
+
+
+def build_clients(context: RunContext) -> TargetClients:
+    """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
+    from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415 - takes most of the start-up time
+
+    settings = context.settings
+    ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None
+    clients = TargetClients(
+        Connecting(
+            ca_file,
+            limits=settings.clocks,
+            waiter=context.waiter,
+            clock=context.clock,
+            redact=context.redactor.redact_all,
+            keys=context.keys,
+        )
+    )
+    try:
+        clients.prepare(settings.targets[0])
+    except OSError as error:  # `from error` lets the caller recognise a shortage of descriptors
+        raise SettingsError(f"cannot use the CA file {ca_file}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return clients
+
+
+def build_report_form(
+    context: RunContext, old: Session | None, writable: Sequence[str] | None = None
+) -> ReportForm | None:
+    """The tool with which the model gives its final report, and the validator of its arguments. None if no report is
+    required. If the options request no report, the report tool in the old session's requests is used.
+    """
+    offered = old.offered_tool(FINAL_REPORT) if old is not None else None
+    requested = context.options.report
+    if requested is None and offered is None:
+        return None
+    from ralph.agent.report_tool import has_payload, report_tool  # noqa: PLC0415 - most runs need none
+    from ralph.values.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
+
+    tool = offered
+    if requested is not None:
+        tool = report_tool(redacted(requested.payload_schema, context.redactor.redact))
+    assert tool is not None  # noqa: S101 - one of the two is there
+    if not has_payload(tool):
+        return ReportForm(tool, plain_problems, has_payload=False)
+    from ralph.run.report_check import ReportCheck  # noqa: PLC0415 - few runs have a schema
+
+    check = ReportCheck(
+        tool.input_schema,
+        waiter=context.waiter,
+        clock=context.clock,
+        environment=context.safe_environment(writable),
+    )
+    return ReportForm(tool, check, has_payload=True)
+
+
+def build_roster(
+    context: RunContext,
+    tools: tuple[ToolDefinition, ...],
+    old: Session | None,
+    *,
+    about_sandbox: str = "",
+    memory: Memory | None = None,
+    skills: str = "",
+    keeps: bool = True,
+) -> tuple[Roster, tuple[str, ...]]:
+    """The targets of the run, and notices about them and about instruction files. A target is a model at a server.
+
+    The requests of a resumed session keep the form of its earlier requests, unless the command line changes them.
+    `keeps` is False if the run has tools that the session has not offered before. The system prompt of a new session
+    contains `about_sandbox`, which tells the model about the sandbox of its commands, the instructions in `memory`, and
+    the section `skills`.
+    """
+    settings, options, targets = context.settings, context.options, context.settings.targets
+    keeps = keeps and options.keeps_requests(old, targets[0])
+    memory = memory or Memory()
+    prompt = PromptParts(
+        cwd=str(context.cwd),
+        platform=os.uname().sysname,
+        replacement=options.system_prompt,
+        appendix=options.append_system_prompt,
+        memory=memory.files,
+        skills=skills,
+        sandbox=about_sandbox,
+    )
+    is_implicit = settings.origins.get("targets", "default") == "default"
+    if old is not None and keeps and is_implicit:
+        # The first target is the session's first one. Any other target with the same model is left out.
+        model = old.shapes[old.first].model
+        others = (target for target in targets[1:] if target.model != model)
+        targets = (replace(targets[0], name=old.first, model=model), *others)
+    roster = Roster(
+        targets,
+        system=context.redactor.redact(system_prompt(prompt)),
+        tools=tools,
+        strategy=settings.retry.strategy,
+        returns=settings.retry.revert == "cooldown-expiry",
+        recorded=old.shapes if old is not None and keeps else {},
+        can_grow=is_implicit,
+        aliases=settings.aliases,
+    )
+    return roster, (*memory.notices, *_roster_notices(roster, targets, old))
+
+
+def _roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
+    """Notices about requests that differ from the requests of the old session, about its targets that this run cannot
+    fall back to, and about an effort setting that a model is known to refuse.
+    """
+    for name in roster.changed:
+        yield f"{name}: requests change from here on, as the settings ask for something else than before"
+    models = {target.model for target in roster.targets}
+    known = old.shapes.items() if old is not None else ()
+    lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
+    if lost:
+        names = ", ".join(lost)
+        yield f"asked in this session before, and not in this run: {names} (--config or --fallback-model would add it)"
+    for target in targets:
+        if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
+            yield f"{target.model} takes no effort setting; it is left out"
+
+
+def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
+    """Raises SettingsError if a budget is set that cannot be enforced with these targets."""
+    for target in targets:
+        problem = why_uncountable(target, settings)
+        if problem is not None:
+            raise SettingsError(problem)
+
+
+def why_uncountable(target: Target, settings: Settings) -> str | None:
+    """The reason why the budget cannot be enforced with this target, with advice. None if the budget can be enforced,
+    or if there is no budget.
+    """
+    is_priced = target.facts is not None and target.facts.price is not None
+    if settings.limits.max_budget_usd is None or is_priced:
+        return None
+    key = "limits.max_budget_usd"
+    name = "--max-budget-usd" if settings.origins.get(key, "").startswith("flag") else key
+    model = json.dumps(target.model)
+    return (
+        f"{name} cannot be kept: the price of {target.model} is not known. Say it in a [[targets]] entry of your "
+        f"config.toml: name = {model}, model = {model}, price = {{ input = ..., output = ..., cache_write = ..., "
+        "cache_read = ... } (USD per million tokens)"
+    )
+
+
+def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
+    """The retry policy that the settings choose, with its waits divided by `speed`. If the policy is `off`, it is the
+    standard one, because a driver may switch retries on.
+    """
+    match retry.policy:
+        case "patient":
+            policy = backoff.patient()
+        case "custom":
+            policy = backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
+        case _:
+            policy = backoff.standard()
+    return policy if speed == 1.0 else backoff.sped_up(policy, speed)
+
+
+def tools_notice(
+    context: RunContext, names: Sequence[str], patterns: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """A notice that lists the usable tools with their patterns, and says why the others are missing. Empty if every call
+    of every tool may run.
+
+    `names` are the tools that the run offers to the model. The permission mode may forbid some of them. `patterns` are
+    the lists of tools with patterns (`patterns_of_tools`).
+    """
+    mode, limits = context.controls.permission_mode, context.settings.enabled_tools
+    usable = [name for name in names if is_permitted(mode, name)]
+    if set(usable).issuperset(TOOL_NAMES) and not patterns:
+        return ()
+    origin = context.settings.origins["tools"]
+    is_narrowed = len(limits) < len(TOOL_NAMES) or (patterns and origin != "default")
+    why = [origin] if is_narrowed else []
+    if not all(is_permitted(mode, name) for name in limits):
+        why.append(f"permission mode {mode}")
+    if {name for name in limits if is_permitted(mode, name)} - set(usable) or not why:
+        why.append("as the session had them before; --tools default gives all of them")
+    allowed = patterns.get("allowed", ())
+    shown = [entry for name in without_background(usable) for entry in _entries_of(name, allowed)]
+    never = [entry for entry in patterns.get("disallowed", ()) if tool_of(entry) in usable]
+    listed = ", ".join(shown) or "none"
+    if never:
+        listed += f", but not {', '.join(never)}"
+    return (f"tools of this run: {listed} ({'; '.join(why)})",)
+
+
+def _entries_of(tool: str, allowed: Sequence[str]) -> Sequence[str]:
+    """The entries for one tool in a list of allowed tools: the tool's patterns, or the tool's name if all its calls
+    are allowed.
+    """
+    entries = [entry for entry in allowed if tool_of(entry) == tool]
+    return entries if entries and all(map(is_pattern, entries)) else [tool]
+
+
+def withheld_notice(context: RunContext) -> tuple[str, ...]:
+    """A notice that names environment variables which tools do not get. Without the notice, users would not know why
+    a command that needs such a variable fails.
+    """
+    given = context.environment.keys() | context.settings.command_variables.plain.keys()
+    withheld = given - context.tools_environment.keys()
+    names = sorted(name for name in withheld - CALLERS_VARIABLES if not name.startswith("ANTHROPIC_"))
+    if not names:
+        return ()
+    return (
+        f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",
+    )
