@@ -35,7 +35,7 @@ from ralph.cli.values import (
     working_directory,
     writable_file,
 )
-from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.values.outcome import UsageError
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS
 
@@ -180,7 +180,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.values import LoopOptions, RequestedPrompt  # noqa: PLC0415 - not needed for --help
     from ralph.loop.values import LoopLimits, LoopPlan  # noqa: PLC0415 - not needed for --help
 
     if line.status:

@@ -23,7 +23,7 @@ from ralph.demo.workplace import (
     tests_pass,
 )
 from ralph.loop.command import run_loop
-from ralph.loop.options import LoopOptions
+from ralph.loop.values import LoopOptions
 from ralph.loop.record import RecordError
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits, LoopPlan

@@ -1,3 +1,7 @@
-"""Implements `ralph loop`, which runs the agent again and again, in iterations. `git/` finds and commits changes of
-the checkout. `process/` runs each iteration as a separate process.
+"""Implements `ralph loop`, which runs the agent again and again, in iterations. `opening/` prepares a loop, `iterate.py` runs
+it, `process/` and `agents/` run each iteration as a separate process, `directory/` and `git/` see what it has changed.
 """
+
+# The help of `ralph loop` shows these values, so this file imports nothing.
+DEFAULT_PLAN_FILE = "IMPLEMENTATION_PLAN.md"
+DEFAULT_CHECK_TIMEOUT_S = 1800.0

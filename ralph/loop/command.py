@@ -1,6 +1,4 @@
-"""Runs `ralph loop` from its options to its exit code. `iterate.py` runs the iterations. `context.py` and
-`opening.py` prepare what the iterations need.
-"""
+"""Runs `ralph loop` from its options to its exit code. `opening/` prepares what `iterate.py` needs."""
 
 from __future__ import annotations
 
@@ -8,20 +6,19 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from ralph.loop.context import event_stream, open_context
 from ralph.loop.events import LoopEnded
 from ralph.loop.iterate import iterate
-from ralph.loop.opening import (
+from ralph.loop.opening.context import event_stream, open_context
+from ralph.loop.opening.world import (
     ask_for_keys,
     locked_checkout,
     loop_world,
     new_record,
     resumed,
     with_prompt,
-    without_credentials,
 )
 from ralph.loop.sinks import LoopLog
-from ralph.loop.values import LoopEnd
+from ralph.loop.values import LoopEnd, loop_end
 from ralph.loop.words import resume_hint
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.waiter import SystemClock
@@ -37,9 +34,9 @@ from ralph.values.tool_calls import describe_bug
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.loop.context import LoopContext
-    from ralph.loop.options import LoopOptions
+    from ralph.loop.opening.context import LoopContext
     from ralph.loop.state import LoopState
+    from ralph.loop.values import LoopOptions
 
 T = TypeVar("T")
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -52,9 +49,7 @@ def loop_command(options: LoopOptions) -> int:
 
 
 def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
-    """Runs a loop to its end and returns the exit code. `environment` are the environment variables. Raises only
-    UsageError.
-    """
+    """As `loop_command`, with these environment variables."""
     clock = SystemClock()
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
@@ -82,52 +77,49 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
 
 
 def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
-    """Calls `work` and returns its value. If `work` fails, returns a `LoopEnded` that describes the failure. Raises
-    only UsageError.
-    """
+    """The value of `work`, or a `LoopEnded` that describes its failure. Raises only UsageError."""
     try:
         return work()
     except CannotError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
-        return LoopEnded(LoopEnd(error.outcome, error.outcome.exit_code(), str(error)))
+        end = loop_end(error.outcome, str(error))
     except Interrupted as stop:
-        return LoopEnded(LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop)))
+        end = LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
         shortage = shortage_of(error)
         if shortage is not None:
-            outcome, reason = Outcome.API_UNAVAILABLE, line_with_advice(shortage)
+            end = loop_end(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
         elif isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-            outcome, reason = Outcome.IO_ERROR, str(error)
+            end = loop_end(Outcome.IO_ERROR, str(error))
         else:
-            outcome, reason = Outcome.INTERNAL_ERROR, describe_bug(error)
-        return LoopEnded(LoopEnd(outcome, outcome.exit_code(), reason))
+            end = loop_end(Outcome.INTERNAL_ERROR, describe_bug(error))
+    return LoopEnded(end)
 
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
     """Opens the loop and runs all iterations. Returns the loop's last event, which the caller must emit."""
     began_s = context.clock.utc_now().timestamp()
-    ask_for_keys(context, state.plan)
+    ask_for_keys(context)
     state, silent_input = with_prompt(context, state)
-    state = without_credentials(context, state)
-    with locked_checkout(context, state.plan) as (checkout, lock):
+    plan = state.plan
+    with locked_checkout(context, plan) as (checkout, lock):
         if context.options.continues:
-            state, record = resumed(context, state.plan, checkout)
+            state, record = resumed(context, plan, checkout)
         else:
             record = new_record(context, state, checkout)
+        plan = state.plan
         context.log.open(record.folder, context.redactor.redact_all, context.warn)
-        world = loop_world(context, state.plan, record, checkout, lock, silent_input=silent_input)
+        world = loop_world(context, plan, record, checkout, lock, silent_input=silent_input)
         end, last = iterate(state, world)
-    hint = resume_hint(last, end)
     about_input = silent_input.in_the_end if silent_input is not None else ()
     planted = ""
-    plan = state.plan
     if (plan.until or plan.gate or plan.agent) and end.outcome is not Outcome.INTERRUPTED:
         # The last iteration looked before the last check, which runs what an agent may have written.
-        directories = (state.plan.directory, *state.plan.added_directories)
+        directories = (plan.directory, *plan.added_directories)
         planted = last_look(tuple(map(os.path.realpath, directories)), began_s, context.environment)
-    for text in filter(None, (*about_input, *last.warnings, planted, hint)):
+    for text in filter(None, (*about_input, *last.warnings, planted, resume_hint(last, end))):
         context.warn(text)
     return LoopEnded(end, last)

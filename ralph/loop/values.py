@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from ralph.git.own_paths import OWN_DIRECTORY
-from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - records are read by their hints
@@ -115,6 +115,29 @@ class LoopPlan(Struct, frozen=True):
     def has_only_until(self) -> bool:
         """Whether `--until` alone decides. A stop file then has no meaning."""
         return self.until is not None and self.plan is None and self.gate is None
+
+
+class RequestedPrompt(Struct, frozen=True):
+    """Where the command line says that the prompt comes from. With both fields None, from standard input."""
+
+    argument: str | None = None
+    file: str | None = None
+    """The absolute path of a file, or `-` for standard input."""
+
+
+class LoopOptions(Struct, frozen=True):
+    plan: LoopPlan
+    """The plan of the loop. If `continues` is True, only its two directories count: the record has all else."""
+    continues: bool = False
+    """True if ralph resumes the loop that was recorded for the plan's directory."""
+    has_moved: bool = False
+    """True if that loop belongs to a directory that has moved to the plan's directory."""
+    limits_given: LoopLimits = field(default_factory=LoopLimits)
+    """Limits from the command line, which replace recorded ones."""
+    base_url_given: str | None = None
+    """The base URL from the command line, which replaces a recorded one."""
+    requested_prompt: RequestedPrompt | None = None
+    """Where the prompt comes from, or None if the plan contains the prompt."""
 
 
 class CheckResult(Struct, frozen=True):

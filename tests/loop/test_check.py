@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.loop.check import TAIL_BYTES, CheckLog, ShellCheck
+from ralph.loop.process.check import TAIL_BYTES, CheckLog, ShellCheck
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work

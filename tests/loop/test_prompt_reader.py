@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.prompt_source import PromptReader
+from ralph.loop.opening.prompt_source import PromptReader
 from ralph.loop.values import LoopPlan
 
 if TYPE_CHECKING:

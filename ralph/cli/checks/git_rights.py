@@ -10,7 +10,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of
 from ralph.git.runner import GitSeams
-from ralph.loop.defaults import DEFAULT_PLAN_FILE
+from ralph.loop import DEFAULT_PLAN_FILE
 from ralph.loop.directory.preflight import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import search_around, without_unsafe_loads

@@ -24,8 +24,7 @@ from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
 from ralph.cli.loop import LoopLine, words_for_run
 from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
-from ralph.loop.options import LoopOptions, RequestedPrompt
-from ralph.loop.values import LoopLimits, LoopPlan
+from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt
 from ralph.values.outcome import UsageError
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row

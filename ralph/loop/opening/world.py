@@ -1,6 +1,4 @@
-"""Opens a loop: reads the loop's prompt, locks the checkout, begins or loads the record, and makes the ports. All
-requirements are checked here, before any money is spent.
-"""
+"""Reads the loop's prompt, locks the checkout, begins or loads the record, and makes what implements the ports."""
 
 from __future__ import annotations
 
@@ -16,19 +14,19 @@ from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
 from ralph.loop.agents.iterations import AgentIterations
-from ralph.loop.check import ShellCheck
-from ralph.loop.context import opening_state, search_of
 from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.loop.directory.plan_tasks import read_open_tasks
 from ralph.loop.directory.preflight import check_checkout, open_checkout
+from ralph.loop.directory.stop_file import StopFileBelow
+from ralph.loop.opening.plan import opening_state
+from ralph.loop.opening.prompt_source import PromptReader, find_prompt
 from ralph.loop.ports import LoopWorld
+from ralph.loop.process.check import ShellCheck
 from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.process.report_page import LoopPage
-from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.starter import placeholders_left
-from ralph.loop.stop_file import StopFileBelow
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.settings.merge import SettingsError
@@ -37,16 +35,15 @@ from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ralph.loop.agents.start import OpenAgent
-    from ralph.loop.context import LoopContext
+    from ralph.loop.opening.context import LoopContext
     from ralph.loop.ports import Iterations
     from ralph.loop.record import FileRecord
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopPlan
     from ralph.prompt.piped_input import SilentPipe
-    from ralph.sandbox.command_box import CommandBox
     from ralph.values.ports import Waiter
 
     Workplace = GitCheckout | PlainDirectory
@@ -59,7 +56,7 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
-        return state, None
+        return without_credentials(context, state), None
     clock = context.clock
     started_s = clock.now_s()
     waiter = context.waiter_until(None if max_time_s is None else started_s + max_time_s)
@@ -74,10 +71,11 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
     if found.silent is not None:
         context.warn(found.silent.notice)
     plan = replace(state.plan, prompt=found.text, prompt_file=found.file)
-    return replace(state, plan=plan, elapsed_s=clock.now_s() - started_s), found.silent
+    state = replace(state, plan=plan, elapsed_s=clock.now_s() - started_s)
+    return without_credentials(context, state), found.silent
 
 
-def ask_for_keys(context: LoopContext, plan: LoopPlan) -> None:
+def ask_for_keys(context: LoopContext) -> None:
     """Runs the programs that print keys, so that the loop knows the keys before its first check can print one. If a program
     fails, nothing is told: the first iteration runs it again and tells it. Raises Interrupted.
     """
@@ -88,7 +86,7 @@ def ask_for_keys(context: LoopContext, plan: LoopPlan) -> None:
     programs = ProgramKeys(
         context.environment,
         context.command_environment,
-        search_of(plan, context.settings, context.command_environment),
+        context.search,
         waiter=context.waiter,
         clock=context.clock,
         events=context.events,
@@ -108,53 +106,44 @@ def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
 
 @contextmanager
 def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
-    """Locks the checkout until the `with` block ends, so that no other loop works on it. Yields the checkout and the
-    lock. Raises CheckoutError and Interrupted.
+    """Locks the checkout until the `with` block ends, so that no other loop works on it. Raises CheckoutError and
+    Interrupted.
     """
-    own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
-    search = search_of(plan, context.settings, context.command_environment)
-    seams = GitSeams(
-        context.command_environment, context.supervisor, context.waiter, context.clock, writable=search.roots
-    )
+    box, store = context.box, context.store
+
+    def may_read(path: str) -> bool:
+        try:
+            return not box.is_confined or box.parts.may_read(path)
+        except OSError as error:
+            raise CheckoutError(f"the sandbox cannot be made: {error}", Outcome.IO_ERROR) from None
+
     checkout = open_checkout(
         context.directory,
         plan.plan_file,
-        seams,
-        own_paths=own_paths,
-        writable=writable,
-        search=search,
+        GitSeams(
+            *(context.command_environment, context.supervisor, context.waiter, context.clock),
+            writable=context.search.roots,
+        ),
+        own_paths=tuple(map(Path, plan.own_paths)),
+        writable=tuple(map(Path, plan.added_directories)),
+        search=context.search,
         warn=context.warn,
-        start=context.box.start,
+        start=box.start,
         redactor=context.redactor,
-        may_read=lambda path: _may_read(context.box, path),
+        may_read=may_read,
     )
-    lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
+    lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=store.place)
     try:
-        if lock.notice is not None:
-            context.warn(lock.notice)
-        _warn_of_place(context, checkout)
+        for notice in filter(None, (lock.notice, store.notice)):
+            context.warn(notice)
+        if store.place.resolve().is_relative_to(checkout.top):
+            context.warn(
+                f"the loop's record lies in {store.place}, where a command of the agent may write it: what "
+                "--continue runs stands there; name another place (RALPH_STATE_DIR)"
+            )
         yield checkout, lock
     finally:
         lock.close()
-
-
-def _may_read(box: CommandBox, path: str) -> bool:
-    """Whether commands may read a path. Raises CheckoutError if the sandbox cannot be made."""
-    try:
-        return not box.is_confined or box.parts.may_read(path)
-    except OSError as error:
-        raise CheckoutError(f"the sandbox cannot be made: {error}", Outcome.IO_ERROR) from None
-
-
-def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
-    store = context.store
-    if store.notice is not None:
-        context.warn(store.notice)
-    if store.place.resolve().is_relative_to(checkout.top):
-        context.warn(
-            f"the loop's record lies in {store.place}, where a command of the agent may write it: what "
-            "--continue runs stands there; name another place (RALPH_STATE_DIR)"
-        )
 
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
@@ -165,21 +154,20 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
     state = opening_state(context.options, context.environment, context.store, context.clock)
     state = without_credentials(context, state)
     read = {"settings_files": plan.settings_files, "claude_files": plan.claude_files}
-    state = replace(state, plan=replace(state.plan, **read))
+    plan = replace(state.plan, **read)
     record = context.store.newest()
-    _refuse_what_is_not_as_it_was(context, record, state.plan, checkout)
-    plan, waiter = state.plan, _waiter_of(context, state)
+    _refuse_foreign_record(context, record, plan, checkout)
+    waiter = _waiter_of(context, state)
     check_checkout(checkout, commits=plan.commits, pushes=plan.pushes, waiter=waiter)
-    return state, record
+    return replace(state, plan=plan), record
 
 
-def _refuse_what_is_not_as_it_was(
+def _refuse_foreign_record(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Raises CannotError if git tracks the record. Such a record came with the repository and not from ralph.
-
-    If the loop pushes, restores the git settings for pushes that were recorded when the loop began. Raises
-    CannotError if the record of these settings is damaged.
+    """Raises CannotError if git tracks the record: it came with the repository and not from ralph. If the loop pushes,
+    restores the git settings for pushes that were recorded when the loop began. Raises CannotError if their record is
+    damaged.
     """
     if checkout.tracks(record.folder):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
@@ -252,13 +240,15 @@ def loop_world(
     """Makes an implementation of each port that the loop uses. Raises CannotError."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
-    search = search_of(plan, context.settings, context.command_environment)
+    directories = (plan.launch_directory, plan.directory)
     iterations: Iterations
-    if context.agent is None:
+    if context.agent is not None:
+        iterations = _agent_iterations(context, context.agent, record)
+    else:
         iterations = RalphIterations(
             plan,
             folder=record.folder,
-            environment=with_set_aside(context.environment, search),
+            environment=with_set_aside(context.environment, context.search),
             waiter=context.waiter,
             clock=context.clock,
             lock=lock.descriptor,
@@ -266,18 +256,19 @@ def loop_world(
             redactor=context.redactor,
             guards=context.guards,
         )
-    else:
-        iterations = _agent_iterations(context, context.agent, record)
 
     def late_input() -> str | None:
         return silent_input.refusal if silent_input is not None and silent_input.unread_bytes() else None
 
+    schedule = context.settings.loop
     return LoopWorld(
         checkout=checkout,
         iterations=iterations,
-        check=_check("check", plan.until, context, plan, record),
-        gate=_check("gate", plan.gate, context, plan, record),
-        open_tasks=_task_counter(plan),
+        check=_check("check", plan.until, context, record),
+        gate=_check("gate", plan.gate, context, record),
+        open_tasks=None
+        if plan.plan is None
+        else partial(read_open_tasks, Path(plan.directory, plan.plan), directories),
         stop_file=StopFileBelow(context.directory),
         record=record,
         events=context.events,
@@ -287,9 +278,7 @@ def loop_world(
         late_input=late_input,
         read_prompt=PromptReader(plan, warn=context.warn, redact=context.redactor.redact).read,
         own_limits=context.settings.limits,
-        schedule=context.settings.loop
-        if plan.waits_in_outages
-        else replace(context.settings.loop, outage_budget_s=0.0),
+        schedule=schedule if plan.waits_in_outages else replace(schedule, outage_budget_s=0.0),
         turn_lock=context.turn_lock or NoTurnLock(),
         page=_page(context, plan, record),
     )
@@ -326,24 +315,14 @@ def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage 
         plan.report_file,
         directory=context.directory,
         loop=record.folder.name,
-        environment=without_unsafe_loads(
-            context.environment, search_of(plan, context.settings, context.command_environment)
-        ),
+        environment=without_unsafe_loads(context.environment, context.search),
         supervisor=context.supervisor,
         waiter=context.waiter,
         clock=context.clock,
     )
 
 
-def _task_counter(plan: LoopPlan) -> Callable[[], int | None] | None:
-    if plan.plan is None:
-        return None
-    return partial(read_open_tasks, Path(plan.directory, plan.plan), (plan.launch_directory, plan.directory))
-
-
-def _check(
-    name: str, command: str | None, context: LoopContext, plan: LoopPlan, record: FileRecord
-) -> ShellCheck | None:
+def _check(name: str, command: str | None, context: LoopContext, record: FileRecord) -> ShellCheck | None:
     if command is None:
         return None
     return ShellCheck(
@@ -359,5 +338,5 @@ def _check(
         box=context.box,
         tell=context.tell,
         limits=context.settings.sandbox,
-        search=search_of(plan, context.settings, context.command_environment),
+        search=context.search,
     )
