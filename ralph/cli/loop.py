@@ -180,8 +180,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.values import LoopOptions, RequestedPrompt  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.values import LoopLimits, LoopPlan  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt  # noqa: PLC0415 - not needed for --help  # noqa: PLC0415 - not needed for --help
 
     if line.status:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")

@@ -23,10 +23,9 @@ from ralph.demo.workplace import (
     tests_pass,
 )
 from ralph.loop.command import run_loop
-from ralph.loop.values import LoopOptions
 from ralph.loop.record import RecordError
 from ralph.loop.store import LoopStore
-from ralph.loop.values import LoopLimits, LoopPlan
+from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan
 from ralph.loop.words import judged
 from ralph.values.outcome import Outcome
 

@@ -53,7 +53,6 @@ def blocking_file(top: str, environment: Mapping[str, str], is_over: Callable[[]
 
 
 def _named(files: list[str], home: str) -> Iterator[str]:
-    """Yields the configuration files, those that they include, and every path that is a value in one of them."""
     pending = deque(files)
     seen = set[str]()
     while pending and len(seen) < _MOST_CONFIGURATIONS:

@@ -294,7 +294,6 @@ class GitCheckout:
         return next(f"{red}{number}" for number in itertools.count(1) if str(number) not in taken)
 
     def _to_commit(self, found: Looked) -> tuple[list[StatusEntry], list[StatusEntry]]:
-        """The entries of a look that a commit takes, and those that it leaves out, of which the user is told."""
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
         nested = {entry.path.rstrip("/") for entry in all_entries if entry.is_nested}
@@ -342,10 +341,6 @@ class GitCheckout:
     def _look_for_planted(
         self, links: Sequence[str], protected: set[str], nested: set[str], unread: set[str]
     ) -> Look:
-        """Looks through the tree for repositories whose configuration names a program, and for protected files that are new,
-        and tells the user of them, of the paths `protected`, of the repositories `nested` and of the files `unread`, which
-        are not committed.
-        """
         digests = FileDigests(self._seams.waiter, self._seams.clock)
 
         def is_over() -> bool:
@@ -373,7 +368,6 @@ class GitCheckout:
         return found
 
     def _warn_of_programs(self) -> None:
-        """Tells the user which programs in the work git runs that have changed since the loop began."""
         sentence = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)
         if sentence and sentence != self._warned_of_programs:
             self._warn(sentence)
@@ -604,7 +598,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:
-    """Whether a branch is the commit `head`, or one on top of it with this tree."""
     name = f"refs/heads/{branch}"
     if tree is None:
         return git.resolved(name) == head
@@ -613,9 +606,7 @@ def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:
 
 
 def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
-    """Raises CheckoutError if a file needs a filter that ralph does not run. Without its filter, a file that should
-    be encrypted would be committed as plain text.
-    """
+    """Without its filter, a file that should be encrypted would be committed as plain text."""
     dropped = git.settings.dropped_filters
     if not dropped:
         return

@@ -51,9 +51,6 @@ def own_output_files() -> tuple[Path, ...]:
 
 
 def _file_behind(descriptor: int) -> Iterator[Path]:
-    """Yields the path of the regular file that `descriptor` has open. Yields nothing for other files, and if the file
-    was deleted or replaced.
-    """
     try:
         status = os.fstat(descriptor)
         path = (_DESCRIPTORS / str(descriptor)).readlink()

@@ -83,7 +83,6 @@ def reach(
 
 
 def _refuse_open_programs(git: Git, begin: str) -> None:
-    """Raises CheckoutError for a program whose name begins so, if commands can replace it."""
     for name, program in programs_by_name(git.agents_places).items():
         if name.startswith(begin) and not git.agents_places.is_safe(program):
             raise CheckoutError(_OPEN_PROGRAM.format(program))
@@ -144,9 +143,7 @@ def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked
 
 
 def _git_directory_of(asking: Git, path: str, given: Sequence[str]) -> str | None:
-    """The git directory that git would use for a remote at `path`, or None if `path` is no repository. Raises
-    CheckoutError and Interrupted, also if this directory is not the remote's own.
-    """
+    """The git directory that git would use for a remote at `path`, or None if `path` is no repository."""
     for suffix in _SUFFIXES:
         place = asking.directory / (path + suffix)
         if os.path.lexists(place):
@@ -158,9 +155,6 @@ def _git_directory_of(asking: Git, path: str, given: Sequence[str]) -> str | Non
 
 
 def _refuse_foreign(path: str, place: Path, given: Sequence[str]) -> None:
-    """Raises CheckoutError if a remote on this machine leads to a git directory that is not its own. `place` is what git
-    takes for its git directory.
-    """
     is_bare = place.name != ".git"
     if is_bare and place.is_file():
         raise CheckoutError(f"the remote {path} is a file that names another repository: name that one")

@@ -323,7 +323,6 @@ def _names_agents(
 
 
 def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:
-    """Whether an environment variable names a program or a file of git's that an agent can write."""
     if _NAMES_A_FILE.fullmatch(name) is None:
         return False
     search = search_outside(seams.environment, (work, *seams.writable))

@@ -77,7 +77,6 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
 
 
 def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
-    """The value of `work`, or a `LoopEnded` that describes its failure. Raises only UsageError."""
     try:
         return work()
     except CannotError as error:

@@ -108,7 +108,6 @@ def subject_of(closing_words: str, redact: Callable[[str], str]) -> str:
 
 
 def _paragraphs(text: str, headings: list[str]) -> Iterator[str]:
-    """Yields the paragraphs and list items, each in one line. Appends headings to `headings` instead."""
     lines: list[str] = []
     for line in [*(line[:_LONGEST_LINE].strip() for line in text.split("\n")), ""]:
         heading = _HEADING.fullmatch(line)

@@ -83,7 +83,6 @@ class _Loop:
 
     @property
     def _lets_through(self) -> bool:
-        """Whether the work as it is may be committed to the branch."""
         return self._is_green or self.state.plan.commits_red
 
     def work(self) -> LoopEnd:
@@ -166,7 +165,6 @@ class _Loop:
     def _record_of(
         self, result: IterationResult, before: Snapshot, after: Snapshot, changes: Changes
     ) -> IterationRecord:
-        """The record of an iteration before its work is committed and checked."""
         current = self._recorder.current
         return IterationRecord(
             number=current.number,
@@ -367,7 +365,6 @@ class _Loop:
         return result
 
     def _run(self, check: Check | None) -> CheckResult | None:
-        """Runs the gate or the check, and returns None if the loop has none."""
         if check is None:
             return None
         recorder = self._recorder
@@ -377,7 +374,6 @@ class _Loop:
         return recorder.retry_locked(lambda: check.run(limit_s))
 
     def _remove_stop_file(self) -> None:
-        """Removes a stop file that may not end the loop yet, and has the next prompt say so."""
         if self.state.plan.has_only_until:
             return
         self._recorder.save(has_removed_stop_file=True)
@@ -419,7 +415,6 @@ class _Loop:
         return end
 
     def _save_rest(self, end: LoopEnd) -> int:
-        """Commits and pushes what is left. Returns the number of commits that no remote has."""
         checkout = self._world.checkout
         has_changed = self._save_cut_off(end)
         if not self._is_green and (has_changed or not has_passed(self.state.last_gate)):
@@ -482,7 +477,6 @@ def _end_of(stop: Interrupted) -> LoopEnd:
 
 
 def _reason(error: CheckoutError | OSError) -> str:
-    """The text of the error, without the error number that Python puts before the name of a file."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

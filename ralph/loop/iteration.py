@@ -120,7 +120,6 @@ class Iteration:
             self._resume_after(wait)
 
     def _short_left_s(self, result: IterationResult, setback: Setback) -> float:
-        """The seconds until a shortage that was met again and again is one that does not pass."""
         if setback is not Setback.SHORTAGE:
             self._short_time = None
             return math.inf
@@ -146,7 +145,6 @@ class Iteration:
         return wait, number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Prepares to resume the session, or to begin anew if it has no journal that can be resumed."""
         current = self._recorder.current
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
         if session_seen(self._recorder, self._world) is not None:

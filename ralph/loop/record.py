@@ -135,14 +135,12 @@ class FileRecord:
             raise RecordError(f"cannot read {path}: {error}", Outcome.IO_ERROR) from error
 
     def _lines(self, size: int) -> bytes:
-        """The lines of the ended iterations. Raises OSError, and ValueError if some are missing."""
         lines = read_regular_file(self._iterations_path, _MOST_BYTES)[:size] if size else b""
         if len(lines) < size:
             raise ValueError(f"is damaged: it has {len(lines):,} bytes, and {RECORD_FILE} counts {size:,}")
         return lines
 
     def _text(self) -> str:
-        """The text of the record. Raises OSError, and ValueError if the record is not UTF-8."""
         try:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:

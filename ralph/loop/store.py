@@ -141,9 +141,6 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """Yields the record of the loop with the highest number in the folder `place`. Skips loops that were killed
-    before they saved a record. Yields nothing if no record is left.
-    """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")
         if os.path.lexists(record.path):

@@ -304,7 +304,6 @@ def moment_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -
 
 
 def _process_lines(live: LiveIteration, now: datetime) -> Iterator[str]:
-    """The totals of the running process with its own limits, and its commands in the background."""
     run, took_s = live.run, max(now.timestamp() - live.began_s, 0.0)
     budget = "" if live.max_budget_usd is None else f" of {dollars(live.max_budget_usd)}"
     time = "" if live.max_time_s is None else f" of {duration(live.max_time_s)}"
@@ -326,7 +325,6 @@ def _since(moment: str, now: datetime) -> str:
 
 
 def _age_s(moment: str, now: datetime) -> float:
-    """The seconds since an ISO 8601 time. 0 if the time is not valid or in the future."""
     try:
         return max((now - datetime.fromisoformat(moment)).total_seconds(), 0.0)
     except (ValueError, TypeError):

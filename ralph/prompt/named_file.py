@@ -106,9 +106,6 @@ def why_not_inside(
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
-    """Raises OSError if the symbolic link `link` leads out of the repositories `tops`, or to a secret file inside
-    them.
-    """
     real = opened_path(descriptor, path)
     top = max((top for top in tops if is_within_any(link, (top,))), key=len)
     if real is None or not is_within_any(real, tops):

@@ -88,7 +88,6 @@ class NestedMemory:
         return self._reader.memory(files)
 
     def _on_the_way_to(self, real: str) -> Iterator[str]:
-        """Yields the directories from the top of the repository to the file that were not looked into yet."""
         directory = self._place.top
         for name in os.path.relpath(real, directory).split("/"):
             directory = f"{directory.rstrip('/')}/{name}"
@@ -110,5 +109,4 @@ class NestedMemory:
 
 
 def _base(rule: MemoryFile) -> str:
-    """The directory that contains the folder `.claude` of a rule."""
     return rule.path.rpartition("/.claude/rules/")[0]

@@ -117,7 +117,6 @@ class InputReader:
                 return Received(bytes(data))
 
     def _has_something(self) -> bool:
-        """Waits for data or for the end of the input, without reading it. Returns whether one of them came in time."""
         seconds = self._wait.first_byte_s
         until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
         limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"

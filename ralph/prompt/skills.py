@@ -59,9 +59,7 @@ def list_skills(files: Sequence[CommandFile]) -> SkillList:
 
 
 def _line(file: CommandFile, skill: Command) -> str | None:
-    """The line about a skill. None if the skill's author hides the skill from models. Raises ValueError if the skill
-    has hooks.
-    """
+    """The line about a skill. None if the skill's author hides the skill from models."""
     if as_text(skill.fields.get("disable-model-invocation", "")).lower() == "true":
         return None
     if skill.fields.get("hooks"):

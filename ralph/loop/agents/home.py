@@ -159,7 +159,6 @@ class AgentHome(Struct, frozen=True, dict=True):
         return gather_places(self.roots, self.environment)
 
     def _users(self, place: AgentPlace) -> str:
-        """The user's own directory."""
         paths = _paths((f"${place.variable}", place.usual), self.environment)
         return f"{next(iter(paths), os.devnull)}/{place.folder}".rstrip("/")
 
@@ -167,14 +166,12 @@ class AgentHome(Struct, frozen=True, dict=True):
         return os.path.normpath(f"{self.folder}/{place.variable}/{place.folder}/{name}")
 
     def _taken(self, place: AgentPlace) -> Iterator[tuple[str, str]]:
-        """Yields the name of each thing that is taken along, with the user's path of it, which need not exist."""
         above = self._users(place)
         for name in place.taken:
             found = glob(name, root_dir=above) if "*" in name else [name]
             yield from ((one, f"{above}/{one}") for one in found if self._is_users(f"{above}/{one}"))
 
     def _beside(self, place: AgentPlace) -> Iterator[tuple[str, str]]:
-        """Yields what other programs have in a directory that is for all programs, as `_taken` does."""
         above = self._users(place).rpartition("/")[0]
         for name in os.listdir(above) if place.folder and os.path.isdir(above) else ():
             if name != place.folder:
@@ -182,7 +179,6 @@ class AgentHome(Struct, frozen=True, dict=True):
 
 
 def _paths(templates: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The absolute paths of templates of `places/table.py`."""
     homes = home_directories(environment)[:1]
     known = {"~": homes, **xdg_bases(homes, environment)}
     return tuple(dict.fromkeys(path for one in templates for path in expanded(one, known, environment)))

@@ -74,7 +74,6 @@ class AgentIterations:
         self._has_told_version = False
 
     def _tell_version(self, limit_s: float) -> None:
-        """Tells the first line that the agent prints about its version. Raises Interrupted."""
         self._has_told_version = True
         log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
         with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, KeptErrors() as errors:
@@ -130,7 +129,6 @@ class AgentIterations:
         return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
 
     def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
-        """Lends the user's login to one process of the agent. Raises OSError."""
         home = self._agent.home
         if not self._agent.box.is_confined:
             return run()

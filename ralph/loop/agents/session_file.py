@@ -32,8 +32,6 @@ _SESSION = re.compile(r"(?:[\w.:/][\w.:/-]{0,199})?", re.ASCII)
 
 
 class _OwnLine(Struct, frozen=True, omit_defaults=True):
-    """A line of ralph's own."""
-
     ralph: str
     """`began` or `ended`."""
     result: IterationResult | None = None

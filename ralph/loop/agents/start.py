@@ -98,7 +98,6 @@ def is_asked(file: ClaudeFile, plan: LoopPlan) -> bool:
 
 
 def _asked_in_files(row: AgentRow, settings: Settings) -> Iterator[list[str]]:
-    """Yields the agent's words for each guard of the settings files."""
     tools, most = settings.tools, settings.limits.max_turns
     for parameter, names in (
         ("tools", tools.exact),
@@ -112,7 +111,6 @@ def _asked_in_files(row: AgentRow, settings: Settings) -> Iterator[list[str]]:
 
 
 def _program_of(word: str, search: ProgramSearch) -> str:
-    """The path of the agent's program, which no command can have replaced. Raises CannotError."""
     if word.startswith("/"):
         why = search.why_unsafe(word)
         if why:

@@ -108,7 +108,6 @@ class CheckoutLock:
 
 
 def _locked(descriptor: int) -> bool:
-    """Locks the file if no other process has locked it. Returns whether it did."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -114,9 +114,6 @@ class PlainDirectory:
         return False
 
     def _look(self) -> Snapshot:
-        """Reads the state of the directory by listing its files once. Raises CheckoutError, Interrupted,
-        ShortageError, ListingEndedError and TooMuchToReadError.
-        """
         self._refuse_unreadable()
         seen = _Seen()
         digests = FileDigests(
@@ -140,9 +137,7 @@ class PlainDirectory:
         return Snapshot(seen.digest(), files=seen.files)
 
     def _refuse_unreadable(self) -> None:
-        """Raises CheckoutError if the loop's directory is missing or unreadable. This check is needed because ripgrep
-        reports no error for a missing directory.
-        """
+        """Raises CheckoutError for a missing directory, for which ripgrep reports no error."""
         try:
             os.getcwd()  # noqa: PTH109 - its error is what is asked for
             os.scandir().close()

@@ -122,7 +122,6 @@ def _about_identity(git: CheckoutGit, *, commits: bool) -> list[str]:
 
 
 def _about_commits(checkout: GitCheckout, git: CheckoutGit) -> list[str]:
-    """Notices about what the user's own commits have and the loop's lack."""
     notices = []
     if (git.settings.configured("commit.gpgsign") or "").lower() in _TRUE:
         notices.append(

@@ -55,7 +55,6 @@ class StopFileBelow:
 
 @contextmanager
 def _held(place: Path) -> Iterator[int]:
-    """Opens the directory `place`, and yields a descriptor that can be used as `dir_fd`. Raises OSError."""
     try:
         held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:

@@ -205,7 +205,6 @@ def open_context(
 
 
 def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> LoopStore:
-    """Changes to the loop's directory, and finds the user's store of its loops. Raises CannotError."""
     too_few = why_too_few_descriptors()
     if too_few is not None:
         raise CannotError(too_few)
@@ -229,9 +228,6 @@ def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> Loop
 
 
 def _with_wishes(plan: LoopPlan, environment: Mapping[str, str], settings: Settings) -> LoopPlan:
-    """The plan with the directories that settings files for Claude Code add, and with these files as they are judged with all
-    that commands may write.
-    """
     search = _search(plan, settings, environment)
     directories = tuple(dict.fromkeys((*plan.added_directories, *settings.directories)))
     files = judged(plan.claude_files or (), search, environment)
@@ -263,7 +259,6 @@ def _supervisor(
 
 
 def _open_agent(boxes: _Boxes, store: LoopStore, command_environment: Mapping[str, str]) -> OpenAgent | None:
-    """The agent of `--agent`, or None. Raises CannotError."""
     plan, settings, search = boxes.plan, boxes.settings, boxes.search
     if plan.agent is None:
         return None
@@ -347,7 +342,6 @@ class _Boxes:
         return guarding_files(guards, plan.directory, known, self.search)
 
     def _restricted(self) -> SandboxSettings:
-        """Raises CannotError and CannotConfineError."""
         if not self._read:
             return self.settings.sandbox
         from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few loops have such files
@@ -356,7 +350,6 @@ class _Boxes:
         return restricted(self.settings.sandbox, limits)
 
     def _without_denied(self, box_plan: BoxPlan) -> BoxPlan:
-        """The sandbox without what permission rules deny to read. Raises CannotError."""
         disallowed = self.settings.tools.disallowed
         if not (box_plan.is_confined and (self._read or any(map(is_pattern, disallowed)))):
             return box_plan
@@ -375,7 +368,6 @@ class _Boxes:
 
 
 def _read(files: Sequence[ClaudeFile]) -> list[tuple[str, ClaudeSettings]]:
-    """Raises CannotError."""
     if not guards_in_short(files):
         return []
     from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have such files

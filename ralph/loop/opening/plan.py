@@ -72,9 +72,7 @@ def _moved_roots(old: str, new: str) -> tuple[str, str]:
 
 
 def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
-    """Raises CannotError if the loop has already done as many iterations as it may do. It would end at once, and
-    without a check the end would be a success, even after a failure.
-    """
+    """A loop without iterations left would end at once, and without a check as a success, even after a failure."""
     done, most = len(state.iterations), given.max_iterations
     has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
     # With unsaved work the loop continues, to commit and push it.

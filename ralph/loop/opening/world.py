@@ -165,9 +165,8 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_foreign_record(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Raises CannotError if git tracks the record: it came with the repository and not from ralph. If the loop pushes,
-    restores the git settings for pushes that were recorded when the loop began. Raises CannotError if their record is
-    damaged.
+    """Raises CannotError if git tracks the record: it came with the repository and not from ralph. If the
+    loop pushes, restores the git settings for pushes that were recorded when the loop began.
     """
     if checkout.tracks(record.folder):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"

@@ -155,7 +155,6 @@ class RalphIterations:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
 
     def _write_prompt(self, prompt: str) -> str:
-        """Writes the prompt into the loop's folder and returns the path of the file. Raises OSError."""
         # Half of a surrogate pair, which no file can hold, becomes a question mark.
         return str(write_private(self._folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
@@ -216,7 +215,6 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """Whether a signal that is not a request to stop killed the process, and the loop did not send it."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in STOP_SIGNALS
 

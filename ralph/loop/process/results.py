@@ -134,10 +134,7 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """Raises ShortageError if this machine lacks a resource that is needed to open the journal. Must be called before
-    `look_for_words`, because that would report the journal as unreadable. Raises FileNotFoundError if the journal does
-    not exist.
-    """
+    """Must be called before `look_for_words`, because that would report the journal as unreadable."""
     try:
         os.close(open_regular_file(path))
     except FileNotFoundError:
