@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.loop.events import BranchChanged
-from ralph.loop.state import LoopState, Phase
+from ralph.loop.state import LoopState
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
@@ -33,13 +33,6 @@ def iterations(count: int | None) -> LoopLimits:
 # --- done
 
 
-def test_a_check_that_passes_already_ends_the_loop_before_anything_is_spent() -> None:
-    rig = LoopRig(verdicts=[0])
-    end = rig.play()
-    assert (end.outcome, end.exit_code, rig.iterations.orders) == (Outcome.COMPLETED, 0, [])
-    assert "passes already" in end.reason
-
-
 def test_at_least_once_begins_all_the_same() -> None:
     rig = LoopRig(verdicts=[0], options={"at_least_once": True})
     assert (rig.play().exit_code, len(rig.iterations.orders)) == (0, 1)
@@ -52,38 +45,6 @@ def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
     )
     end = rig.play()
     assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the check passes", 2)
-
-
-def test_with_a_check_the_stop_file_ends_nothing() -> None:
-    rig = LoopRig([ScriptedIteration(stops=True)], verdicts=[1, 1, 0])
-    assert (rig.play().exit_code, len(rig.state.iterations)) == (0, 2)
-    assert not any(".ralph/stop" in prompt for prompt in rig.prompts)
-
-
-def test_without_a_check_the_stop_file_that_the_prompt_names_ends_it() -> None:
-    rig = LoopRig([ScriptedIteration(), ScriptedIteration(stops=True, changes=False)])
-    end = rig.play()
-    assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the stop file is there", 2)
-    assert all(".ralph/stop" in prompt for prompt in rig.prompts)
-
-
-@every_row(("verdicts", "code"), [(None, 0), ([1], 3)])
-def test_the_iteration_limit_is_an_end_without_a_check_and_a_limit_with_one(verdicts: Any, code: int) -> None:
-    rig = LoopRig(verdicts=verdicts, limits=iterations(3))
-    assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 3)
-
-
-def test_what_failed_before_the_first_iteration_is_recorded_and_opens_its_prompt() -> None:
-    rig = LoopRig(verdicts=[2, 1, 0])
-    rig.play()
-    assert rig.state.first_check is not None
-    assert rig.state.first_check.words == "failed (exit 2)"
-    first, second = rig.prompts
-    assert "before any work was done: it failed (exit 2)" in first
-    assert "output of check 1" in first
-    assert "after the last iteration: it failed (exit 1)" in second
-    assert "output of check 2" in second
-    assert first.endswith("---\n\nthe task")
 
 
 # --- what an iteration's end means
@@ -122,19 +83,6 @@ def test_a_signal_that_was_passed_on_ends_the_loop_though_the_iteration_came_thr
     assert rig.play().exit_code == 143
 
 
-@every_row("outcome", [Outcome.LIMIT_REACHED, Outcome.TIMED_OUT])
-def test_after_a_limit_a_fresh_iteration_is_told_where_the_last_stopped(outcome: Outcome) -> None:
-    stopped = ended(outcome, reason="40 turns are used up", last_words="Half of it\nstands.")
-    rig = LoopRig([ScriptedIteration(stopped)], limits=iterations(2))
-    rig.play()
-    assert rig.iterations.orders[0].session_id != rig.iterations.orders[1].session_id
-    told = rig.prompts[1]
-    assert (
-        f"stopped before it was finished: {outcome.value} (40 turns are used up). It changed: a.py." in told
-    )
-    assert "> Half of it\n> stands." in told
-
-
 # --- progress
 
 
@@ -165,26 +113,7 @@ def test_after_three_iterations_without_progress_one_more_and_then_no_more(
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, count)
 
 
-def test_the_one_more_is_told_to_change_its_approach_and_nobody_else_is() -> None:
-    rig = LoopRig([IDLE] * 4)
-    rig.play()
-    assert ["another approach" in prompt for prompt in rig.prompts] == [False, False, False, True]
-
-
 # --- outages
-
-
-def test_an_outage_is_waited_for_resumes_the_session_and_does_not_count() -> None:
-    rig = LoopRig(
-        [ScriptedIteration(), ScriptedIteration(AWAY), ScriptedIteration(AWAY), ScriptedIteration()],
-        limits=iterations(2),
-    )
-    rig.play()
-    ids = [order.session_id for order in rig.iterations.orders]
-    assert ids[1] == ids[2] == ids[3] != ids[0]
-    assert [order.prompt is None for order in rig.iterations.orders] == [False, False, True, True]
-    assert rig.waiter.sleeps == [5, 10]
-    assert len(rig.state.iterations) == 2
 
 
 def test_the_patient_schedule_is_slept_to_its_end_and_then_the_loop_ends_with_75() -> None:
@@ -235,12 +164,6 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     assert "tried again in 1h, and --max-time leaves 29m00s" in end.reason
 
 
-def test_the_schedule_and_its_budget_are_settings() -> None:
-    rig = LoopRig([ScriptedIteration(AWAY)] * 9, schedule=LoopSettings((0.1, 0.2), 0.8))
-    assert rig.play().exit_code == 75
-    assert rig.waiter.sleeps == [0.1, 0.2, 0.2, 0.2]
-
-
 def test_what_an_outage_cost_counts_once() -> None:
     costs = [ended(Outcome.API_UNAVAILABLE, cost_usd=0.2), ended(Outcome.COMPLETED, cost_usd=0.7)]
     rig = LoopRig([ScriptedIteration(one) for one in costs], limits=LoopLimits(1, 10.0))
@@ -255,36 +178,6 @@ KILLED = ended(
     Outcome.INTERRUPTED, exit_code=137, reason="was killed by SIGKILL", setback=Setback.KILL, cost_usd=0.2
 )
 SHORT = ended(Outcome.API_UNAVAILABLE, setback=Setback.SHORTAGE, turns=0, cost_usd=0.0)
-
-
-def test_a_killed_iteration_is_resumed_and_stays_one_that_counts_its_cost() -> None:
-    rig = LoopRig(
-        [ScriptedIteration(KILLED), ScriptedIteration(KILLED), ScriptedIteration(DONE)],
-        limits=LoopLimits(1, 10.0),
-    )
-    assert rig.play().exit_code == 0
-    first, *again = rig.iterations.orders
-    assert first.prompt is not None
-    assert [(order.session_id, order.prompt) for order in again] == [(first.session_id, None)] * 2
-    assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8, 9.8]
-    [record] = rig.state.iterations
-    assert (record.number, record.outcome, record.cost_usd) == (1, Outcome.COMPLETED, 0.5)
-    assert rig.waiter.sleeps == [5, 10]
-    assert rig.setbacks == [(Setback.KILL, 1), (Setback.KILL, 2)]
-
-
-def test_the_third_kill_in_a_row_ends_the_loop_with_75_and_says_why_and_it_can_be_resumed() -> None:
-    rig = LoopRig([ScriptedIteration(KILLED)] * 3, limits=iterations(1))
-    end = rig.play()
-    assert (end.outcome, end.exit_code) == (Outcome.API_UNAVAILABLE, 75)
-    assert end.reason == "iteration 1 was killed by SIGKILL, 3 times in a row"
-    assert len(rig.iterations.orders) == 3
-    assert rig.state.current is not None
-    again = LoopRig(
-        [ScriptedIteration(KILLED), ScriptedIteration(KILLED), ScriptedIteration(DONE)], limits=iterations(1)
-    )
-    again.iterations.sessions.update(rig.iterations.sessions)
-    assert again.play(rig.state).exit_code == 0, "what a person resumes begins to count anew"
 
 
 def test_an_end_by_itself_between_two_kills_ends_their_row() -> None:
@@ -347,15 +240,6 @@ def test_a_step_without_a_process_for_it_is_tried_again_and_spends_no_iteration(
     assert rig.waiter.sleeps == [5, 10]
     assert rig.setbacks == [(Setback.SHORTAGE, 1), (Setback.SHORTAGE, 2)]
     assert (len(rig.state.iterations), len(rig.iterations.orders)) == (1, 1)
-
-
-def test_a_shortage_that_lasts_ends_the_loop_with_75_and_its_end_waits_no_more() -> None:
-    rig = LoopRig(limits=iterations(1), schedule=LoopSettings((1.0,), 3.0), options={"commits": True})
-    rig.shortages.left["snapshot"] = 99
-    end = rig.play()
-    assert (end.exit_code, rig.waiter.sleeps) == (75, [1.0, 1.0, 1.0])
-    assert end.reason.startswith("what this machine lacks (a process, a thread, ")
-    assert rig.state.ended == end
 
 
 # --- budgets
@@ -462,29 +346,12 @@ def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
 # --- git
 
 
-def test_what_an_iteration_left_uncommitted_is_committed_with_a_message_that_names_it() -> None:
-    rig = LoopRig([ScriptedIteration(), IDLE], limits=iterations(2), options={"commits": True})
-    rig.play()
-    [message] = rig.checkout.messages
-    assert message.startswith("ralph loop: iteration 1\n\n")
-    assert rig.iterations.orders[0].session_id in message
-    assert [record.commits for record in rig.state.iterations] == [1, 0]
-
-
 def test_a_commit_is_named_by_the_report_or_else_by_the_answer() -> None:
     words = {"last_words": "Read hours. More."}
     played = [ended(Outcome.COMPLETED, **words, summary="Read minutes."), ended(Outcome.COMPLETED, **words)]
     rig = LoopRig([ScriptedIteration(one) for one in played], limits=iterations(2), options={"commits": True})
     rig.play()
     assert [message.split("\n")[0] for message in rig.checkout.messages] == ["Read minutes", "Read hours"]
-
-
-def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
-    rig = LoopRig(limits=iterations(3), options={"commits": True, "pushes": True})
-    rig.checkout.push_problems = ["no route to host"]
-    assert rig.play().exit_code == 0
-    assert any("push failed, the next iteration tries again: no route to host" in line for line in rig.told)
-    assert [line for line in rig.told if line.startswith("pushed")] == ["pushed 2 commits", "pushed 1 commit"]
 
 
 def test_commits_that_stayed_here_are_named_in_the_end() -> None:
@@ -590,16 +457,6 @@ def test_a_commit_that_failed_is_no_news_once_one_succeeded(second: IterationRes
     assert (rig.play().exit_code, rig.checkout.uncommitted, rig.state.warnings) == (code, 0, ())
 
 
-def test_a_continued_loop_commits_first_what_the_loop_could_not_commit() -> None:
-    failed = failing_commit(limits=iterations(1), verdicts=[1, 0])
-    assert failed.play().reason == "the check passes, but not all work is committed"
-    again = LoopRig(verdicts=[0])
-    again.checkout.uncommitted = 1
-    assert again.play(failed.state).exit_code == 0
-    assert again.checkout.messages[0].startswith("ralph loop: iteration 1\n")
-    assert (again.state.iterations[0].commits, again.iterations.orders) == (1, [])
-
-
 def test_a_cut_off_iteration_whose_work_cannot_be_looked_at_is_no_saved_work() -> None:
     killed = LoopRig(limits=iterations(1), options={"commits": True}).stopped_in_its_first_iteration()
     again = LoopRig()
@@ -626,13 +483,6 @@ def test_an_iteration_that_changes_the_branch_is_named() -> None:
 
 
 # --- its end by force, and going on
-
-
-def test_a_signal_in_a_wait_ends_the_loop_with_its_code() -> None:
-    rig = LoopRig([ScriptedIteration(AWAY)], interrupt_at_s=62)
-    assert rig.play().exit_code == 143
-    assert rig.state.current is not None
-    assert rig.state.current.phase is Phase.WAITING
 
 
 def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_it() -> None:
@@ -700,22 +550,6 @@ def test_a_prompt_that_cannot_be_read_any_more_ends_it_with_74() -> None:
         raise FileNotFoundError(2, "No such file", "PROMPT.md")
 
     assert LoopRig(prompt=gone).play().exit_code == 74
-
-
-def test_a_wait_that_a_kill_broke_off_is_waited_to_its_end() -> None:
-    rig = LoopRig([ScriptedIteration(AWAY)] * 5, interrupt_at_s=500, limits=iterations(1))
-    rig.play()
-    killed = rig.state
-    again = LoopRig()
-    again.iterations.sessions = rig.iterations.sessions
-    again.clock.seconds = 600
-    state = replace(killed, ended=None)
-    assert state.current is not None
-    assert state.current.waits_until is not None
-    again.play(state)
-    [order] = again.iterations.orders[:1]
-    assert order.prompt is None
-    assert again.waiter.sleeps[0] == 105
 
 
 FATES = st.sampled_from(
@@ -796,13 +630,3 @@ def test_the_turn_lock_is_held_for_commits_and_checks_and_not_for_waits_or_itera
     assert rig.play().exit_code == 0
     pair = ["take", "release"]
     assert held == [*pair, "iteration", *pair, *pair, *pair], "the first commit met a shortage"
-
-
-def test_a_loop_whose_caller_tries_again_ends_at_once_and_tells_when() -> None:
-    away = ScriptedIteration(ended(Outcome.API_UNAVAILABLE, retry_after_s=7200))
-    rig = LoopRig([away], limits=iterations(1), schedule=LoopSettings(outage_budget_s=0.0))
-    end = rig.play()
-    assert (end.outcome, end.retry_after_s, rig.waiter.sleeps) == (Outcome.API_UNAVAILABLE, 7200, [])
-    assert rig.record.states[-1].ended == end
-    assert rig.play(rig.record.states[-1]).outcome is Outcome.COMPLETED, "it goes on with the same iteration"
-    assert [order.prompt is None for order in rig.iterations.orders] == [False, True]

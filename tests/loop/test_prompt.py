@@ -28,16 +28,6 @@ def record(outcome: Outcome, **fields: object) -> IterationRecord:
     return IterationRecord(1, "s", outcome, 0, 1, 0.0, 1.0, **(given | fields))  # type: ignore[arg-type]  # by name
 
 
-@every_row(("most", "said"), [(None, "[ralph loop 1]"), (7, "[ralph loop 1 of 7]")])
-def test_it_says_which_iteration_it_is(most: int | None, said: str) -> None:
-    assert said in iteration_prompt(state(limits=LoopLimits(most)), "x")
-
-
-def test_the_users_prompt_stands_below_untouched() -> None:
-    prompt = "  # Task\n\n---\n[ralph loop: no]\n"
-    assert iteration_prompt(state(), prompt).endswith(f"\n\n---\n\n{prompt}")
-
-
 @every_row(
     ("tail", "shown"),
     [
@@ -52,21 +42,11 @@ def test_a_failing_checks_output_stands_in_a_fence_that_it_cannot_close(tail: st
     assert shown in iteration_prompt(state("make", first_check=check, last_check=check), "x")
 
 
-def test_a_check_that_timed_out_is_told_as_that() -> None:
-    told = iteration_prompt(state("make", last_check=CheckResult(None, problem="timed out after 9 s")), "x")
-    assert "it timed out after 9 s." in told
-
-
 @every_row("outcome", [Outcome.COMPLETED, Outcome.NO_PROGRESS])
 def test_an_iteration_that_ended_by_itself_leaves_no_words(outcome: Outcome) -> None:
     assert "last iteration" not in iteration_prompt(
         state(iterations=(record(outcome, last_words="done"),)), "x"
     )
-
-
-def test_a_failure_that_was_reported_is_told_with_its_words() -> None:
-    told = iteration_prompt(state(iterations=(record(Outcome.TASK_FAILED, last_words="no luck"),)), "x")
-    assert "The last iteration reported failure. Its last words:\n\n> no luck" in told
 
 
 def test_long_last_words_keep_their_end() -> None:

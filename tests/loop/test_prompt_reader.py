@@ -37,12 +37,6 @@ def reader(tmp_path: Path, warnings: list[str]) -> PromptReader:
     return PromptReader(plan, warn=warnings.append)
 
 
-def test_an_edit_counts_from_the_next_iteration_on(reader: PromptReader, tmp_path: Path) -> None:
-    assert reader.read() == "first\n"
-    (tmp_path / "PROMPT.md").write_text("second\n")
-    assert reader.read() == "second\n"
-
-
 @pytest.mark.parametrize(("spoil", "said"), SPOILED.values(), ids=SPOILED)
 def test_one_that_an_agent_spoiled_says_what_it_said_before(
     reader: PromptReader, tmp_path: Path, warnings: list[str], spoil: Callable[[Path], object], said: str
@@ -59,8 +53,3 @@ def test_where_nobody_knows_what_it_said_it_is_an_error(reader: PromptReader, tm
     (tmp_path / "PROMPT.md").unlink()
     with pytest.raises(FileNotFoundError):
         reader.read()
-
-
-def test_a_text_is_itself(tmp_path: Path) -> None:
-    plan = LoopPlan(str(tmp_path), str(tmp_path), prompt="do it")
-    assert PromptReader(plan, warn=print).read() == "do it"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.opening.prompt_source import PromptReader, PromptSource, find_prompt
-from ralph.loop.values import LoopPlan
+from ralph.loop.opening.prompt_source import PromptSource, find_prompt
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, InputWait, PromptError
 
@@ -103,25 +102,3 @@ def test_what_is_no_single_prompt_is_refused(
         huge.truncate(MOST_PROMPT_BYTES + 1)
     with pytest.raises(PromptError, match=says):
         found(argument, file, NOTHING if stdin is None else piped(stdin))
-
-
-def test_a_file_that_breaks_says_what_it_said_before(tmp_path) -> None:
-    file = tmp_path / "PROMPT.md"
-    file.write_text("do it")
-    warned: list[str] = []
-    reader = PromptReader(LoopPlan(str(tmp_path), str(tmp_path), prompt_file=str(file)), warn=warned.append)
-    assert reader.read() == "do it"
-    file.write_bytes(b"do\nit\0")
-    assert reader.read() == "do it"
-    (warning,) = warned
-    assert warning.startswith(f"{file} is not UTF-8 text: byte 6 (0x00, in line 2); ")
-    assert warning.endswith("The iteration gets what it said before")
-
-
-def test_a_file_that_was_never_text_is_an_error_with_its_name(tmp_path) -> None:
-    file = tmp_path / "PROMPT.md"
-    file.write_bytes(b"caf\xe9")
-    reader = PromptReader(LoopPlan(str(tmp_path), str(tmp_path), prompt_file=str(file)), warn=print)
-    with pytest.raises(OSError, match="not UTF-8 text") as refused:
-        reader.read()
-    assert refused.value.filename == str(file)

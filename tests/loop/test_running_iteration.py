@@ -16,17 +16,6 @@ from tests.rows import every_row
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
-# Notes each signal that it receives, waits long enough for a second delivery of it, and exits.
-NOTES_SIGNALS = """
-note() { echo $1 >>got; }
-trap 'note 1' HUP; trap 'note 2' INT; trap 'note 15' TERM
-(trap 'echo child >>got' HUP INT TERM; sleep 0.5 & wait) &
-echo >ready
-until [ "$(wc -l <got)" -ge "$1" ]; do sleep 0.01; done
-sleep 0.1
-exit $((128 + $(head -n 1 got)))
-"""
-
 
 PYTHON_IGNORES = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
 """The signals that every Python process ignores, as a bit mask. Its children get the default action back."""
@@ -39,30 +28,6 @@ def ignored_by_whoever_started_the_tests() -> int:
     status = Path("/proc/self/status").read_text()
     ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
     return int(ignored.split()[1], 16) & ~PYTHON_IGNORES
-
-
-def notes_signals(expected: int) -> str:
-    return f": >got; set -- {expected}\n{NOTES_SIGNALS}"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
-def test_a_signal_reaches_the_process_once_and_not_its_children(iterating, number) -> None:
-    iterating.once_there("ready", lambda _line: iterating.waiter.inbox.note_signal(number))
-    result = iterating.run_stand_in(notes_signals(1))
-    assert iterating.noted("got") == f"{int(number)}\n"
-    assert (result.exit_code, result.outcome) == (128 + number, Outcome.INTERRUPTED)
-    assert result.stopped_by == number
-
-
-def test_a_second_signal_is_passed_on_too_and_the_first_one_is_told(iterating) -> None:
-    def twice(_line: str) -> None:
-        iterating.waiter.inbox.note_signal(signal.SIGINT)
-        iterating.once_there("got", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
-
-    iterating.once_there("ready", twice)
-    result = iterating.run_stand_in(notes_signals(2))
-    assert iterating.noted("got") == "2\n15\n"
-    assert (result.exit_code, result.stopped_by) == (130, signal.SIGINT)
 
 
 def test_a_signal_that_came_before_the_start_ends_it_at_once(iterating) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import os
-import stat
 
 import pytest
 
-from ralph.loop.events import CheckedFirst, IterationBegan, LoopEnded, Pushed
-from ralph.loop.sinks import LoopNarration, StepSummary, append_text
-from ralph.loop.values import CheckResult, LoopEnd
-from ralph.values.events import Event, EventStream, Heartbeat, Notice, StreamReceived
+from ralph.loop.events import LoopEnded
+from ralph.loop.sinks import LoopNarration, append_text
+from ralph.loop.values import LoopEnd
+from ralph.values.events import Event, Heartbeat, Notice, StreamReceived
 from ralph.values.outcome import Outcome
-from tests.fakes import RecordingEvents
 
 DONE = LoopEnded(LoopEnd(Outcome.COMPLETED, 0, "the check passes"))
-DETAILS: list[Event] = [
-    CheckedFirst(CheckResult(1), "check"),
-    IterationBegan(1, None, "0123456789", None, None),
-    Heartbeat("the check", 60.0),
-    Pushed(1),
-    Notice("no limit is set"),
-]
 
 
 def narration(*, has_color: bool = False, is_quiet: bool = False) -> LoopNarration:
@@ -42,15 +33,6 @@ def test_each_event_is_one_line_that_begins_with_the_mark_and_holds_no_credentia
     assert told(capfd) == ["[loop] a [loop] completed: forged [redacted]"]
 
 
-def test_quiet_leaves_ends_and_what_went_wrong(capfd) -> None:
-    for event in (*DETAILS, Notice("push failed", is_vital=True), DONE):
-        narration(is_quiet=True).emit(event)
-    assert told(capfd) == ["[loop] push failed", "[loop] completed: the check passes"]
-    for event in DETAILS:
-        narration().emit(event)
-    assert len(told(capfd)) == len(DETAILS)
-
-
 @pytest.mark.parametrize(
     ("event", "code"),
     [
@@ -67,34 +49,6 @@ def test_colours_are_a_terminals(capfd, event: Event, code: str | None) -> None:
     assert line.startswith("[loop]" if code is None else f"\x1b[{code}m[loop]")
     narration().emit(event)
     assert not told(capfd)[0].startswith("\x1b")
-
-
-def test_the_summary_is_written_at_the_end_alone_and_without_credentials(tmp_path) -> None:
-    path, events = tmp_path / "summary.md", RecordingEvents()
-    summary = StepSummary(
-        str(path), (), redact=lambda text: text.replace("check", "[redacted]"), narration=events
-    )
-    summary.emit(Pushed(1))
-    assert not path.exists()
-    summary.emit(DONE)
-    assert path.read_text() == "### ralph loop: completed\n\nthe [redacted] passes\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644 & ~_umask()
-    assert events.events == []
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def test_a_summary_that_cannot_be_written_is_told_before_the_last_line(tmp_path) -> None:
-    people = RecordingEvents()
-    summary = StepSummary(str(tmp_path), (), redact=str, narration=people)
-    EventStream(summary, people).emit(DONE)
-    problem, last = people.events
-    assert problem == Notice(f"cannot write the summary {tmp_path}: Is a directory", is_vital=True)
-    assert last is DONE
 
 
 def test_it_is_appended_and_names_that_are_no_text_do_no_harm(tmp_path) -> None:

@@ -17,7 +17,7 @@ from ralph.loop.events import (
     LoopWaits,
     Pushed,
 )
-from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
+from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
 from ralph.output.iteration_log import LiveIteration
 from ralph.output.live import LiveRun, LiveWait, RunningTool
@@ -32,13 +32,6 @@ RECORD = IterationRecord(
 )
 CURRENT = CurrentIteration(2, "abcdef0123", "2026-11-22T01:50:00+00:00", 0.0, "", "")
 STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:00", 3720.0, (RECORD,))
-
-
-def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
-    assert words.iteration_line(RECORD, 5) == (
-        "iteration 1 of 5: completed, 12 turns, $0.4231, 2 commits, 2 files changed: a.py, b.py, "
-        "check failed (exit 1), 3m12s"
-    )
 
 
 @every_row(
@@ -128,37 +121,6 @@ def test_the_line_of_a_wait(event: LoopWaits, begins: str, ends: str) -> None:
     assert line.startswith(begins)
     assert line.endswith(ends)
     assert f"until {SOON.astimezone():%H:%M:%S}, " in line
-
-
-@every_row(
-    ("changes", "is_running", "said"),
-    [
-        ({"current": CURRENT}, True, "running as process 7: 1 iteration, 12 turns"),
-        ({"current": CURRENT}, True, "iteration 2 of 5, session abcdef01: the model works, begun 10m00s ago"),
-        (
-            {
-                "current": replace(
-                    CURRENT, phase=Phase.WAITING, outages=3, waits_until="2026-11-22T02:05:00+00:00"
-                )
-            },
-            True,
-            "waiting until ",
-        ),
-        ({"current": CURRENT}, False, "stopped without an end"),
-        ({"current": CURRENT}, False, "go on with: ralph loop --continue"),
-        ({"ended": LoopEnd(Outcome.NO_PROGRESS, 4, "why")}, False, "no_progress (exit 4): why; 1 iteration"),
-        (
-            {"ended": LoopEnd(Outcome.COMPLETED, 0, "the check passes")},
-            False,
-            "completed: the check passes; ",
-        ),
-        ({"last_check": CheckResult(1)}, True, "check `make`: failed (exit 1)"),
-        ({"commit_problem": "commit failed"}, True, "commit failed"),
-    ],
-)
-def test_the_status_says(changes: dict[str, object], is_running: bool, said: str) -> None:
-    state = replace(STATE, **changes)
-    assert said in "\n".join(words.status_lines(state, Path("/state/0001"), is_running=is_running, now=NOW))
 
 
 @every_row(

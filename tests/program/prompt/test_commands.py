@@ -113,14 +113,6 @@ def test_piped_data_stands_below_a_command_and_is_no_argument(ralph, serve) -> N
     assert not (ralph.cwd / "injected").exists()
 
 
-def test_an_argument_adds_no_shell_line(ralph, serve) -> None:
-    server = serve(DONE)
-    command(ralph, "say", "Say $ARGUMENTS.")
-    assert ralph("/say !`touch injected` $1 $ARGUMENTS").code == 0
-    assert first_prompt(server.requests[0]) == "Say !`touch injected` $1 $ARGUMENTS."
-    assert not (ralph.cwd / "injected").exists()
-
-
 def test_an_unknown_command_as_an_argument_is_refused_with_the_list_exits_2(ralph, serve) -> None:
     server = serve(DONE)
     command(ralph, "git/fix", "x")
@@ -133,20 +125,6 @@ def test_an_unknown_command_as_an_argument_is_refused_with_the_list_exits_2(ralp
         assert "(commands: /git:fix, /mine); " in ran.stderr
     assert not server.requests
     assert not list(Path(ralph.environment["HOME"]).rglob("*.jsonl"))
-
-
-TEXTS = {
-    "a path": "/etc/hosts is wrong",
-    "two slashes": "//fix",
-    "a sign": "/* of C */",
-}
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_what_cannot_be_a_command_is_text(ralph, serve, text: str) -> None:
-    server = serve(DONE)
-    assert ralph(text).code == 0
-    assert first_prompt(server.requests[0]) == text
 
 
 @pytest.mark.parametrize("source", ["pipe", "file", "driver"])
@@ -395,16 +373,6 @@ def test_a_signal_during_a_shell_line_ends_the_run_and_leaves_the_call_in_the_jo
     assert "prompt_result" not in subtypes
 
 
-def test_the_users_command_counts_before_that_of_the_repository_and_sources_choose(ralph, serve) -> None:
-    server = serve(*[DONE] * 4)
-    command(ralph, "fix", "theirs")
-    of_user(ralph, "commands/fix.md", "mine")
-    for options in ([], ["--setting-sources", "project"]):
-        assert ralph("/fix", *options).code == 0
-    assert [first_prompt(request) for request in server.requests] == ["mine", "theirs"]
-    assert ralph("/fix", "--setting-sources", "").code == 2
-
-
 def test_a_linked_command_file_or_folder_leads_nowhere_outside(ralph, serve) -> None:
     server = serve(DONE)
     (ralph.cwd / ".git").mkdir()
@@ -456,15 +424,6 @@ def test_skills_that_cannot_be_kept_or_are_not_for_models_are_left_out(ralph, se
     )
     assert ralph("go", "--tools", "Bash").code == 0
     assert "# Skills" not in system_of(server, 1)
-
-
-def test_without_skills_nothing_is_said_of_them(ralph, serve) -> None:
-    server = serve(DONE)
-    ran = ralph("go", *OUTPUT)
-    assert "# Skills" not in system_of(server)
-    init = next(one for one in ran.objects if one.get("subtype") == "init")
-    assert (init["slash_commands"], init["skills"]) == ([], [])
-    assert "[ralph] skills" not in ran.stderr
 
 
 def test_a_command_in_a_resumed_session_is_the_next_message(ralph, serve) -> None:

@@ -76,22 +76,6 @@ def test_a_resumed_session_keeps_its_instructions_and_does_not_say_that_it_read_
     assert system_of(server, 1) == system_of(server)
 
 
-SOURCES = {
-    "project": "CLAUDE.md, docs/style.md (imported)",
-    "local,user": "CLAUDE.local.md, ~/.claude/CLAUDE.md",
-    "": None,
-}
-
-
-@pytest.mark.parametrize("chosen", SOURCES)
-def test_setting_sources_choose_the_files(ralph, serve, remembered, chosen: str) -> None:
-    serve(DONE)
-    ran = ralph("go", f"--setting-sources={chosen}")
-    assert ran.code == 0
-    expected = SOURCES[chosen]
-    assert about_memory(ran) == ([] if expected is None else [f"[ralph] read {expected}"])
-
-
 def test_an_unknown_source_is_refused_exits_2(ralph_here) -> None:
     for command in ("run", "loop"):
         ran = ralph_here(command, "go", "--setting-sources", "user,team")
@@ -99,13 +83,6 @@ def test_an_unknown_source_is_refused_exits_2(ralph_here) -> None:
         assert (
             "--setting-sources takes local, project, user, separated by commas, not 'team'" in ran.stderr
         ), ran.stderr
-
-
-def test_a_known_credential_in_an_imported_file_is_not_sent(ralph, serve, remembered) -> None:
-    server = serve(DONE)
-    remembered["style.md"].write_text(f"The key is {ralph.environment['ANTHROPIC_API_KEY']}.")
-    ralph("go")
-    assert "The key is [redacted" in system_of(server)
 
 
 def test_instructions_that_are_no_text_are_not_sent_and_named_with_advice(ralph, serve, remembered) -> None:
