@@ -19,81 +19,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # All hooks of githooks(5).
-HOOKS = [
-    "applypatch-msg",
-    "pre-applypatch",
-    "post-applypatch",
-    "pre-commit",
-    "pre-merge-commit",
-    "prepare-commit-msg",
-    "commit-msg",
-    "post-commit",
-    "pre-rebase",
-    "post-checkout",
-    "post-merge",
-    "pre-push",
-    "pre-receive",
-    "update",
-    "proc-receive",
-    "post-receive",
-    "post-update",
-    "reference-transaction",
-    "push-to-checkout",
-    "pre-auto-gc",
-    "post-rewrite",
-    "sendemail-validate",
-    "fsmonitor-watchman",
-    "p4-changelist",
-    "post-index-change",
-]
+HOOKS = (
+    "applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit prepare-commit-msg "
+    "commit-msg post-commit pre-rebase post-checkout post-merge pre-push pre-receive update proc-receive "
+    "post-receive post-update reference-transaction push-to-checkout pre-auto-gc post-rewrite "
+    "sendemail-validate fsmonitor-watchman p4-changelist post-index-change "
+).split()
+PROGRAMS = (
+    "core.fsmonitor core.pager pager.status core.editor sequence.editor core.askPass core.sshCommand "
+    "core.gitProxy core.alternateRefsCommand gpg.program gpg.ssh.program gpg.ssh.defaultKeyCommand "
+    "diff.external diff.evil.command diff.evil.textconv merge.evil.driver interactive.diffFilter "
+    "hook.evil.command trailer.sign.command remote.origin.receivepack remote.origin.uploadpack "
+    "gc.recentObjectsHook uploadpack.packObjectsHook filter.evil.clean filter.evil.smudge "
+    "filter.evil.process "
+).split()
+SHELL = "credential.helper credential.https://127.0.0.1.helper alias.status alias.commit".split()
 SETTINGS = [
+    *((name, "{program}") for name in PROGRAMS),
+    *((name, "!{program}") for name in SHELL),
     ("core.hooksPath", "{hooks}"),
-    ("core.fsmonitor", "{program}"),
-    ("core.pager", "{program}"),
-    ("pager.status", "{program}"),
-    ("core.editor", "{program}"),
-    ("sequence.editor", "{program}"),
-    ("core.askPass", "{program}"),
-    ("core.sshCommand", "{program}"),
-    ("core.gitProxy", "{program}"),
-    ("core.alternateRefsCommand", "{program}"),
-    ("credential.helper", "!{program}"),
-    ("credential.https://127.0.0.1.helper", "!{program}"),
-    ("gpg.program", "{program}"),
-    ("gpg.ssh.program", "{program}"),
-    ("gpg.ssh.defaultKeyCommand", "{program}"),
     ("gpg.format", "ssh"),
     ("commit.gpgSign", "true"),
     ("push.gpgSign", "true"),
     ("log.showSignature", "true"),
-    ("diff.external", "{program}"),
-    ("diff.evil.command", "{program}"),
-    ("diff.evil.textconv", "{program}"),
-    ("merge.evil.driver", "{program}"),
-    ("interactive.diffFilter", "{program}"),
-    ("hook.evil.command", "{program}"),
     ("hook.evil.event", "pre-commit"),
-    ("alias.status", "!{program}"),
-    ("alias.commit", "!{program}"),
-    ("trailer.sign.command", "{program}"),
     ("protocol.ext.allow", "always"),
     ("protocol.allow", "always"),
-    ("remote.origin.receivepack", "{program}"),
-    ("remote.origin.uploadpack", "{program}"),
     ("push.negotiate", "true"),
     ("push.recurseSubmodules", "on-demand"),
     ("submodule.recurse", "true"),
     ("status.submoduleSummary", "true"),
     ("commit.verbose", "true"),
     ("gc.auto", "1"),
-    ("gc.recentObjectsHook", "{program}"),
     ("maintenance.auto", "true"),
-    ("uploadpack.packObjectsHook", "{program}"),
     ("trace2.normalTarget", "{marks}/trace2"),
     ("trace2.eventTarget", "{marks}/trace2"),
-    ("filter.evil.clean", "{program}"),
-    ("filter.evil.smudge", "{program}"),
-    ("filter.evil.process", "{program}"),
     ("filter.evil.required", "true"),
 ]
 
