@@ -11,7 +11,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from ralph.loop import words
 from ralph.loop.events import (
@@ -141,24 +141,23 @@ def _fields_of(event: Event) -> dict[str, Any] | None:
     return {"subtype": _CAPITAL.sub("_", type(event).__name__).lower(), **fields}
 
 
-class LoopNotices:
+class LoopNotices(Struct, frozen=True):
     """An `Events` sink that tells the program of `--notify` about the end of the loop and about outages."""
 
-    def __init__(self, notifier: Notifier, directory: str, narration: Events) -> None:
-        """`narration` gets an event if the program fails at the end."""
-        self._notifier = notifier
-        self._directory = directory
-        self._narration = narration
+    notifier: Notifier
+    directory: str
+    narration: Events
+    """Gets an event if the program fails at the end."""
 
     def emit(self, event: Event) -> None:
         """Raises Interrupted, but not for the end."""
         match event:
             case LoopWaits():
                 if event.setbacks == 1:
-                    self._notifier.outage_ended()
-                self._notifier.tell_wait(event.wait_s, line_of(event) or "")
+                    self.notifier.outage_ended()
+                self.notifier.tell_wait(event.wait_s, line_of(event) or "")
             case IterationEnded():
-                self._notifier.outage_ended()
+                self.notifier.outage_ended()
             case LoopEnded(end=end, state=state):
                 told = {
                     "type": "loop",
@@ -166,39 +165,34 @@ class LoopNotices:
                     "terminal_reason": end.outcome.value,
                     "exit_code": end.exit_code,
                     "reason": end.reason,
-                    "directory": self._directory,
+                    "directory": self.directory,
                 }
-                notice = self._notifier.tell_end(told if state is None else {**told, **state.totals})
+                notice = self.notifier.tell_end(told if state is None else {**told, **state.totals})
                 if notice is not None:
-                    self._narration.emit(notice)
+                    self.narration.emit(notice)
 
 
-class StepSummary:
+class StepSummary(Struct, frozen=True):
     """An `Events` sink that appends a table about the ended loop to a file. A CI system displays this file. The sink
     writes only to a regular file, because another kind of file could block. It does not follow a link in the
     repository to a file outside, because a model's text must not get into the user's other files.
     """
 
-    def __init__(
-        self, path: str, directories: Sequence[str], *, redact: Callable[[str], str], narration: Events
-    ) -> None:
-        """`directories` are as in `append_text`. If the file cannot be written, `narration` gets an event about the
-        error.
-        """
-        self._path = path
-        self._directories = directories
-        self._redact = redact
-        self._narration = narration
+    path: str
+    directories: Sequence[str]
+    """As in `append_text`."""
+    redact: Callable[[str], str]
+    narration: Events
 
     def emit(self, event: Event) -> None:
         if not isinstance(event, LoopEnded):
             return
         try:
-            text = self._redact(words.step_summary(event.state, event.end))
-            append_text(self._path, text, self._directories)
+            text = self.redact(words.step_summary(event.state, event.end))
+            append_text(self.path, text, self.directories)
         except OSError as error:
-            problem = f"cannot write the summary {self._path}: {error.strerror}"
-            self._narration.emit(Notice(problem, is_vital=True))
+            problem = f"cannot write the summary {self.path}: {error.strerror}"
+            self.narration.emit(Notice(problem, is_vital=True))
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:

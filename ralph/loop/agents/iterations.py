@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.agents.events import is_session_unknown, outcome_of_run
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from ralph.loop.agents.events import AgentRun
     from ralph.loop.agents.start import OpenAgent
+    from ralph.loop.agents.table import AgentRow
     from ralph.loop.values import IterationOrder
     from ralph.machine.running_command import Capture, CommandEnding
     from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -44,56 +46,46 @@ _MOST_VERSION_BYTES = 16_384
 _VERSION_S = 10.0
 
 
-class AgentIterations:
+class AgentIterations(Struct):
     """Implements the `Iterations` port with processes of another agent. Works on the main thread only."""
 
-    def __init__(
-        self,
-        agent: OpenAgent,
-        *,
-        directory: Path,
-        folder: Path,
-        waiter: Waiter,
-        clock: Clock,
-        redactor: Redactor,
-        tell: Callable[[str], None],
-        limits: SandboxSettings,
-    ) -> None:
-        """`folder` is the loop's folder, where the files of the agent's sessions are. `tell` gets notices for people. `limits` are
-        the limits of the agent's supervisor.
-        """
-        self._agent = agent
-        self._row = agent.line.row
-        self._directory = directory
-        self._folder = folder
-        self._waiter = waiter
-        self._clock = clock
-        self._redactor = redactor
-        self._tell = tell
-        self._limits = limits
-        self._has_told_version = False
+    agent: OpenAgent
+    directory: Path
+    folder: Path
+    """The loop's folder, where the files of the agent's sessions are."""
+    waiter: Waiter
+    clock: Clock
+    redactor: Redactor
+    tell: Callable[[str], None]
+    limits: SandboxSettings
+    """The limits of the agent's supervisor."""
+    has_told_version: bool = False
+
+    @property
+    def row(self) -> AgentRow:
+        return self.agent.line.row
 
     def _tell_version(self, limit_s: float) -> None:
-        self._has_told_version = True
-        log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
+        self.has_told_version = True
+        log, program = MemoryCapture(_MOST_VERSION_BYTES), self.agent.line.words[0]
         with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, KeptErrors() as errors:
             streams = nothing.fileno(), errors.fileno
             self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
         version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
-        self._tell(f"agent: {program} ({version or 'it does not tell its version'})")
+        self.tell(f"agent: {program} ({version or 'it does not tell its version'})")
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
         if the process cannot be started for another reason. Never raises Interrupted.
         """
-        began_s = self._clock.now_s()
-        name, row = _name_of(order.session_id), self._row
+        began_s = self.clock.now_s()
+        name, row = _name_of(order.session_id), self.row
         is_new = order.prompt is not None
-        before = AgentSession() if is_new else read_session(self._folder / name, row)
+        before = AgentSession() if is_new else read_session(self.folder / name, row)
         log = EventLog(
-            open_session(self._folder, name, is_new=is_new),
+            open_session(self.folder, name, is_new=is_new),
             row,
-            redact=self._redactor.redact,
+            redact=self.redactor.redact,
             is_over_budget=lambda run: _is_over(order.budget_usd, run),
         )
         result = self._with_login(lambda: self._ran(order, before.id, log))
@@ -104,22 +96,22 @@ class AgentIterations:
             cost_usd=after.cost_usd,
             last_words=log.run.answer or log.words,
             reason=result.reason[:_MOST_REASON_CHARS].rstrip("."),
-            duration_s=round(self._clock.now_s() - began_s, 3),
+            duration_s=round(self.clock.now_s() - began_s, 3),
         )
         with suppress(OSError):
             log.end(result)
         if before.id and is_session_unknown(log.run, result.reason):
-            (self._folder / name).unlink(missing_ok=True)  # so the iteration begins anew
+            (self.folder / name).unlink(missing_ok=True)  # so the iteration begins anew
             result = replace(result, outcome=Outcome.API_UNAVAILABLE, setback=Setback.KILL)
         if result.reason and result.setback is None and result.stopped_by is None:
-            self._tell(result.reason)
+            self.tell(result.reason)
         return result
 
     def seen(self, session_id: str) -> SessionSeen | None:
         """The state of a session, from its file. None if the agent has named no session that it can resume. Raises OSError."""
-        row = self._row
+        row = self.row
         try:
-            found = read_session(self._folder / _name_of(session_id), row)
+            found = read_session(self.folder / _name_of(session_id), row)
         except FileNotFoundError:
             return None
         is_over = found.ended is not None and is_counted(found.ended.outcome)
@@ -129,8 +121,8 @@ class AgentIterations:
         return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
 
     def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
-        home = self._agent.home
-        if not self._agent.box.is_confined:
+        home = self.agent.home
+        if not self.agent.box.is_confined:
             return run()
         try:
             home.take_login()
@@ -145,19 +137,19 @@ class AgentIterations:
             try:
                 home.take_login_back()
             except OSError as error:
-                self._tell(f"{self._row.name}: its login could not be taken back: {error}")
+                self.tell(f"{self.row.name}: its login could not be taken back: {error}")
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
-        ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
+        ends_s = math.inf if order.time_s is None else self.clock.now_s() + order.time_s
         with tempfile.TemporaryFile() as given, KeptErrors() as errors:
             given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
-                if not self._has_told_version:
-                    self._tell_version(ends_s - self._clock.now_s())
-                limit_s = ends_s - self._clock.now_s()
-                waiting_for = f"{self._row.name}, {order.waiting_for}"
-                command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
+                if not self.has_told_version:
+                    self._tell_version(ends_s - self.clock.now_s())
+                limit_s = ends_s - self.clock.now_s()
+                waiting_for = f"{self.row.name}, {order.waiting_for}"
+                command = self.agent.line.command(session, is_confined=self.agent.box.is_confined)
                 ending = self._run(command, log, (given.fileno(), errors.fileno), limit_s, waiting_for)
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
@@ -168,25 +160,25 @@ class AgentIterations:
                 if shortage is None:
                     raise
                 return _setback(Setback.SHORTAGE, f"it could not be started: {shortage}")
-            said = self._redactor.redact(readable_text(errors.read())[0]).strip() or log.words
+            said = self.redactor.redact(readable_text(errors.read())[0]).strip() or log.words
         return self._judged(ending, log.run, said, order)
 
     def _run(
         self, command: list[str], log: Capture, streams: tuple[int, int], limit_s: float, waiting_for: str
     ) -> CommandEnding:
-        agent, box = self._agent, self._agent.box
+        agent, box = self.agent, self.agent.box
         environment = box.before(agent.environment, waiting_for)
         undone = ""
         try:
             process = agent.supervisor.start(
                 command,
-                cwd=self._directory,
+                cwd=self.directory,
                 environment=environment_for_commands(environment),
                 grace_s=_GRACE_S,
                 input_from=streams[0],
                 errors_to=streams[1],
             )
-            running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
+            running = RunningCommand(process, log, waiter=self.waiter, clock=self.clock)
             ending = running.run(limit_s, waiting_for)
             undone = box.after(waiting_for)
         except BaseException:
@@ -194,13 +186,13 @@ class AgentIterations:
             raise
         finally:
             for note in filter(None, (undone, *box.refusals(), *box.told()[0])):
-                self._tell(f"{self._row.name}: {note}")
+                self.tell(f"{self.row.name}: {note}")
         return ending
 
     def _judged(
         self, ending: CommandEnding, run: AgentRun, said: str, order: IterationOrder
     ) -> IterationResult:
-        name = self._row.name
+        name = self.row.name
         last = said.rpartition("\n")[2]
         match ending.how:
             case Ended.BY_ITSELF if ending.status == TRY_AGAIN and said.startswith(NOT_STARTED):
@@ -219,19 +211,19 @@ class AgentIterations:
             case Ended.WITHOUT_SUPERVISOR | Ended.NEVER_STARTED | Ended.ELSEWHERE:
                 result = _setback(Setback.KILL, "ended together with the process that starts commands")
             case _:
-                stopped = self._limits.why_stopped(ending.how)
+                stopped = self.limits.why_stopped(ending.how)
                 result = _result(Outcome.TASK_FAILED, f"{name} was stopped: {stopped or ending.how.name}")
         if not ending.is_all_gone:
             result = replace(result, reason="; ".join(filter(None, (result.reason, STILL_RUNS))))
         return result
 
     def _by_itself(self, status: int, run: AgentRun, last: str) -> IterationResult:
-        if self._row.read is None:
+        if self.row.read is None:
             done = Outcome.COMPLETED if status == 0 else Outcome.TASK_FAILED
-            why = "" if status == 0 else f"{self._row.name} ended with exit {status}"
+            why = "" if status == 0 else f"{self.row.name} ended with exit {status}"
             return _result(done, f"{why}: {last}" if why and last else why)
         outcome, why = outcome_of_run(run, status, last)
-        return _result(outcome, f"{self._row.name}: {why}" if why else "")
+        return _result(outcome, f"{self.row.name}: {why}" if why else "")
 
 
 def _name_of(session_id: str) -> str:

@@ -8,6 +8,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.loop.record import new_file
 from ralph.loop.values import CheckResult
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
@@ -129,64 +131,46 @@ class CheckLog:
             self._descriptor = None
 
 
-class ShellCheck:
-    def __init__(
-        self,
-        name: str,
-        command: str,
-        *,
-        directory: Path,
-        folder: Path,
-        environment: Mapping[str, str],
-        redactor: Redactor,
-        supervisor: CommandSupervisor,
-        waiter: Waiter,
-        clock: Clock,
-        grace_s: float = _GRACE_S,
-        box: CommandBox,
-        search: ProgramSearch,
-        tell: Callable[[str], None] = lambda _text: None,
-        limits: SandboxSettings | None = None,
-    ) -> None:
-        """`name` is `check` or `gate`. `folder` is the loop's folder, where the log file `name`.log is made. `environment`
-        must contain no credentials. `supervisor` runs the check
-        in the sandbox `box`. `search` says where bash is looked for. `tell` gets notices for people. `limits` are the
-        limits of `supervisor`, or None for the default.
-        """
-        self._name = name
-        self._waiting_for = f"the {name}"
-        self._command = command
-        self._directory = directory
-        self._folder = folder
-        self._environment = environment
-        self._box = box
-        self._search = search
-        self._tell = tell
-        self._limits = limits or SandboxSettings()
-        self._redactor = redactor
-        self._supervisor = supervisor
-        self._waiter = waiter
-        self._clock = clock
-        self._grace_s = grace_s
+class ShellCheck(Struct, frozen=True):
+    name: str
+    """`check` or `gate`, also the name of the log file in `folder`."""
+    command: str
+    directory: Path
+    folder: Path
+    """The loop's folder."""
+    environment: Mapping[str, str]
+    """The variables, without credentials."""
+    redactor: Redactor
+    supervisor: CommandSupervisor
+    """Runs the check in the sandbox `box`."""
+    waiter: Waiter
+    clock: Clock
+    box: CommandBox
+    search: ProgramSearch
+    """Where bash is looked for."""
+    grace_s: float = _GRACE_S
+    tell: Callable[[str], None] = lambda _text: None
+    limits: SandboxSettings = SandboxSettings()
+    """The limits of `supervisor`."""
 
     def run(self, limit_s: float) -> CheckResult:
         """Runs the check for at most `limit_s` seconds. If this machine lacks a resource such as memory, raises
         ShortageError, or an OSError for which `shortage_of` returns the shortage. Raises Interrupted, but only after
         the command has ended.
         """
-        started_s = self._clock.now_s()
-        log = CheckLog(self._folder, redactor=self._redactor, name=self._name)
+        started_s = self.clock.now_s()
+        log = CheckLog(self.folder, redactor=self.redactor, name=self.name)
         undone = ""
         try:
-            environment = self._box.before(self._environment, self._waiting_for)
+            environment = self.box.before(self.environment, f"the {self.name}")
             try:
                 ending = self._followed(log, limit_s, environment)
-                undone = self._box.after(self._waiting_for)
+                undone = self.box.after(f"the {self.name}")
             except BaseException:
-                self._tell_all(self._box.after_stop())
+                self._tell_all(self.box.after_stop())
                 raise
             finally:
-                told = (*self._box.refusals(), *self._box.told()[0])
+                told = (*self.box.refusals(), *self.box.told()[0])
                 self._tell_all(undone, *told)
             undone = "\n".join(filter(None, (undone, *told)))
         except OSError as error:
@@ -201,29 +185,29 @@ class ShellCheck:
             raise ShortageError("process")
         note = "" if ending.is_all_gone else f"\n[{STILL_RUNS}]"
         tail = log.tail(f"{note}\n{undone}" if undone else note)
-        problem = _problem(ending, limit_s, self._limits)
+        problem = _problem(ending, limit_s, self.limits)
         code = ending.status if problem is None else None
-        return CheckResult(code, tail, problem, round(self._clock.now_s() - started_s, 3))
+        return CheckResult(code, tail, problem, round(self.clock.now_s() - started_s, 3))
 
     def _tell_all(self, *notes: str) -> None:
         for note in filter(None, notes):
-            self._tell(f"{self._name}: {note}")
+            self.tell(f"{self.name}: {note}")
 
     def _why(self, error: OSError) -> str:
-        if not isinstance(error, SilentDiskError) and not self._directory.is_dir():
-            return f"the directory {self._directory} is gone"
+        if not isinstance(error, SilentDiskError) and not self.directory.is_dir():
+            return f"the directory {self.directory} is gone"
         return error.strerror or type(error).__name__
 
     def _followed(self, log: CheckLog, limit_s: float, environment: Mapping[str, str]) -> CommandEnding:
-        shell = own_program("bash", self._search) or "/bin/sh"
-        process = self._supervisor.start(
-            [shell, "-c", self._command],
-            cwd=self._directory,
+        shell = own_program("bash", self.search) or "/bin/sh"
+        process = self.supervisor.start(
+            [shell, "-c", self.command],
+            cwd=self.directory,
             environment=environment_for_commands(environment),
-            grace_s=self._grace_s,
+            grace_s=self.grace_s,
         )
-        running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
-        return running.run(limit_s, self._waiting_for)
+        running = RunningCommand(process, log, waiter=self.waiter, clock=self.clock)
+        return running.run(limit_s, f"the {self.name}")
 
 
 def _problem(ending: CommandEnding, limit_s: float, limits: SandboxSettings) -> str | None:

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.process.results import NoResultError, outcome_of, result_written, session_seen
@@ -41,50 +42,35 @@ _LEAST_USD = 0.000001
 _LEAST_S = 0.001
 
 
-class RalphIterations:
+class RalphIterations(Struct, frozen=True):
     """Implements the `Iterations` port with real processes. Works on the main thread only. If the loop is killed on
     Linux, its iteration ends too (`end_with_parent`). On other systems the iteration runs to its own end.
     """
 
-    def __init__(
-        self,
-        plan: LoopPlan,
-        *,
-        folder: Path,
-        environment: Mapping[str, str],
-        waiter: Waiter,
-        clock: Clock,
-        settings: Sequence[SettingsFile],
-        redactor: Redactor,
-        guards: Mapping[str, str] = {},
-        lock: int | None = None,
-        program: tuple[str, ...] | None = None,
-        stops_within_s: float = STOPS_WITHIN_S,
-        overtime_s: float = OVERTIME_S,
-    ) -> None:
-        """`folder` is the loop's folder, where the prompt is written. `settings` are the recorded settings files,
-        which each iteration uses. `redactor` and the iterations tell each other
-        the secrets that they know. `guards` is as in `LoopHandover`. `lock` is the descriptor of the checkout's lock, which each iteration inherits.
-        `program` is the program to start, with its `run` command. If it is None, this ralph is started.
-        """
-        self._plan = plan
-        self._folder = folder
-        self._environment = environment
-        self._waiter = waiter
-        self._clock = clock
-        self._lock = lock
-        self._settings = settings
-        self._redactor = redactor
-        self._guards = dict(guards)
-        self._program = _this_ralph() if program is None else program
-        self._stops_within_s = stops_within_s
-        self._overtime_s = overtime_s
+    plan: LoopPlan
+    folder: Path
+    """The loop's folder, where the prompt is written."""
+    environment: Mapping[str, str]
+    waiter: Waiter
+    clock: Clock
+    settings: Sequence[SettingsFile]
+    """The recorded settings files, which each iteration uses."""
+    redactor: Redactor
+    """It and the iterations tell each other the secrets that they know."""
+    guards: Mapping[str, str] = {}
+    """As in `LoopHandover`."""
+    lock: int | None = None
+    """The descriptor of the checkout's lock, which each iteration inherits."""
+    program: tuple[str, ...] | None = None
+    """The program to start, with its `run` command. None for this ralph."""
+    stops_within_s: float = STOPS_WITHIN_S
+    overtime_s: float = OVERTIME_S
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one iteration to its end. If this machine lacks a resource such as memory, the result has a setback.
         Raises OSError if the process cannot be started for another reason. Never raises Interrupted.
         """
-        started_s = self._clock.now_s()
+        started_s = self.clock.now_s()
         try:
             result = self._ran(order)
         except OSError as error:
@@ -92,23 +78,23 @@ class RalphIterations:
             if shortage is None:
                 raise
             result = self._not_started(order.session_id, shortage)
-        return replace(result, duration_s=round(self._clock.now_s() - started_s, 3))
+        return replace(result, duration_s=round(self.clock.now_s() - started_s, 3))
 
     def _ran(self, order: IterationOrder) -> IterationResult:
         # A new file for each process: an earlier result must not be mistaken for this one.
-        place = OwnDirectory("ralph-loop-", (self._plan.directory, *self._plan.added_directories))
+        place = OwnDirectory("ralph-loop-", (self.plan.directory, *self.plan.added_directories))
         try:
             result_file = Path(place.path, "result.json")
             handover = LoopHandover(
-                files=tuple(self._settings),
-                claude_files=self._plan.claude_files or (),
-                folder=str(self._folder),
+                files=tuple(self.settings),
+                claude_files=self.plan.claude_files or (),
+                folder=str(self.folder),
                 number=order.number,
-                guards=self._guards,
-                secrets=self._redactor.secrets,
+                guards=dict(self.guards),
+                secrets=self.redactor.secrets,
                 task_chars=None if order.prompt is None else order.task_chars,
             )
-            with handed_over(handover, self._redactor.learn) as descriptor:
+            with handed_over(handover, self.redactor.learn) as descriptor:
                 ending = self._followed(order, result_file, descriptor)
             result = self._result(order, ending, result_file)
         finally:
@@ -116,22 +102,27 @@ class RalphIterations:
         return replace(result, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        return session_seen(session_id, self._environment, self._plan.session_directory)
+        return session_seen(session_id, self.environment, self.plan.session_directory)
 
     def _followed(self, order: IterationOrder, result_file: Path, handover: int) -> IterationEnding:
-        arguments = [*self._program, *self._arguments(order, result_file), "--iteration", str(handover)]
+        arguments = [
+            *(self.program or _this_ralph()),
+            *self._arguments(order, result_file),
+            "--iteration",
+            str(handover),
+        ]
         process = OwnedProcess(
             arguments,
-            cwd=Path(self._plan.launch_directory),
-            environment=self._environment,
-            kept_descriptors=(handover,) if self._lock is None else (handover, self._lock),
+            cwd=Path(self.plan.launch_directory),
+            environment=self.environment,
+            kept_descriptors=(handover,) if self.lock is None else (handover, self.lock),
         )
         running = RunningIteration(
             process,
-            waiter=self._waiter,
-            clock=self._clock,
-            stops_within_s=self._stops_within_s,
-            overtime_s=self._overtime_s,
+            waiter=self.waiter,
+            clock=self.clock,
+            stops_within_s=self.stops_within_s,
+            overtime_s=self.overtime_s,
         )
         return running.run(order.time_s, order.waiting_for)
 
@@ -139,9 +130,9 @@ class RalphIterations:
         """The command line of the process. The plan's arguments come first. The loop's own options follow and
         override them.
         """
-        yield from ("run", *self._plan.run_arguments)
-        if self._plan.directory != self._plan.launch_directory:
-            yield from ("--cd", self._plan.directory)
+        yield from ("run", *self.plan.run_arguments)
+        if self.plan.directory != self.plan.launch_directory:
+            yield from ("--cd", self.plan.directory)
         if order.prompt is None:
             # The loop's directory may have moved since the session began.
             yield from ("--resume", order.session_id, "--moved")
@@ -156,7 +147,7 @@ class RalphIterations:
 
     def _write_prompt(self, prompt: str) -> str:
         # Half of a surrogate pair, which no file can hold, becomes a question mark.
-        return str(write_private(self._folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
+        return str(write_private(self.folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
     def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
         try:
@@ -164,7 +155,7 @@ class RalphIterations:
         except NoResultError as error:
             result = self._result_without_words(order.session_id, ending.exit_code, str(error))
         if ending.was_overdue and ending.stopped_by is None and result.outcome is Outcome.INTERRUPTED:
-            why = f"it went on for {self._overtime_s:g} s after its time limit, and was stopped"
+            why = f"it went on for {self.overtime_s:g} s after its time limit, and was stopped"
             timed_out = Outcome.TIMED_OUT
             result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
         if _was_killed(ending):

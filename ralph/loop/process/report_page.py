@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.running_command import RunningCommand
@@ -23,48 +25,36 @@ _LIMIT_S = 60.0
 _GRACE_S = 2.0
 
 
-class LoopPage:
+class LoopPage(Struct, frozen=True):
     """Implements the `Page` port."""
 
-    def __init__(
-        self,
-        file: str,
-        *,
-        directory: Path,
-        loop: str,
-        environment: Mapping[str, str],
-        supervisor: CommandSupervisor,
-        waiter: Waiter,
-        clock: Clock,
-        limit_s: float = _LIMIT_S,
-    ) -> None:
-        """`file` is the absolute path of the page, and `loop` is the name of the folder of the loop. `environment` is
-        the user's whole environment: `ralph report` must know the credentials that it removes.
-        """
-        self._file = file
-        self._directory = directory
-        self._loop = loop
-        self._environment = environment
-        self._supervisor = supervisor
-        self._waiter = waiter
-        self._clock = clock
-        self._limit_s = limit_s
+    file: str
+    """The absolute path of the page."""
+    directory: Path
+    loop: str
+    """The name of the folder of the loop."""
+    environment: Mapping[str, str]
+    """The user's whole environment: `ralph report` must know the credentials that it removes."""
+    supervisor: CommandSupervisor
+    waiter: Waiter
+    clock: Clock
+    limit_s: float = _LIMIT_S
 
     def write(self) -> str | None:
         told = EndOfOutput()
-        arguments = ["report", self._loop, "-o", self._file, "--cd", str(self._directory)]
+        arguments = ["report", self.loop, "-o", self.file, "--cd", str(self.directory)]
         call = f"main({core_limit_at_start()})"
         try:
-            process = self._supervisor.start(
+            process = self.supervisor.start(
                 own_python(f"from ralph.__main__ import main; {call}", *arguments),
-                cwd=self._directory,
-                environment=self._environment,
+                cwd=self.directory,
+                environment=self.environment,
                 grace_s=_GRACE_S,
                 is_confined=False,
             )
-            running = RunningCommand(process, told, waiter=self._waiter, clock=self._clock)
-            ending = running.run(self._limit_s, "the page")
+            running = RunningCommand(process, told, waiter=self.waiter, clock=self.clock)
+            ending = running.run(self.limit_s, "the page")
         except OSError as error:
             return str(error)
-        why = told.why_failed(ending, self._limit_s, "ralph report")
+        why = told.why_failed(ending, self.limit_s, "ralph report")
         return why and why.removeprefix("ralph: ")
