@@ -26,16 +26,12 @@ class CheckedFirst(LoopEvent, frozen=True):
 
 class IterationBegan(LoopEvent, frozen=True):
     number: int
-    """The number of the iteration, counted from 1."""
     max_iterations: int | None
-    """The loop's limit on iterations, or None without a limit."""
     session_id: str
     left_usd: float | None
-    """The rest of the loop's budget in US dollars. None if the loop has no budget, or if the settings give a smaller
-    budget to each iteration."""
+    """The rest of the loop's budget. None without one, or if the settings give less to each iteration."""
     left_s: float | None
-    """The rest of the loop's time in seconds. None if the loop has no time limit, or if the settings give a shorter
-    time to each iteration."""
+    """The rest of the loop's time, as `left_usd`."""
 
 
 class IterationResumed(LoopEvent, frozen=True):
@@ -45,14 +41,11 @@ class IterationResumed(LoopEvent, frozen=True):
     max_iterations: int | None
     session_id: str
     is_anew: bool
-    """True if the iteration starts again from its beginning, because its session is missing or the API rejected the
-    session."""
+    """True if the iteration begins again, because its session is missing or the API rejected it."""
 
 
 class LoopWaits(LoopEvent, frozen=True):
-    """The loop begins to wait after a failure. After the wait, it repeats what failed: the current iteration or a
-    step.
-    """
+    """The loop begins to wait after a failure, and then repeats what failed: the iteration or a step."""
 
     setback: Setback
     setbacks: int
@@ -62,16 +55,13 @@ class LoopWaits(LoopEvent, frozen=True):
     is_from_server: bool
     """True if the server asked for a wait of this length."""
     has_own_schedule: bool
-    """True if the retry schedule in the loop's settings differs from the schedule of `--retry patient`."""
+    """True if the settings have another schedule than `--retry patient`."""
     iteration: int | None
-    """The number of the current iteration, or None between iterations."""
     session_id: str | None
 
 
 class BranchChanged(LoopEvent, frozen=True):
-    """An iteration switched the git branch. `before` is None if HEAD was detached before the switch, and `after` is
-    None if HEAD is detached now.
-    """
+    """An iteration switched the git branch. None stands for a detached HEAD."""
 
     iteration: int
     before: str | None
@@ -92,16 +82,12 @@ class Pushed(LoopEvent, frozen=True):
 
 
 class IterationEnded(LoopEvent, frozen=True):
-    """An iteration has ended and is recorded. It counts towards the loop's limit on iterations."""
-
     record: IterationRecord
     max_iterations: int | None
 
 
 class IterationCutOff(LoopEvent, frozen=True):
-    """An iteration has ended, and its outcome also ends the loop. For example, a signal arrived or the API rejected
-    the key. This iteration does not count towards the loop's limit on iterations.
-    """
+    """An iteration has ended with an outcome that also ends the loop, as a signal does. It does not count."""
 
     number: int
     max_iterations: int | None
@@ -109,7 +95,6 @@ class IterationCutOff(LoopEvent, frozen=True):
     exit_code: int
     turns: int
     cost_usd: float | None
-    """The cost in US dollars, or None if it is unknown."""
     took_s: float
 
 

@@ -26,74 +26,59 @@ if TYPE_CHECKING:
 
 
 class Checkout(Protocol):
-    """The directory that the iterations change. Every method may raise Interrupted, but only after all processes that
-    the method started are gone. If this machine lacks a resource such as memory, a method raises ShortageError, or
+    """The directory that the iterations change. Every method raises CheckoutError, and Interrupted after all processes that
+    it started are gone. If this machine lacks a resource such as memory, a method raises ShortageError, or
     another error for which `shortage_of` returns the shortage.
     """
 
-    def snapshot(self) -> Snapshot:
-        """The current state of the checkout. Raises CheckoutError."""
-        ...
+    def snapshot(self) -> Snapshot: ...
 
-    def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """The changes between two snapshots. Raises CheckoutError."""
-        ...
+    def changes(self, before: Snapshot, after: Snapshot) -> Changes: ...
 
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:
-        """Commits all uncommitted work, including untracked files. If `seen` is the last snapshot, the work that it saw. Returns False if there was nothing to commit.
-        Raises CheckoutError.
+        """Commits all uncommitted work, including untracked files, or if `seen` is the last snapshot, the work that it saw.
+        Returns False if there was nothing to commit.
         """
         ...
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         """The id of the current commit, or "" if there is none, and where secrets are in its ancestors that the commit
-        `since` does not have. `since` may be "". Raises CheckoutError.
+        `since` does not have. `since` may be "".
         """
         ...
 
     def commit_aside(
         self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
     ) -> str | None:
-        """Commits HEAD and all uncommitted work to a branch of its own. The parameters and the result are those of
-        `GitCheckout.commit_aside`. Raises CheckoutError and OSError.
-        """
+        """As `GitCheckout.commit_aside`: commits HEAD and all uncommitted work to a branch of its own. Also raises OSError."""
         ...
 
     def push(self, branch: str | None = None) -> int:
-        """Pushes the current branch, or the branch `branch`. Returns the number of commits that the remote did not have
-        before. Raises CheckoutError.
-        """
+        """Pushes the current branch, or another one. Returns the number of commits that the remote did not have before."""
         ...
 
     def unpushed(self) -> int | None:
-        """The number of commits that the remote lacks, or None if that is unknown. The remote is not contacted.
-        Raises CheckoutError.
-        """
+        """The number of commits that the remote lacks, or None if that is unknown. Contacts no remote."""
         ...
 
 
 class Iterations(Protocol):
     def run(self, order: IterationOrder) -> IterationResult:
-        """Runs one `ralph run` process to its end, and then kills all its remaining child processes. If a child
-        process cannot be killed, `reason` of the result says so.
-
-        A signal that arrives meanwhile is passed on to the process and returned in `stopped_by`. Interrupted is never
-        raised. If this machine lacks a resource such as memory, the result has a setback. Raises OSError if the
-        process cannot be started for another reason.
+        """Runs one process to its end, and then kills all that it has left. A signal is passed on to it and returned in
+        `stopped_by`; Interrupted is never raised. If this machine lacks a resource such as memory, the result has a
+        setback. Raises OSError if the process cannot be started for another reason.
         """
         ...
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        """The state of an iteration's session, read from the session's journal. None if no session with this id can
-        be resumed. Raises OSError.
-        """
+        """The state of an iteration's session. None if no session with this id can be resumed. Raises OSError."""
         ...
 
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the command of `--until` or `--gate` for at most `limit_s` seconds. Raises ShortageError if the command could not be
-        started. Raises Interrupted, but only after the command has ended.
+        """Runs the command of `--until` or `--gate`. Raises ShortageError if it could not be started, and Interrupted after
+        it has ended.
         """
         ...
 
@@ -116,15 +101,13 @@ class LoopRecord(Protocol):
         ...
 
     def keep_check(self, iteration: int, tail: str) -> None:
-        """Keeps the end of the output of the check, or of a red gate, after an iteration. If that fails, the output is not kept."""
+        """Keeps the end of a check's output. If that fails, the output is not kept."""
         ...
 
 
 class Page(Protocol):
     def write(self) -> str | None:
-        """Writes the page about the loop as it is recorded now. Returns the reason if that failed, otherwise None.
-        Raises Interrupted, but only after all processes that the method started are gone.
-        """
+        """Writes the page about the loop as it is recorded now. Returns the reason if that failed. Raises Interrupted."""
         ...
 
 
@@ -134,12 +117,9 @@ class LoopWorld(Struct, frozen=True):
     checkout: Checkout
     iterations: Iterations
     check: Check | None
-    """The `--until` check, or None if the loop has none."""
     gate: Check | None
-    """The `--gate` command, or None if the loop has none."""
     open_tasks: Callable[[], int | None] | None
-    """Counts the open tasks of the `--plan` as it is now, or is None if the loop has no plan. Returns None if the plan has no
-    task. Raises OSError."""
+    """Counts the open tasks of the `--plan` as it is now. Returns None if the plan has no task. Raises OSError."""
     stop_file: StopFile
     record: LoopRecord
     events: Events
@@ -153,9 +133,8 @@ class LoopWorld(Struct, frozen=True):
     redact: Callable[[str], str]
     """Replaces everything in a text that is a known credential or looks like one."""
     late_input: Callable[[], str | None]
-    """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
-    If there is an error text, no iteration may begin."""
+    """An error text if standard input received data after ralph had stopped waiting for it: no iteration may begin then."""
     page: Page | None = None
-    """The page that is rewritten after each iteration, or None if the user asked for none."""
+    """The page that is rewritten after each iteration."""
     turn_lock: TurnLock = field(default_factory=NoTurnLock)
     """Is held while the loop commits or runs its gate or its check."""

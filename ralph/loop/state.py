@@ -52,10 +52,10 @@ class Phase(enum.Enum):
 
 
 class IterationRecord(Struct, frozen=True):
-    """An iteration that has ended. It counts towards the loop's limit on iterations."""
+    """An iteration that has ended and counts."""
 
     number: int
-    """The number of the iteration, counted from 1."""
+    """Counted from 1."""
     session_id: str
     outcome: Outcome
     exit_code: int
@@ -64,7 +64,7 @@ class IterationRecord(Struct, frozen=True):
     duration_s: float
     """The duration in seconds, including waits for the API, the gate and the `--until` check."""
     commits: int
-    """The number of new commits. The commit that `--commit` makes is included."""
+    """The number of new commits, with the one that `--commit` makes."""
     files: tuple[str, ...]
     """Names of the first `MOST_FILES_KEPT` changed files."""
     file_count: int
@@ -73,20 +73,19 @@ class IterationRecord(Struct, frozen=True):
     """The result of the `--until` check in a few words. None if the loop has no check, or if it did not run because the gate
     was red."""
     has_loop_commit: bool = False
-    """True if the iteration left uncommitted work, and the loop committed it because of `--commit`."""
+    """True if the loop committed what the iteration had left (`--commit`)."""
     reason: str = ""
     last_words: str = ""
     started_at: Time | None = None
-    """The time at which the iteration began, in ISO 8601 and UTC. This field and the next four are None in records of
-    older versions of ralph."""
+    """This field and the next four are None in records of older versions of ralph."""
     ended_at: Time | None = None
-    """The time at which the check after the iteration had ended."""
+    """When the check after the iteration had ended."""
     check_s: float | None = None
     """The duration of the gate and the check in seconds. None if neither ran."""
     head_before: str | None = None
     """The id of the current commit when the iteration began. Empty before the first commit and without git."""
     head_after: str | None = None
-    """The id of the current commit when the iteration had ended. A commit that `--commit` makes is included."""
+    """As `head_before`, when the iteration had ended, and its work was committed."""
     looked: tuple[LookedCommit, ...] | None = None
     """Where secrets are in the commits since the iteration before. None in records of older versions of ralph."""
     gate: str | None = None
@@ -96,10 +95,10 @@ class IterationRecord(Struct, frozen=True):
 
 
 class LoopWait(Struct, frozen=True):
-    """A wait of the loop that is over. It began after a failure."""
+    """A wait after a failure that is over."""
 
     setback: str
-    """The kind of the failure: the name of a `Setback` in lower case."""
+    """The name of a `Setback` in lower case."""
     began_at: Time
     ended_at: Time
     iteration: int
@@ -114,7 +113,6 @@ class CurrentIteration(Struct, frozen=True):
     number: int
     session_id: str
     started_at: Time
-    """The time at which the iteration began, in ISO 8601 and UTC."""
     elapsed_s: float
     """The `elapsed_s` of the loop when the iteration began."""
     head: str
@@ -123,42 +121,37 @@ class CurrentIteration(Struct, frozen=True):
     files: tuple[FileDigest, ...] | None = None
     """The digests of the files when the iteration began, or None if there were too many files."""
     branch: str | None = None
-    """The git branch when the iteration began. None if HEAD was detached or the directory is not under git."""
+    """As in `Snapshot`, when the iteration began."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """The number of consecutive outages and shortages of this iteration."""
     slept_s: float = 0.0
-    """The seconds that the loop has waited after setbacks of this iteration. When another process resumes the
-    iteration, it starts again from 0."""
+    """The seconds that this process has waited after setbacks of the iteration."""
     kills: int = 0
-    """The number of consecutive kills of the iteration. Only kills by other processes than the loop are counted."""
+    """The number of consecutive kills of the iteration, but by the loop."""
     waits_until: Time | None = None
-    """The end of the current wait, in ISO 8601 and UTC. None if the iteration is not waiting."""
+    """The end of the current wait, or None."""
     turns: int = 0
     cost_usd: float | None = 0.0
-    """The cost so far in US dollars, or None if unknown."""
+    """In US dollars, so far. None if unknown."""
     earlier_turns: int = 0
+    """The turns of earlier sessions of this iteration, which could not be resumed."""
     earlier_cost_usd: float | None = 0.0
-    """The cost of earlier sessions of this iteration in US dollars, or None if unknown. These sessions could not be
-    resumed, so new sessions have replaced them."""
     commits: int = 0
-    """The number of new commits. It is set only if the iteration was cut off."""
+    """The number of new commits, set only if the iteration was cut off, as is `looked`."""
     looked: tuple[LookedCommit, ...] = ()
-    """As in `IterationRecord`. It is set only if the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
-    """The names and digests of git settings and hooks when the iteration began. None if the directory is not under
-    git, or if there were too many."""
+    """As in `Snapshot`, when the iteration began. None also if there were too many."""
 
 
 class LoopState(Struct, frozen=True):
     plan: LoopPlan
     started_at: Time
-    """The time at which the loop began, in ISO 8601 and UTC."""
     pid: int
-    """The id of the process that is running the loop. If no process is running it, the id of the last one."""
+    """The id of the process that runs the loop, or of the last one."""
     updated_at: Time = ""
     elapsed_s: float = 0.0
-    """The total running time of the loop in seconds, summed over all its processes, at the time `updated_at`."""
+    """The running time of the loop in seconds, summed over all its processes, at the time `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
     idle: int = 0
     """The number of consecutive iterations without progress."""
@@ -167,8 +160,7 @@ class LoopState(Struct, frozen=True):
     last_check: CheckResult | None = None
     last_gate: CheckResult | None = None
     open_tasks: int | None = None
-    """The number of open tasks in the plan of `--plan`. None if it has no task, if it cannot be read, or if the loop has no
-    plan."""
+    """Of the plan of `--plan`. None if it has no task, if it cannot be read, or if the loop has no plan."""
     has_removed_stop_file: bool = False
     """True if the loop removed a stop file after the last iteration, because the work was not done."""
     current: CurrentIteration | None = None
@@ -177,9 +169,9 @@ class LoopState(Struct, frozen=True):
     waits: tuple[LoopWait, ...] = ()
     """The last `MOST_WAITS_KEPT` waits after failures."""
     commit_problem: str | None = None
-    """The reason why the last commit of `--commit` failed. None if it succeeded, or if there was nothing to commit."""
+    """Why the last commit of `--commit` failed, or None."""
     push_problem: str | None = None
-    """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
+    """Why the last push failed, or None."""
     red_branch: str | None = None
     """The branch that has what the gate did not let through when the loop ended. None if it let everything through since."""
     unpushed: int = 0
@@ -190,17 +182,15 @@ class LoopState(Struct, frozen=True):
 
     @property
     def has_unsaved_work(self) -> bool:
-        """Whether the last commit or the last push of the loop failed."""
         return self.commit_problem is not None or self.push_problem is not None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Lines that are shown when the loop ends, and by `--status`."""
-        problems = [problem for problem in (self.commit_problem, self.push_problem) if problem is not None]
-        if self.red_branch is not None:
-            problems.append(f"what the gate did not let through is on branch {self.red_branch}")
-        problems += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
-        return tuple(problems)
+        branch, unpushed = self.red_branch, self.unpushed
+        red = branch and f"what the gate did not let through is on branch {branch}"
+        left = f"commits that were not pushed: {unpushed}" if unpushed else None
+        return tuple(filter(None, (self.commit_problem, self.push_problem, red, left)))
 
     @property
     def spent_usd(self) -> float | None:
@@ -231,9 +221,7 @@ class NewerStateError(ValueError):
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
-    """Makes the record of an iteration that begins now. It contains the state of the checkout from `snapshot`, so
-    that changes can be found later.
-    """
+    """The record of an iteration that begins now, with the state of the checkout, so that changes can be found later."""
     return CurrentIteration(
         number,
         session_id,
@@ -319,47 +307,48 @@ def read_state(text: str) -> LoopState:
     return state
 
 
+_PATHS = (
+    *(
+        "launch_directory",
+        "prompt_file",
+        "plan",
+        "plan_file",
+        "session_directory",
+        "config_file",
+        "mcp_files",
+    ),
+    *("claude_settings", "metrics_file", "report_file", "added_directories", "own_paths"),
+)
+"""The fields of a plan that hold one path, or several, or None."""
+
+
 def moved_state(state: LoopState, directory: str, old_root: str, root: str) -> LoopState:
     """The state of a loop whose directory has moved to `directory`. Paths in the plan that lie below the old directory
     become paths below the new one. `root` is this directory or the top of its repository, and `old_root` is
     the path that it had.
     """
 
-    def moved(path: str) -> str:
-        return root + path[len(old_root) :] if path == old_root or path.startswith(f"{old_root}/") else path
-
-    def moved_or_none(path: str | None) -> str | None:
-        return None if path is None else moved(path)
+    def moved(path: Any) -> Any:
+        if isinstance(path, tuple):
+            return tuple(map(moved, path))
+        if path is not None and (path == old_root or path.startswith(f"{old_root}/")):
+            return root + path[len(old_root) :]
+        return path
 
     def moved_word(word: str) -> str:
         option, equals, path = word.partition("=")
         return f"{option}={moved(path)}" if equals and option.startswith("--") else moved(word)
 
     plan, current = state.plan, state.current
+    settings, claude = plan.settings_files, plan.claude_files
     plan = replace(
         plan,
+        **{name: moved(getattr(plan, name)) for name in _PATHS},
         directory=directory,
-        launch_directory=moved(plan.launch_directory),
-        prompt_file=moved_or_none(plan.prompt_file),
-        plan=moved_or_none(plan.plan),
-        plan_file=moved(plan.plan_file),
         run_arguments=tuple(map(moved_word, plan.run_arguments)),
-        session_directory=moved_or_none(plan.session_directory),
-        config_file=moved_or_none(plan.config_file),
-        mcp_files=tuple(map(moved, plan.mcp_files)),
-        settings_files=None
-        if plan.settings_files is None
-        else tuple(replace(file, path=moved(file.path)) for file in plan.settings_files),
-        claude_settings=moved_or_none(plan.claude_settings),
-        claude_files=None
-        if plan.claude_files is None
-        else tuple(replace(file, name=moved(file.name), root=moved(file.root)) for file in plan.claude_files),
-        metrics_file=moved_or_none(plan.metrics_file),
-        report_file=moved_or_none(plan.report_file),
-        added_directories=tuple(map(moved, plan.added_directories)),
-        own_paths=tuple(map(moved, plan.own_paths)),
+        settings_files=settings and tuple(replace(one, path=moved(one.path)) for one in settings),
+        claude_files=claude
+        and tuple(replace(one, name=moved(one.name), root=moved(one.root)) for one in claude),
     )
-    if current is not None:
-        # Another clone has other settings, which no iteration has changed.
-        current = replace(current, guarded=None)
-    return replace(state, plan=plan, current=current)
+    # Another clone has other settings, which no iteration has changed.
+    return replace(state, plan=plan, current=current and replace(current, guarded=None))

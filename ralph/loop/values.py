@@ -1,4 +1,4 @@
-"""Values of `ralph loop`: its plan, snapshots of the checkout, and the results of iterations and checks."""
+"""Values of `ralph loop`: its options, its plan, and the results of iterations and checks."""
 
 from __future__ import annotations
 
@@ -39,58 +39,50 @@ class LoopPlan(Struct, frozen=True):
     directory: str
     """The directory where the agent works, as an absolute path."""
     launch_directory: str
-    """The directory where the loop was started, as an absolute path. Relative paths in `run_arguments` are relative
-    to it.
-    """
+    """The directory where the loop was started, to which paths in `run_arguments` are relative."""
     prompt: str | None = None
     """The text of the task, or None if the task is in `prompt_file`."""
     prompt_file: str | None = None
-    """The absolute path of the file with the task. The file is read again for each iteration. None if the task is in
-    `prompt`."""
+    """The absolute path of the file with the task, which is read again for each iteration."""
     run_arguments: tuple[str, ...] = ()
-    """Options for `ralph run`, exactly as the user typed them on the command line of `ralph loop`."""
+    """Options for `ralph run`, exactly as the user typed them. The next fields repeat what they name, with absolute paths."""
     session_directory: str | None = None
-    """The absolute path of the session directory that `run_arguments` name. None means the user's state directory."""
+    """None means the user's state directory."""
     config_file: str | None = None
-    """The absolute path of the settings file that `run_arguments` name, or None."""
     mcp_files: tuple[str, ...] = ()
-    """The absolute paths of the files with MCP servers that `run_arguments` name."""
+    """The files with MCP servers."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """The settings files, and the files with MCP servers, that an iteration could change. Each has the content from
-    before the first iteration. The loop uses this content until it ends. None if the files are not recorded yet."""
+    """The settings files, and the files with MCP servers, that an iteration could change, with their content from before
+    the first iteration. None if they are not recorded yet."""
     claude_settings: str | None = None
     """The value of `--settings` in `run_arguments`: a JSON text or an absolute path. None if the option is not given."""
     setting_sources: tuple[str, ...] = tuple(sorted(ALL_SOURCES))
     """The sources of settings files made for Claude Code that `run_arguments` select."""
     claude_files: tuple[ClaudeFile, ...] | None = None
-    """The settings files made for Claude Code, and the value of `--settings`. Each has the content from before the
-    first iteration. None if the files are not recorded yet."""
+    """As `settings_files`, the files made for Claude Code and the value of `--settings`."""
     metrics_file: str | None = None
-    """The absolute path of the metrics file that `run_arguments` name, or None."""
     report_file: str | None = None
     """The absolute path of the page that is rewritten after each iteration, or None."""
     added_directories: tuple[str, ...] = ()
-    """The absolute paths of directories other than `directory` in which `run_arguments` allow the agent to write."""
+    """The directories of `--add-dir`, and those that settings files for Claude Code add."""
     pass_env: tuple[str, ...] = ()
-    """Environment variables that `run_arguments` pass to the agent's commands. The check and git get them too."""
+    """Variables that the agent's commands get, and the check and git too."""
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
     """The sandbox settings that `run_arguments` contain as flags, by name, and the tools that they disallow. They also apply to the
     check."""
     notify: str | None = None
-    """The command of `--notify` in `run_arguments`, or None."""
+    """The command of `--notify`."""
     is_quiet: bool = False
-    """True if `run_arguments` contain `--quiet`."""
     gate: str | None = None
-    """The shell command of `--gate`. It exits with 0 if an iteration was good. None if the option is not given."""
+    """The shell command of `--gate`, which exits with 0 if an iteration was good."""
     agent: str | None = None
-    """The command line of another agent that does the iterations (`--agent`). None means ralph itself."""
+    """The command line of another agent that does the iterations (`--agent`)."""
     agent_options: tuple[str, ...] = ()
     """The options of this agent for what the command line asks of ralph."""
     until: str | None = None
-    """The shell command of `--until`. It exits with 0 when the work is done. None if the option is not given."""
+    """The shell command of `--until`, which exits with 0 when the work is done."""
     plan: str | None = None
-    """The path of `--plan`, relative to `directory`. The work is done when no task in this file is open. None if the option
-    is not given."""
+    """The path of `--plan`, relative to `directory`. The work is done when no task in this file is open."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     at_least_once: bool = False
     commits: bool = False
@@ -103,8 +95,7 @@ class LoopPlan(Struct, frozen=True):
     """The path of the agent's plan file, relative to `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to. Files that receive ralph's output are
-    among them."""
+    """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to, or that receive its output."""
 
     @property
     def has_condition(self) -> bool:
@@ -171,16 +162,14 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """A kind of temporary failure. After a failure, the loop waits and then repeats the iteration or the failed step.
-    The failed attempt is not counted as an iteration.
-    """
+    """A kind of temporary failure, after which the loop waits and repeats what failed. It is no iteration."""
 
     OUTAGE = enum.auto()
     """The API was unavailable, so the iteration ended with exit code 75."""
     SHORTAGE = enum.auto()
     """This machine ran out of processes, threads, memory or file descriptors."""
     KILL = enum.auto()
-    """The iteration was killed, and not by the loop. For example, the system kills processes if memory runs out."""
+    """The iteration was killed, and not by the loop, as by a system that lacks memory."""
 
 
 class IterationOrder(Struct, frozen=True):
@@ -190,14 +179,12 @@ class IterationOrder(Struct, frozen=True):
     prompt: str | None
     """The complete prompt, or None to resume the session `session_id`."""
     budget_usd: float | None = None
-    """The maximum cost of the process in US dollars, or None without a limit."""
+    """The limit on the cost of the process, or None."""
     time_s: float | None = None
-    """The maximum duration of the process in seconds, or None without a limit."""
     waiting_for: str = "the iteration"
     task_chars: int = 0
     """The length of the user's own text, which is at the end of the prompt."""
     number: int = 1
-    """The number of the iteration, counted from 1."""
 
 
 class IterationResult(Struct, frozen=True):
@@ -209,27 +196,25 @@ class IterationResult(Struct, frozen=True):
     turns: int = 0
     """The number of turns in the whole session, including turns of earlier processes."""
     cost_usd: float | None = 0.0
-    """The cost of the whole session in US dollars, or None if unknown."""
+    """The cost of the whole session, or None if unknown."""
     last_words: str = ""
-    """The last answer or report of the model, or "" if there is none."""
+    """The last answer or report of the model."""
     summary: str = ""
-    """The summary in the model's final report, or "" if there is none."""
+    """The summary in the model's final report."""
     reason: str = ""
-    """A sentence that says why the process ended. Empty if that is unknown."""
+    """A sentence that says why the process ended."""
     limit: str | None = None
-    """The limit that was reached, `max_turns` or `max_budget_usd`, if the outcome is LIMIT_REACHED."""
+    """`max_turns` or `max_budget_usd`, if that limit was reached."""
     retry_after_s: float | None = None
     duration_s: float = 0.0
     stopped_by: int | None = None
-    """The signal that arrived during the run and that the loop passed on to the process, or None."""
+    """The signal that the loop passed on to the process, or None."""
     setback: Setback | None = None
-    """The kind of failure that ended the process. None if there was no such failure, or if the exit code shows it."""
+    """The failure that ended the process, unless the exit code shows it."""
 
     @property
     def has_to_wait_for(self) -> Setback | None:
-        """The kind of failure after which the loop must wait. None if the run ended for another reason, or if a
-        person stopped the run.
-        """
+        """The kind of failure after which the loop must wait, or None. Also None if a person stopped the run."""
         if self.stopped_by is not None:
             return None
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
@@ -240,11 +225,10 @@ class SessionSeen(Struct, frozen=True):
 
     turns: int
     cost_usd: float | None
-    """The cost that the journal records, in US dollars, or None if unknown."""
     ended: IterationResult | None = None
     """The result of the session's last run. None if that run was killed or is still running."""
     written_at: datetime | None = None
-    """The time of the last write to the journal, with time zone. None if unknown."""
+    """The time of the last write to the journal, with time zone."""
 
 
 class LoopEnd(Struct, frozen=True):
@@ -255,7 +239,7 @@ class LoopEnd(Struct, frozen=True):
     reason: str
     """A sentence for the user, without a full stop."""
     retry_after_s: float | None = None
-    """If the API was unavailable, the seconds until the server wants the next request. None if it named no time."""
+    """The seconds until the server wants the next request, if it named a time."""
 
 
 def loop_end(outcome: Outcome, reason: str) -> LoopEnd:

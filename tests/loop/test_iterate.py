@@ -5,7 +5,7 @@ tests/program/.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.loop.events import BranchChanged
-from ralph.loop.state import LoopState
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
@@ -22,6 +21,9 @@ from ralph.values.outcome import Outcome
 from tests.fakes import EPOCH
 from tests.fakes.loop import AWAY, DONE, LoopRig, ScriptedIteration, ended
 from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from ralph.loop.state import LoopState
 
 IDLE = ScriptedIteration(changes=False)
 
