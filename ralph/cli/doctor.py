@@ -217,7 +217,7 @@ def _findings(
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    from ralph.cli.checks import night  # noqa: PLC0415 - not with --sandbox
+    from ralph.cli.checks import resources  # noqa: PLC0415 - not with --sandbox
 
     clock = SystemClock()
     waiter = InboxWaiter(clock)
@@ -229,8 +229,8 @@ def _findings(
     session_dir = Path(line.session_dir) if line.session_dir else None
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, session_dir, cwd)
-    yield from night.look_at_disks(environment, session_dir, cwd)
-    yield night.look_at_process_room()
+    yield from resources.look_at_disks(environment, session_dir, cwd)
+    yield resources.look_at_process_room()
     if cwd is not None:
         yield from _about_checkout(line, environment, cwd, settings, clock)
     if problem is not None:
@@ -238,7 +238,7 @@ def _findings(
     if settings is not None:
         if problem is None:
             yield from _look_at_values(settings, environment)
-        yield night.look_at_limits(settings)
+        yield resources.look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
     if line.offline:
@@ -297,17 +297,14 @@ def _answers_of_targets(
 def _about_checkout(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path, settings: Settings | None, clock: SystemClock
 ) -> Iterator[Finding]:
-    if repository_top(cwd) is not None:
-        from ralph.cli.checks.git_rights import look_at_git  # noqa: PLC0415 - loads the loop's git
-
-        yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
-    from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
+    from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git  # noqa: PLC0415 - loads the rules, and git
     from ralph.loop.starter import placeholders_left  # noqa: PLC0415 - few directories have a loop's files
 
+    if repository_top(cwd) is not None:
+        yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
     if left := placeholders_left(cwd):
         fact, _, advice = left.partition("; ")
         yield warn("loop", fact, advice)
-
     yield from look_at_claude_rules(cwd, environment, settings)
 
 

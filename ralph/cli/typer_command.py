@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "run": ("run", "COMMAND"),
     "loop": ("loop", "COMMAND"),
-    "loop init": ("loop_init", "COMMAND"),
-    "loop ls": ("loop_history", "LIST"),
-    "loop show": ("loop_history", "SHOW"),
+    "loop init": ("loop_records", "INIT"),
+    "loop ls": ("loop_records", "LIST"),
+    "loop show": ("loop_records", "SHOW"),
     "doctor": ("doctor", "COMMAND"),
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),

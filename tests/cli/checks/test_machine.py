@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ralph.cli.checks import machine
+from ralph.cli.checks.checkout import look_at_git
 from ralph.cli.checks.finding import Finding, Level
-from ralph.cli.checks.git_rights import look_at_git
 from ralph.machine.waiter import SystemClock
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.rows import every_row

@@ -12,7 +12,7 @@ import pytest
 
 import ralph
 from ralph.api.clocks import ClockLimits
-from ralph.cli.checks import night
+from ralph.cli.checks import resources
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.probe import ProbeSeams, ProbeTimes, probe_targets
 from ralph.conversation.target import Target
@@ -226,7 +226,7 @@ def room(gigabytes: float, inodes: int) -> os.statvfs_result:
     ],
 )
 def test_a_disk_needs_room_for_bytes_and_files(gigabytes, inodes, level) -> None:
-    found = night.disk_finding("sessions", Path("/x"), room(gigabytes, inodes))
+    found = resources.disk_finding("sessions", Path("/x"), room(gigabytes, inodes))
     assert found.level is level
     assert "sessions" in found.text
 
@@ -235,7 +235,7 @@ def test_few_open_files_are_a_warning_with_the_number() -> None:
     kept = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, kept[1]))
     try:
-        found = night.look_at_process_room()
+        found = resources.look_at_process_room()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, kept)
     assert found.level is Level.WARN

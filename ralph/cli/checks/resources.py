@@ -1,4 +1,4 @@
-"""Checks what a night needs beside a server: limits, room on disks, and room for processes."""
+"""Checks what a long run needs beside a server: limits, free space on disks, and free processes."""
 
 from __future__ import annotations
 
