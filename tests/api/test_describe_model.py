@@ -7,21 +7,17 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.api.client import DESCRIPTION_BYTES
-from ralph.api.clocks import ClockLimits
 from ralph.conversation.target import ModelDescription
-from ralph.machine.inbox import Inbox
-from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
 from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
-from ralph.values.ports import TIMED_OUT, InterruptRequested, SignalReceived, TimeIsUp
+from ralph.values.ports import SignalReceived
 from tests.api.harness import (
     KEY,
     START,
@@ -29,16 +25,15 @@ from tests.api.harness import (
     end,
     http_answer,
     read_request,
-    reset,
     sse,
     text_block,
 )
 from tests.rows import every_row
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
-    from ralph.values.ports import Clock
 
 NUMBERS = {"max_input_tokens": 200_000, "max_tokens": 64_000}
 SAID = ModelDescription(context_window=200_000, max_output=64_000)
@@ -217,30 +212,6 @@ def test_a_document_of_2_mib_is_read_and_a_byte_more_is_not(describing, rig, siz
     assert rig(describing(Fault(body=padded(size)))).describe() == description
 
 
-def test_a_refused_connection_is_none(rig) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert rig(f"http://127.0.0.1:{port}").describe() is None
-
-
-def test_an_unknown_host_is_none(rig, monkeypatch) -> None:
-    def lookup(*_args: object, **_named: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "unknown")
-
-    client = rig("http://api.example.test")
-    monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    assert client.describe() is None
-
-
-@pytest.mark.parametrize("header", ["two\nlines", "世界"])
-def test_a_header_that_http_cannot_carry_is_none(rig, describing, header) -> None:
-    assert rig(describing(), headers=(("x-team", header),)).describe() is None
-
-
-def test_an_id_that_is_no_unicode_is_none(rig, describing) -> None:
-    assert rig(describing()).describe("half a pair \ud800") is None
-
-
 def test_a_url_that_is_none_is_none(rig, describing) -> None:
     assert rig("http://ä..b", transport=rig(describing()).transport).describe() is None
 
@@ -265,55 +236,9 @@ def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing,
     assert client.send().text == "ok"
 
 
-def test_the_bound_is_five_seconds_where_nobody_names_another(describing, rig, monkeypatch) -> None:
-    client = rig(describing(Fault(stall_before_headers_s=math.inf)))
-    bounds: list[float] = []
-
-    def hasty(_mailbox: Any, *, until_s: float, waiting_for: str) -> Any:
-        bounds.append(until_s)
-        return TIMED_OUT
-
-    monkeypatch.setattr(client.clock, "now_s", lambda: 0.0)
-    monkeypatch.setattr(client.waiter, "wait", hasty)
-    assert client.describe() is None
-    assert bounds == [5.0]
-
-
-def test_a_drip_that_would_be_whole_in_time_is_read(describing, rig) -> None:
-    assert rig(describing(Fault(drip_s=0.0005))).describe() == SAID
-
-
-def test_a_server_that_never_stops_sending_does_not_put_the_bound_off(raw_server, rig, monkeypatch) -> None:
-    """The server is the faster one, so there is always one more byte."""
-    monkeypatch.setattr("ralph.api.client.DESCRIPTION_BYTES", math.inf)
-
-    def serve(sock: socket.socket) -> None:
-        read_request(sock)
-        sock.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-        while True:
-            sock.sendall(b"1\r\nx\r\n" * 1000)
-
-    client = rig(raw_server(serve))
-    really_wait = client.waiter.wait
-
-    def wait(mailbox: Any, **how: Any) -> Any:
-        time.sleep(0.01)
-        return really_wait(mailbox, **how)
-
-    monkeypatch.setattr(client.waiter, "wait", wait)
-    assert client.describe(within_s=SHORT_S) is None
-    assert await_no_exchange()
-
-
 def test_a_connect_that_nobody_accepts_ends_at_the_bound(rig, silent_url) -> None:
     assert rig(silent_url).describe(within_s=SHORT_S) is None
     assert await_no_exchange()
-
-
-def test_the_bound_holds_with_every_clock_off(describing, rig) -> None:
-    off = ClockLimits(connect_s=0, first_byte_s=0, bytes_idle_s=0, progress_idle_s=0, response_s=0)
-    client = rig(describing(Fault(stall_before_headers_s=math.inf)), limits=off)
-    assert client.describe(within_s=SHORT_S) is None
 
 
 # --- Whoever stops the run is heard
@@ -331,42 +256,6 @@ def test_a_signal_ends_the_wait_at_once_and_its_thread(describing, rig, fault) -
     timer.join()
     assert await_no_exchange()
     assert client.send().text == "ok"
-
-
-def test_the_end_of_the_runs_time_ends_the_wait(describing, rig) -> None:
-    def waiter_for_a_moment(clock: Clock) -> InboxWaiter:
-        return InboxWaiter(clock, run_ends_s=clock.now_s() + 0.1)
-
-    client = rig(describing(Fault(stall_before_headers_s=math.inf)), waiter_class=waiter_for_a_moment)
-    with pytest.raises(TimeIsUp):
-        client.describe()
-    assert await_no_exchange()
-
-
-class Impatient:
-    """A driver whose only line asks ralph to stop working."""
-
-    def __init__(self, clock: Clock) -> None:
-        inbox = Inbox(clock)
-        self.mailbox = inbox.mailbox()
-        self.waiter = InboxWaiter(clock, inbox, driver=self)
-        self.mailbox.put("interrupt")
-
-    def can_take(self) -> bool:
-        return True
-
-    def handle(self, _item: Any, *, waiting_for: str | None = None) -> None:
-        assert waiting_for is not None
-        assert "says of its model" in waiting_for
-        raise InterruptRequested
-
-
-def test_a_control_line_is_taken_during_the_wait(describing, rig) -> None:
-    fault = Fault(stall_before_headers_s=math.inf)
-    client = rig(describing(fault), waiter_class=lambda clock: Impatient(clock).waiter)
-    with pytest.raises(InterruptRequested):
-        client.describe()
-    assert await_no_exchange()
 
 
 # --- The connection
@@ -420,15 +309,3 @@ def test_a_connection_that_was_given_up_is_not_used_again(raw_server, rig) -> No
     assert client.describe(within_s=0.1) is None
     assert client.send().text == "ok"
     assert server.connections == 2
-
-
-def test_a_server_that_resets_after_its_document_is_believed(raw_server, rig) -> None:
-    body = json.dumps(DOCUMENT).encode()
-
-    def serve(sock: socket.socket) -> None:
-        read_request(sock)
-        sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-        sock.recv(1)
-        reset(sock)
-
-    assert rig(raw_server(serve)).describe() == SAID

@@ -56,12 +56,6 @@ def test_a_signal_ends_a_request_that_waits_for_bytes(serve, rig, fault) -> None
     assert client.send().text == "next"
 
 
-def test_a_signal_ends_the_wait_for_the_first_byte(serve, rig) -> None:
-    client = rig(serve(Fault(stall_before_headers_s=30, status=500)))
-    assert_a_signal_ends(client)
-    assert await_no_exchange()
-
-
 def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> None:
     def serve(sock: socket.socket) -> None:
         read_request(sock)
@@ -74,16 +68,6 @@ def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> Non
 
 def test_a_signal_ends_a_connect(rig, silent_url) -> None:
     assert_a_signal_ends(rig(silent_url, limits=PATIENT))
-    assert await_no_exchange()
-
-
-def test_a_signal_ends_a_tls_handshake(raw_server, rig) -> None:
-    def serve(sock: socket.socket) -> None:
-        while sock.recv(65536):
-            pass
-
-    client = rig(f"https://127.0.0.1:{raw_server(serve).port}", limits=PATIENT)
-    assert_a_signal_ends(client)
     assert await_no_exchange()
 
 
@@ -120,14 +104,6 @@ def test_a_lookup_left_behind_does_not_break_the_next_request(serve, rig, slow_l
     assert_a_signal_ends(client)
     threading.Timer(0.05, slow_lookup.set).start()
     assert client.send().text == "first"
-    assert await_no_exchange()
-
-
-def test_a_signal_that_came_before_the_request_ends_it_at_once(serve, rig) -> None:
-    client = rig(serve(Turn("ok"), Turn("ok")))
-    client.waiter.inbox.note_signal(2)
-    with pytest.raises(Interrupted):
-        client.send()
     assert await_no_exchange()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.starting import IDLE_THREAD
 from ralph.sandbox import command_box, disk_work
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.kernel.landlock import Support
@@ -27,7 +28,6 @@ from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until, within_s
 from tests.processes.children import children
 from tests.processes.descriptors import open_descriptors, wait_until_closed
-from tests.tools.test_leaks import busy_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -352,6 +352,10 @@ def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[...
     assert raised.value.signal_number == signal.SIGTERM
     assert processes_with(marker) == []
     assert tools.ok("Bash", command="echo again") == "again"
+
+
+def busy_threads() -> int:
+    return len([thread for thread in threading.enumerate() if thread.name != IDLE_THREAD])
 
 
 def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:

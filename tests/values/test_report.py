@@ -345,16 +345,6 @@ def test_a_cached_report_counts_only_when_it_is_accepted() -> None:
     assert desk.accepted == NO
 
 
-def test_a_cached_report_does_not_replace_an_accepted_one() -> None:
-    desk = plain_desk()
-    desk.receive(call(DONE))
-    desk.look_at_text(WHOLE)
-    report = desk.accept_cached()
-    assert report is desk.accepted
-    assert report is not None
-    assert report.source == "tool_call"
-
-
 @every_row(("extra", "is_found"), [(0, True), (1, False)])
 def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> None:
     text = " " * (LONGEST_TEXT + extra - len(WHOLE)) + WHOLE
@@ -388,15 +378,6 @@ def test_no_text_takes_long(piece: str) -> None:
     assert time.process_time() - began < 2
 
 
-def test_100_000_open_brackets_are_answered_at_once() -> None:
-    best = []
-    for _ in range(5):
-        began = time.process_time()
-        assert not plain_desk().look_at_text("[" * 100_000)
-        best.append(time.process_time() - began)
-    assert min(best) < 0.2
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -413,15 +394,6 @@ likely = st.fixed_dictionaries(
 chunks = st.sampled_from(["```json\n", "```\n", "{", "}", "[", "]", '"', "\\", "\n", ",", WHOLE, BARE, " a "])
 
 
-@given(likely)
-def test_whatever_a_model_reports_is_answered(arguments: dict[str, Any]) -> None:
-    desk = plain_desk()
-    output = desk.receive(call(arguments))
-    assert output.is_error is bool(plain_problems(arguments))
-    assert (desk.accepted is None) is output.is_error
-    str(output.content).encode()
-
-
 @given(st.one_of(likely.map(json.dumps), json_values.map(json.dumps), st.lists(chunks).map("".join)))
 def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: str) -> None:
     for desk in (plain_desk(), files_desk()):
@@ -429,15 +401,6 @@ def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: s
             assert desk.cached is not None
             assert desk.cached.status in ("success", "failure")
             assert desk.cached.summary.strip()
-
-
-@given(st.text(), st.text(), st.integers())
-def test_a_fenced_report_is_found_in_any_prose_without_fences(before: str, after: str, number: int) -> None:
-    report = {"status": "success", "summary": "s", "payload": {"files": number}}
-    fenced = f"```json\n{json.dumps(report)}\n```"
-    desk = files_desk()
-    assert desk.look_at_text(f"{before.replace('`', '')}\n{fenced}\n{after.replace('`', '')}")
-    assert desk.cached == Report("success", "s", {"files": number}, "text")
 
 
 # -- Where none came. --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ralph.mock_api.scenario import as_step
 from ralph.values.answer import MalformedCall
 from tests.api.answers.pieces import PieceClient, split
 from tests.api.answers.streams import streams
-from tests.api.harness import WHOLE_TURN, end, sse, text_block, tool_block
+from tests.api.harness import WHOLE_TURN, end, sse, tool_block
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -177,9 +177,3 @@ def test_a_cut_call_is_malformed_here_and_looks_whole_in_the_official_accumulato
     assert ours.content[0]["input"] == {"INVALID_JSON": WRITTEN[:length]}
     theirs = accumulated(events)["content"][0]["input"]
     assert theirs in ({}, {"command": "rm -r build/tmp"}, json.loads(WRITTEN))
-
-
-def test_the_official_accumulator_takes_a_cut_argument_for_none(client) -> None:
-    events = [BEGIN, *text_block(0, "On it."), *tool_block(1, '{"command": "rm -r buil'), *end("max_tokens")]
-    assert accumulated(events)["content"][1]["input"] == {}
-    assert client.receive([sse(*events)]).content[1]["input"] == {"INVALID_JSON": '{"command": "rm -r buil'}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import Fault, Step, as_events, as_message
+from ralph.mock_api import Fault, Step, as_events
 from ralph.values.classify import (
     PERMANENT_KINDS,
     STATUS_OF_TYPE,
@@ -17,8 +17,7 @@ from ralph.values.classify import (
     failure_kind,
 )
 from ralph.values.errors import AgentError, Json, StreamParse, StreamTransient
-from ralph.values.events import Notice, ResponseDiscarded
-from ralph.values.tool_calls import ToolCall
+from ralph.values.events import ResponseDiscarded
 from tests.api.harness import KEY, START, WHOLE_TURN, Rig, sse
 from tests.rows import every_row
 
@@ -114,25 +113,11 @@ def test_a15_an_error_object_with_200_goes_by_its_type(answering, error_type, co
     )
 
 
-def test_a15_an_error_object_without_a_type_is_transient(answering) -> None:
-    error = failure(answering(b'{"error": "model is loading"}', "application/json"))
-    assert isinstance(error, StreamTransient)
-    assert error.message == "model is loading"
-
-
 def test_a15_an_overflow_with_200_is_seen_as_one(answering) -> None:
     body = {"error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8"}}
     assert failure_kind(failure(answering(json.dumps(body).encode(), "application/json"))) is (
         FailureKind.CONTEXT_OVERFLOW
     )
-
-
-def test_a15_a_whole_message_as_json_is_accepted_with_a_notice(serve, rig) -> None:
-    client = rig(serve(Step(WHOLE_TURN, Fault(json_instead_of_sse=True))))
-    answer = client.send()
-    assert answer.content == as_message(WHOLE_TURN)["content"]
-    assert answer.calls[0] == ToolCall("t1", "Read", {"file_path": "ä.py"})
-    assert len(client.events.of(Notice)) == 1
 
 
 @every_row(
@@ -155,15 +140,6 @@ def test_a15_other_json_is_permanent_and_redacted(answering, body: Any) -> None:
 @every_row("body", [b"", b" \n\n"])
 def test_a15_an_empty_answer_is_transient(answering, body, content_type) -> None:
     assert isinstance(failure(answering(body, content_type)), StreamTransient)
-
-
-def test_a15_a_204_is_transient(serve, rig) -> None:
-    assert isinstance(failure(rig(serve(Fault(status=204, body="")))), StreamTransient)
-
-
-def test_a15_json_cut_short_is_transient(serve, rig) -> None:
-    fault = Fault(json_instead_of_sse=True, cut_after_bytes=50)
-    assert isinstance(failure(rig(serve(Step(WHOLE_TURN, fault)))), StreamTransient)
 
 
 def test_a_compressed_answer_that_cannot_be_unpacked_is_permanent(raw_server, rig) -> None:

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import Fault, Step, as_events, as_message, encode_events
+from ralph.mock_api import Fault, Step, as_message
 from ralph.values.errors import StreamTransient
 from ralph.values.events import ResponseDiscarded
-from ralph.values.tool_calls import ToolCall
 from tests.api.harness import (
     WHOLE_TURN,
     compact_stream,
     http_answer,
     read_request,
-    reset,
 )
 from tests.rows import every_row
 
@@ -50,22 +48,6 @@ def test_every_framing_of_a_whole_answer_is_accepted(serve, rig, framing) -> Non
     client = rig(serve(Step(WHOLE_TURN, Fault(framing=framing))))
     answer = client.send()
     assert answer.message == {**answer.message, **MESSAGE, "model": "claude-test"}
-
-
-def test_a7_a_reset_after_message_stop_is_ignored(raw_server, rig) -> None:
-    def serve(sock: socket.socket) -> None:
-        read_request(sock)
-        size = b"%x\r\n" % (len(stream) + 100)  # more was promised than ever comes
-        sock.sendall(http_answer(size + stream, headers="transfer-encoding: chunked\r\n"))
-        reset(sock)
-
-    stream = encode_events(as_events(WHOLE_TURN))
-    client = rig(raw_server(serve))
-    assert client.send().calls == (
-        ToolCall("t1", "Read", {"file_path": "ä.py"}),
-        ToolCall("t2", "Bash", {"command": "printf '🙂'"}),
-    )
-    assert not client.events.of(ResponseDiscarded)
 
 
 def test_a6_an_answer_without_message_stop_is_discarded_once(serve, rig) -> None:

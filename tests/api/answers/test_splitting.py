@@ -55,13 +55,6 @@ def test_a_stream_split_anywhere_gives_the_same_answer(client, turn, line_end, h
     assert client.receive(split(data, cuts)) == client.receive(split(data, [*cuts, 1, 2])) == answer
 
 
-@settings(max_examples=5)
-@given(turns, st.sampled_from(["\n", "\r\n", "\r"]))
-def test_a_stream_in_single_bytes_gives_the_same_answer(client, turn, line_end) -> None:
-    data = encode_events(as_events(turn), line_end)
-    assert client.receive([bytes([byte]) for byte in data]) == client.receive([data])
-
-
 STRANGE = [None, True, 0, 1, -1, 1.5, "", "text", "tool_use", [], [1], {}, {"type": "text"}]
 
 

@@ -235,35 +235,12 @@ WORDS = [
     "citations",
 ]
 WHOLE = [start(), *text_block(0, "hi"), *tool_block(1, '{"a"', ": 1}"), *end("tool_use", output_tokens=4)]
-STRUCTURAL = [at for at, event in enumerate(WHOLE) if event["type"] != "content_block_delta"]
-"""The positions of the events whose loss or repetition can be seen. That of a delta cannot."""
 
 
 @every_row("length", range(len(WHOLE)))
 def test_without_message_stop_there_is_no_message(length: int) -> None:
     with pytest.raises(StreamTransient):
         assemble(*WHOLE[:length])
-
-
-@every_row("position", STRUCTURAL)
-def test_a_structural_event_dropped_is_an_error_or_changes_nothing(position: int) -> None:
-    whole = assemble(*WHOLE)
-    try:
-        got = assemble(*WHOLE[:position], *WHOLE[position + 1 :])
-    except AgentError:
-        return
-    assert got.content == whole.content
-    assert got.calls == whole.calls
-
-
-@every_row("position", STRUCTURAL)
-def test_a_structural_event_repeated_is_an_error_or_changes_nothing(position: int) -> None:
-    whole = assemble(*WHOLE)
-    try:
-        got = assemble(*WHOLE[: position + 1], *WHOLE[position:])
-    except AgentError:
-        return
-    assert got.content == whole.content
 
 
 def call(index: int = 0, **fields: Any) -> Event:

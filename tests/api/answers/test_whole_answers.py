@@ -11,7 +11,7 @@ import httpx
 import pytest
 import respx
 
-from ralph.mock_api import Fault, Step, Text, ToolUse, Turn, as_events, as_message
+from ralph.mock_api import Fault, Step, Turn, as_events, as_message
 from ralph.values.errors import StreamTransient
 from ralph.values.events import RequestSent, ResponseDiscarded, StreamReceived
 from ralph.values.ports import JournalError
@@ -57,16 +57,6 @@ def test_every_event_is_passed_on_as_the_server_sent_it(serve, rig) -> None:
     received = [event.event for event in client.events.of(StreamReceived)]
     assert received == as_events(turn, model="claude-test")
     assert not client.events.of(ResponseDiscarded)
-
-
-def test_small_and_large_pieces_make_the_same_answer(serve, rig) -> None:
-    content: list[Text | ToolUse] = [
-        Text("Grüße, 世界 🙂 " * 20),
-        ToolUse("Write", {"content": "ü" * 5000}, id="t1"),
-    ]
-    server = serve(*(Turn(content, chunk_chars=size, id="m") for size in (1, 7, 0)))
-    client = rig(server)
-    assert [client.send().content for _ in range(3)] == [as_message(Turn(content))["content"]] * 3
 
 
 def test_the_request_on_the_wire(raw_server, rig) -> None:

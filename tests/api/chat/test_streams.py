@@ -422,12 +422,6 @@ def test_an_error_inside_of_an_answer_is_that_error(client, error, kind, is_late
     assert "before message_stop" not in str(caught.value)
 
 
-def test_a_stream_of_another_api_is_named_so(client) -> None:
-    start = {"type": "message_start", "message": {"id": "m1", "model": "m", "usage": {}}}
-    with pytest.raises(StreamParse, match="not an event stream"):
-        client.receive([stream(start)])
-
-
 # --- Whole answers
 
 
@@ -448,20 +442,6 @@ def test_a_whole_answer_means_what_its_stream_would(client, arguments) -> None:
     assert answer.message == streamed.message
     assert answer.calls == streamed.calls
     assert any("ignored `stream`" in one.text for one in client.rig.events.of(Notice))
-
-
-def test_a_whole_answer_that_ended_with_an_error_is_that_error(client) -> None:
-    whole = chunk() | {
-        "choices": [{"index": 0, "message": {"content": ""}, "finish_reason": "network_error"}]
-    }
-    with pytest.raises(StreamTransient, match="network_error"):
-        client.receive([json.dumps(whole).encode()], JSON)
-
-
-@every_row("body", [b'{"id": "x", "choices": []}', b"<html>Sign in</html>"])
-def test_a_body_that_is_no_answer_is_refused(client, body) -> None:
-    with pytest.raises(StreamParse, match="not an event stream"):
-        client.receive([body], JSON)
 
 
 # --- Hostile streams

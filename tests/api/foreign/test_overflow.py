@@ -67,20 +67,6 @@ KNOWN: list[tuple[str, str, bytes, str]] = [
         COMPACTED,
     ),
     (
-        "DashScope",
-        "help.aliyun.com, coding-plan-faq",
-        refusal(400, {"code": "InvalidParameter", "message": "Range of input length should be [1, 98304]"}),
-        COMPACTED,
-    ),
-    (
-        "OpenAI through a gateway",
-        "senpi#1466",
-        refusal(
-            400, message("Your input exceeds the context window of this model. Please adjust your input.")
-        ),
-        "",
-    ),
-    (
         "Anthropic, long contexts",
         "claude-code#42616, hermes-agent#4747, gentle-ai#97, opencode#18242, gsd-2#3257",
         refusal(
@@ -102,103 +88,9 @@ KNOWN: list[tuple[str, str, bytes, str]] = [
         "Claude Code: exit 1",
     ),
     (
-        "Ollama, 400",
-        "nano-brain#208",
-        refusal(400, {"error": "the input length exceeds the context length"}),
-        "",
-    ),
-    (
         "Ollama in a stream",
         "kind of ai_automation_suggester#37",
         in_stream({"error": "the input length exceeds the context length"}),
-        "",
-    ),
-    (
-        "xAI",
-        "cline#3120",
-        refusal(
-            400,
-            message("This model's maximum prompt length is 131072 but the request contains 136973 tokens."),
-        ),
-        "",
-    ),
-    (
-        "Gemini",
-        "err.dmxapi.cn, 473",
-        refusal(
-            400,
-            {
-                "error": {
-                    "code": 400,
-                    "message": "The input token count (3377151) exceeds the maximum number of tokens allowed (1048576).",
-                    "status": "INVALID_ARGUMENT",
-                }
-            },
-        ),
-        COMPACTED,
-    ),
-    (
-        "Groq",
-        "pi's list of texts",
-        refusal(400, message("Please reduce the length of the messages or completion.")),
-        "",
-    ),
-    (
-        "GitHub Copilot",
-        "vscode#289514",
-        refusal(
-            400,
-            {
-                "error": {
-                    "message": "prompt token count of 514673 exceeds the limit of 128000",
-                    "code": "model_max_prompt_tokens_exceeded",
-                }
-            },
-        ),
-        "",
-    ),
-    (
-        "z.ai",
-        "zeroclaw#4124",
-        refusal(400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}),
-        "",
-    ),
-    (
-        "Mistral",
-        "pi's list of texts",
-        refusal(
-            422,
-            message("Prompt contains 65673 tokens, too large for model with 32768 maximum context length"),
-        ),
-        "",
-    ),
-    (
-        "vLLM, nothing left for the answer",
-        "vllm#4667, shai#97",
-        refusal(
-            400,
-            {
-                "object": "error",
-                "message": "max_tokens must be at least 1, got -421.",
-                "type": "BadRequestError",
-                "code": 400,
-            },
-        ),
-        "",
-    ),
-    (
-        "LiteLLM, 500",
-        "OpenHands#5350",
-        refusal(
-            500,
-            {
-                "error": {
-                    "message": "litellm.ContextWindowExceededError: AnthropicError - ...",
-                    "type": None,
-                    "code": "500",
-                }
-            },
-        ),
         "",
     ),
     (
@@ -220,60 +112,10 @@ KNOWN: list[tuple[str, str, bytes, str]] = [
         "",
     ),
     (
-        "MiniMax",
-        "MiniMax-M2#119",
-        refusal(
-            400,
-            {
-                "type": "error",
-                "error": {
-                    "type": "bad_request_error",
-                    "message": "invalid params, context window exceeds limit (2013)",
-                    "http_code": "400",
-                },
-            },
-        ),
-        "",
-    ),
-    (
-        "LM Studio",
-        "openclaude#353",
-        refusal(
-            400,
-            {
-                "error": "The number of tokens to keep from the initial prompt is greater than the context length "
-                "(n_keep: 13055>= n_ctx: 4096)."
-            },
-        ),
-        "",
-    ),
-    (
         "LM Studio, whose window is full in the middle of an answer",
         "lmstudio-bug-tracker#1251, #1024",
         in_stream(
             {"error": {"message": "Reached context length of 4096 tokens with model (arch: qwen3vlmoe)."}}
-        ),
-        "",
-    ),
-    (
-        "llama.cpp, whose window is full in the middle of an answer",
-        "llama.cpp#19774",
-        refusal(
-            500,
-            {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}},
-        ),
-        "",
-    ),
-    (
-        "vLLM, in a stream",
-        "SHTUCodeProxy#4",
-        in_stream(
-            {
-                "object": "error",
-                "message": "This model's maximum context length is 8192 tokens.",
-                "type": "BadRequestError",
-                "code": 400,
-            }
         ),
         "",
     ),

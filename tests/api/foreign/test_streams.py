@@ -29,16 +29,6 @@ def inserted(events: list[Event], place: int, *more: Event | bytes) -> bytes:
     return sse(*events[:place], *more, *events[place:])
 
 
-def changed(events: list[Event], kind: str, **fields: Any) -> bytes:
-    """The stream whose events of one type have other fields."""
-    return sse(*({**event, **fields} if event["type"] == kind else event for event in events))
-
-
-def numbered(events: list[Event], *indexes: Any) -> bytes:
-    """The stream whose blocks have these indexes."""
-    return sse(*({**one, "index": indexes[one["index"]]} if "index" in one else one for one in events))
-
-
 def without(events: list[Event], kind: str, index: int | None = None) -> bytes:
     return sse(*(one for one in events if one["type"] != kind or one.get("index") != index))
 
@@ -72,97 +62,6 @@ CLEAR = [
         notes="1\n",
     ),
     Row(
-        "content_block_start before message_start",
-        "hermes-agent#72833, hermes-agent#72862",
-        (sse(NOTE[1], NOTE[0], *NOTE[2:]), sse(SAID[1], SAID[0], *SAID[2:])),
-        peers="Claude Code exits 0 at once",
-        notices=(AGAIN, AGAIN),
-        notes="1\n",
-    ),
-    Row(
-        "a thinking_delta in a text block",
-        "litellm#33224, MyAgents#97",
-        (inserted(NOTE, 2, delta(0, "thinking_delta", thinking="Hm.")), DONE),
-        peers=f"Claude Code exits 1 after 4 requests; {SDK}",
-        notices=(ODD,),
-        notes="1\n",
-    ),
-    Row(
-        "an empty input_json_delta in a text block",
-        "litellm#29286",
-        (inserted(NOTE, 2, delta(0, "input_json_delta", partial_json="")), DONE),
-        peers=f'Claude Code asks with "stream": false; {SDK}',
-        notices=(ODD,),
-        notes="1\n",
-    ),
-    Row(
-        "white space in a call",
-        "sibling of litellm#29286",
-        (inserted(NOTE, BEGUN[1] + 1, delta(1, "text_delta", text="\n")), DONE),
-        notices=(ODD,),
-        notes="1\n",
-    ),
-    Row(
-        "indexes 0 and 2",
-        "big-AGI#917",
-        (numbered(NOTE, 0, 2), DONE),
-        peers="Claude Code runs the call; the official SDK refuses it",
-        notices=(PLACE,),
-        notes="1\n",
-    ),
-    Row(
-        "indexes from 1",
-        "hermes-agent#45908",
-        (numbered(NOTE, 1, 2), numbered(SAID, 1)),
-        peers="Claude Code runs the call; the official SDK refuses it",
-        notices=(PLACE, PLACE),
-        notes="1\n",
-    ),
-    Row(
-        "indexes 0.0 and 1.0",
-        "issue text; numbers of JavaScript and Lua gateways",
-        (numbered(NOTE, 0.0, 1.0), DONE),
-        notices=(FORM,),
-        notes="1\n",
-    ),
-    Row(
-        "index 0 left out as empty",
-        "sibling: Go's omitempty",
-        (sse(*({k: v for k, v in one.items() if k != "index" or v} for one in NOTE)), DONE),
-        notices=(FORM,),
-        notes="1\n",
-    ),
-    Row(
-        "one index for all blocks",
-        "sibling of big-AGI#917",
-        (numbered(NOTE, 0, 0), DONE),
-        notices=(PLACE,),
-        notes="1\n",
-    ),
-    Row(
-        "a text block that never began",
-        "sub2api#4286",
-        (without(NOTE, "content_block_start", 0), DONE),
-        peers="Claude Code asks again for 40 s; the official SDK refuses it",
-        notices=(ODD,),
-        notes="1\n",
-    ),
-    Row(
-        "a text block without its stop",
-        "the official SDK's fixture incomplete_partial_json",
-        (without(NOTE, "content_block_stop", 0), without(SAID, "content_block_stop", 0)),
-        peers=f"{SDK}; Claude Code asks once more, then ends with an empty result",
-        notices=(NO_STOP, NO_STOP),
-        notes="1\n",
-    ),
-    Row(
-        "a whole call without its stop",
-        "sibling of the fixture incomplete_partial_json",
-        (without(NOTE, "content_block_stop", 1), DONE),
-        notices=(NO_STOP,),
-        notes="1\n",
-    ),
-    Row(
         "null where a text begins, and in a delta",
         "found while playing other rows",
         (
@@ -188,31 +87,9 @@ CLEAR = [
         notes="1\n2\n",
     ),
     Row(
-        "a call with an empty id",
-        "found while playing other rows",
-        (
-            changed(
-                events_of(Turn([ToolUse("Bash", ADDS_1)])),
-                "content_block_start",
-                content_block={"type": "tool_use", "id": "", "name": "Bash", "input": {}},
-            ),
-            DONE,
-        ),
-        peers="the official SDK accepts it",
-        notices=(ONE_ID,),
-        notes="1\n",
-    ),
-    Row(
         "types in the event lines only",
         "sibling of pi#1983, which sends no event lines",
         (unnamed(NOTE), unnamed(SAID)),
-        notes="1\n",
-    ),
-    Row(
-        "calls under end_turn",
-        "litellm#34692, bifrost#3638, octo-agent#647",
-        (changed(NOTE, "message_delta", delta={"stop_reason": "end_turn"}), DONE),
-        peers="Claude Code runs the call",
         notes="1\n",
     ),
     Row(
@@ -259,27 +136,6 @@ IN_DOUBT = [
         notes="1\n",
     ),
     Row(
-        "a part of a call that never began",
-        "sibling of sub2api#4286",
-        (without(NOTE, "content_block_start", 1), stream(note()), DONE),
-        errors=("which was not started",),
-        notes="1\n",
-    ),
-    Row(
-        "a part of a call in a text block",
-        "sibling of litellm#29286",
-        (inserted(NOTE, 2, delta(0, "input_json_delta", partial_json='{"a')), stream(note()), DONE),
-        errors=("which is a text block",),
-        notes="1\n",
-    ),
-    Row(
-        "a call without its stop whose input is not whole",
-        "sibling of the fixture incomplete_partial_json",
-        (sse(*NOTE[: BEGUN[1] + 2], *NOTE[-2:]), stream(note()), DONE),
-        errors=("was not ended",),
-        notes="1\n",
-    ),
-    Row(
         "one block with a call twice",
         "sibling of Kimi's shared ids",
         (inserted(NOTE, len(NOTE) - 2, *NOTE[BEGUN[1] : -2]), stream(note()), DONE),
@@ -299,20 +155,6 @@ IN_DOUBT = [
         "cursor-sdk2api#25 (kind)",
         (failing(b'"upstream is gone"'), stream(note()), DONE),
         errors=("upstream is gone",),
-        notes="1\n",
-    ),
-    Row(
-        "event: error with a message or a detail",
-        "found while playing other rows",
-        (failing(b'{"message": "boom"}'), failing(b'{"detail": "gone"}'), stream(note()), DONE),
-        errors=("boom", "gone"),
-        notes="1\n",
-    ),
-    Row(
-        "event: error with a type of its own",
-        "sibling: the error object without its envelope",
-        (failing(b'{"type": "overloaded_error", "message": "Overloaded"}'), stream(note()), DONE),
-        errors=("overloaded_error: Overloaded",),
         notes="1\n",
     ),
     Row(

@@ -43,18 +43,6 @@ REFUSED: list[tuple[str, str, bytes, str]] = [
         DROPS,
     ),
     (
-        "another conversation",
-        "KiroCrew#12168",
-        refusal(
-            400,
-            says(
-                "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different "
-                "conversation. Remove the block."
-            ),
-        ),
-        "",
-    ),
-    (
         "latest message",
         "claude-code#63203",
         refusal(
@@ -65,24 +53,6 @@ REFUSED: list[tuple[str, str, bytes, str]] = [
             ),
         ),
         "dead session",
-    ),
-    (
-        "thinking off",
-        "forgecode#1853",
-        refusal(
-            400,
-            says(
-                "messages.1.content.0: When thinking is disabled, an `assistant` message in the final position cannot "
-                "contain `thinking`."
-            ),
-        ),
-        "dead session",
-    ),
-    (
-        "no signature",
-        "AIClient2API#437",
-        refusal(400, says("messages.1.content.0.thinking.signature: Field required")),
-        "",
     ),
     (
         "inside what the gateway quotes",
@@ -111,20 +81,6 @@ REFUSED: list[tuple[str, str, bytes, str]] = [
                     "metadata": {"raw": '{"error":{"code":400,"message":"Corrupted thought signature."}}'},
                 }
             },
-        ),
-        "dead session",
-    ),
-    (
-        "Vertex behind a gateway",
-        "9router#301",
-        refusal(400, says("Unable to submit request because Thought signature is not valid..")),
-        "",
-    ),
-    (
-        "OpenAI behind a gateway",
-        "codex#8145, sub2api#2863",
-        refusal(
-            400, says("The encrypted content gAAA could not be verified.", code="invalid_encrypted_content")
         ),
         "dead session",
     ),

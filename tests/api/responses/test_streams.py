@@ -194,12 +194,6 @@ def test_the_events_that_ralph_shows_are_those_of_the_messages_api() -> None:
     assert set(shown[1:-2]) == {"content_block_start", "content_block_delta", "content_block_stop"}
 
 
-def test_a_whole_response_instead_of_a_stream_is_an_answer() -> None:
-    rig = _rig([json.dumps(WHOLE).encode()], "application/json")
-    assert short(rig.send()) == short(answer_of(events_of(WHOLE)))
-    rig.close()
-
-
 # --- What other servers send
 
 

@@ -78,27 +78,11 @@ def test_a15_counts_that_no_answer_can_have_are_no_crash_exits_0(ralph, answer_w
     assert (ran.code, "Traceback" in ran.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("depth", [99, 5000])
-def test_a12_deep_json_is_read_or_refused_and_never_a_crash_exits_0_or_69(ralph, answer_with, depth) -> None:
-    start = {"type": "message_start", "message": {"id": "m1", "deep": 12321}}
-    deep = b"[" * (depth - 2) + b"]" * (depth - 2)
-    answer_with(http_answer(sse(start, *text_block(0, "ok"), *end()).replace(b"12321", deep)))
-    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages")
-    assert ran.code == (0 if depth <= 100 else 69)
-    assert len(ran.objects) > 1
-
-
 PORTAL = Fault(
     status=200,
     body="<html><title>Please log in</title><body>Hotel Wi-Fi</body></html>",
     content_type="text/html",
 )
-
-
-def test_a13_a_captive_portal_that_is_gone_when_asked_again_is_survived_exits_0(ralph, serve) -> None:
-    code, requests, stderr = run_with(ralph, serve, PORTAL, HELLO)
-    assert (code, requests) == (0, 2)
-    assert "Please log in" in stderr
 
 
 def test_a13_a_captive_portal_is_asked_thrice_and_shown_by_type_title_and_text_exits_69(ralph, serve) -> None:
@@ -117,23 +101,10 @@ def test_a13_a_redirect_is_not_followed_and_takes_no_key_along_exits_69(ralph, s
     assert "redirect" in stderr
 
 
-def test_a15_an_overload_sent_with_200_is_asked_again_exits_0(ralph, serve) -> None:
-    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error), HELLO)
-    assert (code, requests) == (0, 2)
-
-
 def test_a15_a_rejection_sent_with_200_is_not_asked_again_exits_77(ralph, serve) -> None:
     error = {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}
     code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error))
     assert (code, requests) == (77, 1)
-
-
-def test_a15_json_of_some_other_kind_is_asked_thrice_and_shown_exits_69(ralph, serve) -> None:
-    other = Fault(status=200, body={"hello": "world"})
-    code, requests, stderr = run_with(ralph, serve, *[other] * 3)
-    assert (code, requests) == (69, 3)
-    assert '{"hello": "world"}' in stderr
 
 
 def test_a15_a_whole_message_with_an_empty_error_beside_it_is_an_answer_exits_0(ralph, serve) -> None:
@@ -161,13 +132,6 @@ def test_a16_a_billing_error_inside_the_stream_is_not_asked_again_exits_77(ralph
     code, requests, _ = run_with(ralph, serve, broken)
     assert (code, requests) == (77, 1)
     assert effects(ralph) == []
-
-
-def test_a16_a_rejection_inside_the_stream_is_no_damage_and_not_asked_again_exits_69(ralph, serve) -> None:
-    refused = Step(APPEND, Fault(error_event=ErrorEvent("invalid_request_error", "No.", after_events=5)))
-    code, requests, stderr = run_with(ralph, serve, refused, HELLO)
-    assert (code, requests) == (69, 1)
-    assert "Synthetic retry" not in stderr
 
 
 BROKEN_PROTOCOLS = {

@@ -79,33 +79,12 @@ def test_a2_a_host_that_has_answered_in_this_session_is_waited_for_and_another_i
     assert "whether this machine is online" in ran.stderr
 
 
-def test_a2_a_host_that_has_only_refused_requests_is_there_too_exits_75(ralph, answer_with, network) -> None:
-    ralph.retry_quickly()
-    server = answer_with(http_answer(b"", status="529 Overloaded"))
-    at_gateway(ralph, server)
-    assert ralph("hi").code == 75
-    network.will_fail("lookup", 9)
-    ran = ralph("-c")
-    assert (ran.code, network.failures_left) == (75, 4)
-
-
 def test_a2_the_default_endpoint_is_there_whatever_a_resolver_says_exits_75(ralph, network) -> None:
     ralph.retry_quickly()
     network.will_fail("lookup", 9)
     ran = ralph("hi")
     assert (ran.code, network.failures_left) == (75, 4)
     assert "name lookup failed for now (api.anthropic.com)" in ran.last_line
-
-
-def test_a1_a_connect_that_is_not_permitted_for_a_while_is_asked_again_exits_0(
-    ralph, answer_with, network
-) -> None:
-    ralph.retry_quickly()
-    answer_with(stream(DONE))
-    network.will_fail("connect", 2)
-    ran = ralph("hi")
-    assert (ran.code, network.failures_left) == (0, 0), ran.stderr
-    assert ran.stderr.count("[error] connecting not permitted (127.0.0.1:") == 2
 
 
 @pytest.fixture
@@ -200,35 +179,15 @@ def test_a4_a_kept_connection_that_the_next_request_resets_is_replaced_at_once_e
     assert "1 retry, 0.0s waited" in ran.last_line
 
 
-def test_a4_without_retries_it_ends_the_run_exits_75(ralph, idle_server) -> None:
-    ran = ralph("hi", "--retry", "off")
-    assert (ran.code, idle_server.connections) == (75, 1), ran.stderr
-    assert effects(ralph) == ["line"]
-    assert "connection reset" in ran.last_line
-
-
 @pytest.mark.parametrize("fault", [Fault(reset_before_headers=True), Fault(close_before_headers=True)])
 def test_a4_a_connection_that_ends_before_any_byte_is_asked_again_exits_0(ralph, serve, fault) -> None:
     code, requests, _ = run_with(ralph, serve, fault, HELLO)
     assert (code, requests) == (0, 2)
 
 
-def test_a4_a_server_that_always_hangs_up_is_asked_five_times_exits_75(ralph, serve) -> None:
-    fault = Step(fault=Fault(close_before_headers=True), repeat="forever")
-    code, requests, _ = run_with(ralph, serve, fault)
-    assert (code, requests) == (75, 5)
-
-
 def test_a5_a_reset_inside_the_headers_is_asked_again_exits_0(ralph, serve) -> None:
     code, requests, _ = run_with(ralph, serve, Fault(partial_headers_bytes=30), HELLO)
     assert (code, requests) == (0, 2)
-
-
-def test_a5_garbage_instead_of_http_is_asked_five_times_and_shown_exits_75(ralph, serve) -> None:
-    fault = Step(fault=Fault(garbage="SSH-2.0-OpenSSH_9.9\r\n"), repeat="forever")
-    code, requests, stderr = run_with(ralph, serve, fault)
-    assert (code, requests) == (75, 5)
-    assert "not an HTTP answer" in stderr
 
 
 @pytest.mark.parametrize("framing", ["chunked", "reset"])
@@ -240,12 +199,6 @@ def test_a6_a7_an_answer_cut_in_a_tool_call_runs_nothing_and_is_asked_again_exit
     assert (code, requests) == (0, 3)
     assert effects(ralph) == ["line"]
     assert "[retry] Retrying from beginning of response..." in stderr
-
-
-def test_a7_a_reset_after_the_whole_message_is_ignored_exits_0(ralph, serve) -> None:
-    code, requests, _ = run_with(ralph, serve, Step(APPEND, Fault(framing="reset")), DONE)
-    assert (code, requests) == (0, 2)
-    assert effects(ralph) == ["line"]
 
 
 @linux_only

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import ErrorEvent, Fault, Step, Thinking, ToolUse, Turn
 from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from tests.program.conftest import ralph_in
 from tests.program.faulty import APPEND, DONE, effects
@@ -139,16 +139,6 @@ def test_d1_d2_in_each_dialect_a_call_that_is_wrong_is_answered_and_the_work_goe
 
 
 @every_row("api", DIALECTS)
-def test_d3_in_each_dialect_a_call_that_max_tokens_cut_is_never_run_exits_0(played, api: str) -> None:
-    for part in ('{"command": "echo line >> effects"}', '{"command": "echo li', ""):
-        cut = Turn([Text("I write."), ToolUse("Bash", input_json=part)], stop_reason="max_tokens")
-        ralph, ran, server = played(api, cut, DONE)
-        assert (ran.code, len(server.requests)) == (0, 2), ran.stderr
-        assert "the answer reached max_tokens inside this call" in server.requests[1].body.decode()
-        assert effects(ralph) == []
-
-
-@every_row("api", DIALECTS)
 def test_d4_in_each_dialect_answers_that_say_nothing_are_asked_for_again_exits_0_or_4(
     played, api: str
 ) -> None:
@@ -157,17 +147,6 @@ def test_d4_in_each_dialect_answers_that_say_nothing_are_asked_for_again_exits_0
         assert (ran.code, len(server.requests)) == (0, 3), ran.stderr
         _, ran, server = played(api, Step(nothing, repeat=4))
         assert (ran.code, len(server.requests)) == (4, 4), ran.stderr
-
-
-@every_row("api", DIALECTS)
-def test_d7_in_each_dialect_a_refusal_ends_the_run_and_nothing_in_it_is_run_exits_4(played, api: str) -> None:
-    refused = Turn(
-        [Text("I will not."), ToolUse("Bash", {"command": "touch effects"})], stop_reason="refusal"
-    )
-    ralph, ran, server = played(api, refused)
-    assert (ran.code, len(server.requests)) == (4, 1)
-    assert "I will not." in ran.stdout
-    assert effects(ralph) == []
 
 
 @every_row("api", DIALECTS)

@@ -87,14 +87,6 @@ def test_a_task_with_calls_is_done_and_its_reasoning_goes_back(ralph, answer_wit
     assert (usage["inputTokens"], usage["cacheReadInputTokens"], usage["outputTokens"]) == (120, 150, 90)
 
 
-def test_requests_of_one_run_begin_with_the_same_bytes(ralph, answer_with) -> None:
-    server = answer_with(says(THOUGHT, ECHO), says(SECOND), says(*DONE["output"]))
-    run(ralph, settings(ralph, openai_at(server)))
-    sent = [body_of(one).removesuffix(b"]}") for one in server.requests]
-    assert sent[1].startswith(sent[0])
-    assert sent[2].startswith(sent[1])
-
-
 def test_another_vendor_answers_in_mid_session_and_gets_no_reasoning_which_waits_for_its_own_target(
     ralph, answer_with, serve
 ) -> None:
@@ -147,37 +139,6 @@ def test_reasoning_that_the_server_refuses_is_left_out_and_asked_once_more(ralph
     ran = run(ralph, settings(ralph, openai_at(server)))
     assert (ran.code, ran.result["result"]) == (0, "All done."), ran.stderr
     assert ["reasoning" in kinds(one) for one in bodies(server)] == [False, True, False]
-
-
-def test_a_failure_inside_a_stream_is_asked_again_and_an_empty_account_is_not(ralph, answer_with) -> None:
-    failed = {"code": "rate_limit_exceeded", "message": "Rate limit reached. Please try again in 0.01s."}
-    limited = http_answer(
-        stream(
-            [
-                *events_of(DONE)[:4],
-                {"type": "response.failed", "response": {"status": "failed", "error": failed}},
-            ]
-        )
-    )
-    empty = {"code": "insufficient_quota", "message": "You exceeded your current quota."}
-    broke = http_answer(
-        stream([{"type": "response.failed", "response": {"status": "failed", "error": empty}}])
-    )
-    server = answer_with(limited, says(*DONE["output"]))
-    assert run(ralph, settings(ralph, openai_at(server))).code == 0
-    assert len(server.requests) == 2
-    server = answer_with(broke)
-    assert run(ralph, settings(ralph, openai_at(server))).code == 77
-
-
-def test_a_report_is_asked_for_with_a_strict_schema_and_ends_the_run(ralph, answer_with) -> None:
-    report = call(json.dumps({"status": "success", "summary": "Counted."}), name="final_report")
-    server = answer_with(says(report))
-    ran = run(ralph, settings(ralph, openai_at(server)), "--require-report")
-    assert ran.code == 0, ran.stderr
-    (tool,) = [one for one in bodies(server)[0]["tools"] if one["name"] == "final_report"]
-    assert tool["strict"] is True
-    assert tool["parameters"]["additionalProperties"] is False
 
 
 def test_what_is_sent_and_printed_holds_no_key(ralph, answer_with) -> None:

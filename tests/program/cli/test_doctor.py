@@ -19,7 +19,7 @@ import pytest
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from ralph.settings.tables import KEYS
 from tests.api.harness import RawServer
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY
 from tests.services.certificates import make_certificate
 
@@ -111,13 +111,6 @@ def test_every_setting_is_shown_with_its_value_and_origin(ralph, ralph_here, lis
     assert rows["model.effort"] == ["not", "set", "default"]
 
 
-def test_columns_are_aligned_and_without_colour_in_a_pipe(ralph_here) -> None:
-    shown = ralph_here("doctor", "--offline").stdout
-    rows = shown.split("\n\n")[0].splitlines()[1:]
-    assert len({row.rindex("  ") for row in rows if row.endswith("  default")}) == 1
-    assert "\x1b" not in shown
-
-
 def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> None:
     user_settings(
         ralph,
@@ -202,34 +195,7 @@ def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(r
     assert "absent" in shown.stderr
 
 
-def test_a_key_in_the_open_is_a_warning_that_fails_nothing(ralph, ralph_here) -> None:
-    ralph.environment["ANTHROPIC_BASE_URL"] = "http://gateway.example"
-    shown = ralph_here("doctor", "--offline")
-    assert shown.code == 0
-    assert "  warn  settings: the key travels unencrypted: gateway.example" in shown.stdout
-
-
 # --- Endpoints
-
-
-def test_a_server_that_listens_is_reached_and_nothing_is_sent_to_it(ralph, listen) -> None:
-    server = listen()
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{server.port}"
-    shown = ralph("doctor")
-    assert shown.code == 0
-    assert endpoint(shown.stdout) == ("ok", "can be reached (TCP, no TLS); nothing was sent")
-    wait_until(lambda: len(server.received) == 1)
-    assert server.received == [b""]
-
-
-def test_a_port_where_nothing_listens_fails_with_what_to_do(ralph, ralph_here, closed_port) -> None:
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{closed_port}"
-    shown = ralph_here("doctor")
-    assert shown.code == 78
-    level, text = endpoint(shown.stdout)
-    assert level == "FAIL"
-    assert "connection refused at TCP" in text
-    assert "-> nothing listens there: start the server" in text
 
 
 def test_offline_leaves_the_endpoints_out(ralph, ralph_here, closed_port) -> None:
@@ -255,15 +221,6 @@ def test_a_certificate_that_nobody_signed_fails_until_its_authority_is_named(
     assert endpoint(shown.stdout) == ("ok", "can be reached (TCP and TLS); nothing was sent")
 
 
-def test_https_to_a_server_that_speaks_no_tls_fails(ralph, ralph_here, answer_with) -> None:
-    port = answer_with(b"HTTP/1.1 400 Bad Request\r\n\r\n").port
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{port}"
-    user_settings(ralph, "clocks.connect_s = 1")
-    shown = ralph_here("doctor")
-    assert shown.code == 78
-    assert "at TLS" in endpoint(shown.stdout)[1]
-
-
 def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> None:
     ralph.environment |= {
         "ANTHROPIC_BASE_URL": "https://127.0.0.1:1",
@@ -274,72 +231,7 @@ def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> Non
     assert "absent.pem cannot be used: No such file" in endpoint(shown.stdout)[1]
 
 
-def test_a_host_without_an_address_fails_in_time(ralph) -> None:
-    ralph.environment["ANTHROPIC_BASE_URL"] = "http://no-such-host.invalid"
-    user_settings(ralph, "clocks.connect_s = 2")
-    shown = ralph("doctor")
-    assert shown.code == 78
-    assert "at name lookup" in endpoint(shown.stdout)[1]
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_of_a_proxied_endpoint_only_the_proxy_is_tried_and_nothing_is_sent(
-    ralph, ralph_here, listen, scheme
-) -> None:
-    proxy = listen()
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"{scheme}://api.example.test"
-    ralph.environment[f"{scheme}_proxy"] = f"http://me:proxy-pa55word@127.0.0.1:{proxy.port}"
-    shown = ralph_here("doctor")
-    assert shown.code == 0
-    name = f"the proxy http://127.0.0.1:{proxy.port} ({scheme}_proxy)"
-    assert f"goes through {name}, which can be reached" in endpoint(shown.stdout)[1]
-    assert "pa55word" not in shown.stdout
-    wait_until(lambda: len(proxy.received) == 1)
-    assert proxy.received == [b""]
-
-
-def test_a_proxy_of_an_unknown_kind_fails_without_its_password(ralph, ralph_here) -> None:
-    ralph.environment["ANTHROPIC_BASE_URL"] = "https://api.example.test"
-    ralph.environment["https_proxy"] = "socks5://me:proxy-pa55word@127.0.0.1:1"
-    shown = ralph_here("doctor")
-    assert shown.code == 78
-    assert "socks5:// are not supported" in endpoint(shown.stdout)[1]
-    assert "pa55word" not in shown.stdout
-
-
-def test_each_server_is_tried_once_however_many_targets_are_there(
-    ralph, ralph_here, listen, closed_port
-) -> None:
-    server = listen()
-    targets = [(name, server.port) for name in "abc"] + [("d", closed_port)]
-    user_settings(
-        ralph,
-        "\n".join(
-            f"[[targets]]\nname = '{name}'\nmodel = 'm'\nbase_url = 'http://127.0.0.1:{port}'"
-            for name, port in targets
-        ),
-    )
-    shown = ralph_here("doctor")
-    assert shown.code == 78
-    found = {subject: level for subject, (level, _) in checks(shown.stdout).items() if "endpoint" in subject}
-    assert found == {
-        f"endpoint http://127.0.0.1:{server.port}": "ok",
-        f"endpoint http://127.0.0.1:{closed_port}": "FAIL",
-    }
-    wait_until(lambda: len(server.received) == 1)
-    assert server.received == [b""]
-
-
 # --- It ends
-
-
-def test_a_server_that_does_not_answer_the_handshake_is_not_waited_for(ralph, silent) -> None:
-    connect_s = "0.3"
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{silent}"
-    user_settings(ralph, f"clocks.connect_s = {connect_s}")
-    shown = ralph("doctor")
-    assert shown.code == 78
-    assert f"timeout at TLS (nothing came within {connect_s} s)" in endpoint(shown.stdout)[1]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
@@ -566,13 +458,6 @@ def test_options_of_a_run_count_here_too_and_are_named_as_their_source(ralph, ra
     assert re.search(r"limits\.max_time_s +7200.* flag --max-time", told)
     refused = ralph_here("doctor", "--offline", "--max-time", "never")
     assert (refused.code, len(refused.stderr.splitlines())) == (2, 1)
-
-
-def test_a_ca_file_that_is_not_there_is_found_without_a_connection(ralph, ralph_here) -> None:
-    ralph.environment["SSL_CERT_FILE"] = "/nonexistent.pem"
-    told = ralph_here("doctor", "--offline")
-    assert told.code == 78
-    assert "cannot use the CA file /nonexistent.pem: No such file" in told.stdout
 
 
 def test_a_variable_that_names_no_authority_is_a_warning(ralph, ralph_here) -> None:

@@ -291,102 +291,10 @@ def helper(ralph, script: str, name: str = "key") -> str:
     return str(path)
 
 
-def test_the_program_that_prints_the_key_is_run_without_credentials(ralph, serve, own) -> None:
-    server = serve(bash("env"), DONE)
-    del ralph.environment["ANTHROPIC_API_KEY"]
-    ralph.environment |= {"GITHUB_TOKEN": "a-token-of-github", "EDITION": "first"}
-    own(apiKeyHelper=helper(ralph, f'env > "$HOME/seen"; echo {KEY}'))
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
-    assert {"authorization", "x-api-key"} <= headers(server)
-    seen = Path(ralph.environment["HOME"], "seen").read_text()
-    assert "EDITION=first" in seen
-    assert "a-token-of-github" not in seen
-    assert KEY not in ran.stdout + ran.stderr + str([one.json() for one in server.requests])
-    assert ran.objects[0]["apiKeySource"] == "apiKeyHelper"
-
-
-def test_the_doctor_runs_the_program_only_to_ask(ralph, serve, own) -> None:
-    server = serve(*[Turn("Hello.")] * 4)
-    del ralph.environment["ANTHROPIC_API_KEY"]
-    path = own(apiKeyHelper=helper(ralph, f'touch "$HOME/ran"; echo {KEY}'))
-    assert f"all of them can be used; apiKeyHelper of {path} prints the key" in ralph("doctor").stdout
-    assert not Path(ralph.environment["HOME"], "ran").exists()
-    told = ralph("doctor", "--probe").stdout
-    assert "x-api-key" in headers(server)
-    assert KEY not in told
-    own(apiKeyHelper="exit 3")
-    failed = ralph("doctor", "--probe")
-    assert failed.code == 78
-    assert "apiKeyHelper ended with exit 3" in failed.stdout
-
-
 def test_a_key_in_the_environment_comes_before_the_program(ralph, serve, own) -> None:
     serve(DONE)
     own(apiKeyHelper="exit 1")
     assert ralph("go").code == 0
-
-
-FAILING = {
-    "exit": ("echo not logged in >&2; exit 3", "apiKeyHelper ended with exit 3: not logged in"),
-    "nothing": ("true", "apiKeyHelper must print one key and nothing else"),
-    "two": ("echo one-of-two-keys; echo two-of-two-keys", "apiKeyHelper must print one key and nothing else"),
-    "missing": ("no-such-program-of-mine", "apiKeyHelper ended with exit 127"),
-}
-
-
-@pytest.mark.parametrize("failing", FAILING)
-def test_without_the_key_of_the_program_nothing_is_sent(ralph, serve, own, failing) -> None:
-    server = serve(DONE)
-    del ralph.environment["ANTHROPIC_API_KEY"]
-    command, says = FAILING[failing]
-    path = own(apiKeyHelper=command)
-    ran = ralph("go", "--output-format", "json")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert f"{path}: {says}" in ran.result["errors"][0]
-
-
-def test_a_program_that_prints_no_key_in_its_time_is_stopped_with_its_processes(ralph, serve, own) -> None:
-    server = serve(DONE)
-    del ralph.environment["ANTHROPIC_API_KEY"]
-    ralph.run_first("import ralph.settings.key_programs as programs; programs.WITHIN_S = 1")
-    own(apiKeyHelper=helper(ralph, 'sleep 600 & echo $! > "$HOME/pid"; wait'))
-    ran = ralph("go")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert "apiKeyHelper did not end within 1 s" in ran.last_line
-    left = int(Path(ralph.environment["HOME"], "pid").read_text())
-    wait_until(
-        lambda: not Path(f"/proc/{left}/cmdline").exists() or not Path(f"/proc/{left}/cmdline").read_bytes()
-    )
-
-
-def test_a_program_that_commands_may_write_is_not_run(ralph, serve, own) -> None:
-    server = serve(DONE)
-    del ralph.environment["ANTHROPIC_API_KEY"]
-    (ralph.cwd / "key").write_text("#!/bin/sh\ntouch ran; echo sk-ant-0123456789\n")
-    (ralph.cwd / "key").chmod(0o755)
-    ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
-    linked = Path(helper(ralph, "true", "linked"))
-    linked.unlink()
-    linked.symlink_to(ralph.cwd / "key")
-    for command in (
-        f"{ralph.cwd}/key",
-        f"sh {ralph.cwd}/key",
-        "key",
-        "~/bin/linked",
-        f"{ralph.cwd}/later",
-        f"X=1 {ralph.cwd}/key",
-    ):
-        own(apiKeyHelper=command)
-        ran = ralph("go")
-        assert (ran.code, server.request_count) == (78, 0), command
-        assert "apiKeyHelper is not run: " in ran.last_line
-        assert str(ralph.cwd) in ran.last_line
-        assert "commands may write" in ran.last_line
-        assert "; put its program elsewhere" in ran.last_line
-    own(apiKeyHelper="true; key")
-    assert "key: not found" in ralph("go").last_line
-    assert not (ralph.cwd / "ran").exists()
 
 
 def test_a_signal_ends_the_wait_for_the_program(ralph, serve, own) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ralph.mock_api import MockApi, Scenario
 from tests.program.conftest import KEY, loop_record
-from tests.program.model_answers import DONE, WITH_BASH, bash, look, results
+from tests.program.model_answers import DONE, WITH_BASH, bash, results
 
 CANARY = "canary-0123456789-header"
 
@@ -47,41 +47,6 @@ def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -
     )
     [about_tools] = [text for text in notices(ran) if text.startswith("tools of this run")]
     assert about_tools == f"tools of this run: Read, Write, Glob, Grep ({local}, {ralph.user_file})"
-
-
-def test_a_repository_takes_tools_and_turns_away_and_chooses_the_model(ralph, serve) -> None:
-    server = serve(look(), look(), DONE)
-    local = '[tools]\ndisallowed = ["Edit"]\nallowed = ["Bash"]\n[limits]\nmax_turns = 1\n[model]\nname = "haiku"\n'
-    (ralph.cwd / "ralph.toml").write_text(local)
-    ran = ralph("go", "--tools", "default", "--disallowed-tools", "Grep", "--output-format", "json")
-    assert ran.result["subtype"] == "error_max_turns"
-    assert tools_of(server) == ["Read", *WITH_BASH, "Glob"]
-    assert server.requests[0].json()["model"] == "claude-haiku-5-5"
-
-
-TARGET = '[[targets]]\nname = "t"\nmodel = "claude-sonnet-5-5"\n'
-FREE = "price = { input = 0, output = 0, cache_write = 0, cache_read = 0 }\n"
-
-
-@pytest.mark.parametrize(
-    ("toml", "key"),
-    [
-        (TARGET + FREE, "'targets.price'"),
-        (TARGET, "'targets'"),
-        ("[sessions]\nkeep_mb = 1\n", "'sessions.keep_mb'"),
-        ("[loop]\noutage_budget_s = 1\n", "'loop.outage_budget_s'"),
-        ("[retry]\nmax_retries = 50\n", "'retry.max_retries'"),
-        ("[tools]\nbash_max_timeout_s = 9000\n", "'tools.bash_max_timeout_s'"),
-    ],
-    ids=["a price", "targets", "retention", "waits of the loop", "retries", "time for commands"],
-)
-def test_every_other_key_of_a_repository_stops_the_run_exits_78(ralph, ralph_here, serve, toml, key) -> None:
-    server = serve(DONE)
-    (ralph.cwd / "ralph.toml").write_text(toml)
-    ran = ralph_here("go", "--max-budget-usd", "0.5")
-    assert (ran.code, server.request_count) == (78, 0)
-    for part in ("ralph.toml", key, str(ralph.user_file), "--config"):
-        assert part in ran.last_line
 
 
 def test_no_key_of_a_repository_takes_the_memory_or_ends_as_a_bug_exits_78(ralph, ralph_here, serve) -> None:
