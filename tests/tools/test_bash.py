@@ -358,7 +358,7 @@ def busy_threads() -> int:
     return len([thread for thread in threading.enumerate() if thread.name != IDLE_THREAD])
 
 
-def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
+def test_p16_many_calls_leave_no_descriptor_no_thread_and_no_child(tools: Any) -> None:
     tools.ok("Bash", command="true")
     descriptors = open_descriptors()
     threads = busy_threads()

@@ -31,7 +31,6 @@ from ralph.settings.tables import Settings
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.settings.tables import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
