@@ -34,7 +34,7 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     if parent_pid is None:  # a loop that began has enough for its iterations
         own_process.count_descriptors()
     _open_standard_streams()
-    _die_silently_of_ctrl_c()
+    _take_usual_signals()
     try:
         from ralph.cli.app import run_cli  # noqa: PLC0415 - costs still more time that --version saves
     except (OSError, MemoryError, ImportError) as error:
@@ -121,10 +121,15 @@ def _open_standard_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
 
 
-def _die_silently_of_ctrl_c() -> None:
-    """Makes Ctrl-C end ralph without a traceback. Later, the run handles signals itself."""
+def _take_usual_signals() -> None:
+    """Makes Ctrl-C end ralph without a traceback. Later, the run handles signals itself.
+
+    Restores the default action of SIGCHLD: a parent may have left it ignored. The system would then drop the exit codes of
+    children, and bubblewrap would never end.
+    """
     import signal  # noqa: PLC0415 - costs time that --version saves
 
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -42,7 +42,6 @@ from ralph.fleet.takeups import Adopted, WorkerStore
 from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, MOST_BYTES, Undelivered
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS, StopEvent
 from ralph.machine.own_process import end_with_parent
-from ralph.machine.processes import stop_ignoring_ends
 from ralph.machine.trees import remove_tree_if_possible
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome
@@ -381,7 +380,6 @@ class _Slot:
         os.set_blocking(written, False)
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        stop_ignoring_ends()  # only a main thread can
         threading.Thread(target=self._watch_signals, daemon=True).start()
         try:
             lock = self._ask(lambda: take_lock(self._database, self._executor, tell=self._tell))

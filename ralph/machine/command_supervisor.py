@@ -21,7 +21,7 @@ from msgspec import Struct
 from ralph.machine import launcher, tree_usage
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitError, ProcessLimit, own_place
-from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
+from ralph.machine.processes import protect_this_process, reaped_children
 from ralph.machine.restriction import NO_RULESET
 from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, Ended
 from ralph.values.shortage import shortage_of, start_error
@@ -267,7 +267,6 @@ class CommandSupervisor:
             self._end()
         if self._serving is None:
             protect_this_process()
-            stop_ignoring_ends()
             if self._limit is None and self._why_no_group is None:
                 try:
                     self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)

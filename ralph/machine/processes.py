@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -110,7 +109,6 @@ class OwnedProcess:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
-        stop_ignoring_ends()
         self._others = set(launcher.children_of(os.getpid()))
         self._process = start_process(
             arguments,
@@ -162,11 +160,3 @@ def _is_reaped(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
-
-
-def stop_ignoring_ends() -> None:
-    """Restores the default action of SIGCHLD. The parent may have made this process ignore SIGCHLD, and the system
-    would then drop all exit codes of children.
-    """
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

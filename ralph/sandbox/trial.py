@@ -139,7 +139,7 @@ def read_to_end(reading: int) -> tuple[bytes, bool]:
 
 def exit_code(pid: int, *, unknown: int = 0) -> int:
     """Waits for a child process to end. Returns its exit code, which is negative if a signal ended it. Returns `unknown`
-    if the program that started ralph has it ignore the ends of children.
+    if something else has waited for it.
     """
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -112,17 +112,3 @@ def test_a_process_that_is_gone_has_no_children() -> None:
     with subprocess.Popen(["true"]) as child:
         pass
     assert launcher.children_of(child.pid) == []
-
-
-def test_the_status_is_known_where_a_parent_has_left_sigchld_ignored() -> None:
-    """Otherwise the system would drop the status, and it would look like 0."""
-    script = textwrap.dedent("""
-        import signal
-        from pathlib import Path
-        from ralph.machine.command_supervisor import CommandSupervisor
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        serving = CommandSupervisor({})
-        print(serving.start(["false"], cwd=Path("/"), environment={}, grace_s=1).wait_for_end())
-    """)
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert shown.stdout == "1\n"

@@ -12,12 +12,15 @@ import signal
 import socket
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.patience import PATIENCE_S, wait_until
+from tests.program.model_answers import bash
+from tests.program.namespaces import needs_namespaces
 from tests.program.slow_servers import set_clocks
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -191,3 +194,18 @@ def test_p8_sighup_stays_ignored_under_nohup(ralph, serve) -> None:
     wait_until(lambda: len(server.requests) == 1)
     process.send_signal(signal.SIGHUP)
     assert ralph.finish(process).code == 0
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+def test_a_parent_that_left_sigchld_ignored_changes_nothing(ralph, serve) -> None:
+    """Otherwise the system would drop the status of commands, which would look like 0, and bubblewrap would never end."""
+    server = serve(bash("exit 3"), Turn("done"))
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = replace(ralph, starts_afresh=True).start("hi")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    ran = ralph.finish(process)
+    assert (ran.code, "(sandbox: namespaces)" in ran.stderr) == (0, True), ran.stderr
+    assert "Exit code 3" in str(server.requests[1].json()["messages"])
