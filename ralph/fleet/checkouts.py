@@ -611,8 +611,7 @@ class JobCheckout:
         self._carried |= sizes
         if changed or sizes:
             listed = b"".join(path + b"\0" for path in (*changed, *sizes))
-            update = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-            self._tree().change(*update, given=listed)
+            left_out += [f"{path} (git takes no such name)" for path in self._tree().stage(listed)]
         return head, self._tree().change("write-tree").decode().strip(), tuple(left_out)
 
     def forget_index(self) -> None:

@@ -75,6 +75,7 @@ _WITH_OWN_INDEX = ("-c", "core.splitIndex=false")
 _LOCKS = ("index.lock", "HEAD.lock")
 _MESSAGES = ("MERGE_MSG", "SQUASH_MSG")
 """Files with a message for the next commit, which each commit removes."""
+_TIP_FORMAT = "--format=%(objectname) %(committerdate:unix) %(refname)"
 _COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
 # A commit of a large repository holds its locks for a second or two. One that is older than this was left behind.
 _LOCK_ENDS_WITHIN_S = 5.0
@@ -113,9 +114,11 @@ class GitCheckout:
         self._own = OwnPaths(top, self._directory, own_paths)
         self._given = tuple(Path(os.path.realpath(place)) for place in (self._directory, *writable))
         self._pins: Pins | None = None
+        self._tips: list[str] = []
+        """The branches and the stash at the last snapshot, each with its commit."""
         self._last: tuple[Snapshot, Looked] | None = None
         """The last snapshot with its look, until a commit uses it."""
-        self._warn, self._warned, self._warned_of_programs = warn, "", ""
+        self._warn, self._warned = warn, dict[str, str]()
         self._redactor = redactor or Redactor()
         self._may_read = may_read
         self._is_below = below_tops([*map(str, self._given)])
@@ -142,6 +145,12 @@ class GitCheckout:
         lines, files = list[str](), dict[str, str]()
         found = look(git, digests, lines, files, own=self._own)
         status = found.status
+        self._tips = (
+            git.read("for-each-ref", _TIP_FORMAT, "refs/heads", "refs/stash")
+            .decode("utf-8", "surrogateescape")
+            .splitlines()
+        )
+        lines += self._tips
         guarded = guarded_settings(git.settings) | self._hooks(digests)
         # The content of the plan file counts even if git ignores the file.
         files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
@@ -179,8 +188,25 @@ class GitCheckout:
                 files |= {path for path in committed if not self._own.hold(path)}
                 until = [f"^{before.head}"] if before.head else []
                 commits = count_commits(git, after.head, *until) if after.head else 0
+        self._tell_once("elsewhere", self._left_elsewhere(after))
         guarded = differing(before.guarded, after.guarded)
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
+
+    def _left_elsewhere(self, after: Snapshot) -> str:
+        """A sentence about branches and a stash with commits since the loop began that neither HEAD nor a remote has. Empty
+        without such commits. `after` is the last snapshot.
+        """
+        left, known = list[str](), ["--not", *filter(None, [after.head]), "--remotes"]
+        for line in self._tips:
+            commit, made_at, ref = line.split(" ", 2)
+            is_new = ref != f"refs/heads/{after.branch}" and int(made_at or 0) >= int(self._began_s)
+            if is_new and self.git().read("rev-list", "--max-count=1", commit, *known):
+                left.append(ref.removeprefix("refs/heads/").removeprefix("refs/"))
+        return (
+            f"work was left on {shown(left)}, which the loop neither goes on with nor pushes; git log NAME shows it"
+            if left
+            else ""
+        )
 
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:
         """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot,
@@ -269,7 +295,11 @@ class GitCheckout:
                 if lines:
                     git.change("update-index", "-z", "--index-info", given=lines, variables=variables)
                 if unstaged:
-                    _stage(git, unstaged, variables)
+                    # Tracked files first: those of a directory that has become a file must leave the index before.
+                    in_order = sorted(unstaged, key=lambda entry: not entry.is_tracked)
+                    refused = shown(git.stage(_listed(in_order), variables))
+                    told = refused and f"git takes no such names: {refused}"
+                    self._tell_once("names", told, "; commits leave them out")
                 if entries and self._is_anything_staged(git, found.status.head, variables):
                     tree = git.change("write-tree", variables=variables).decode().strip()
                 return tree, not takes_place or _is_replaced(index, copy, before)
@@ -282,7 +312,7 @@ class GitCheckout:
             raise CheckoutError(problem, Outcome.IO_ERROR) from error
 
     def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
-        patterns = (f"refs/{place}/{name}*" for place in ("heads", "remotes/*") for name in ("ralph", _RED))
+        patterns = (f"refs/{place}/ralph*{rest}" for place in ("heads", "remotes/*") for rest in ("", "/**"))
         names = (
             git.read("for-each-ref", "--format=%(refname)", *patterns).decode("utf-8", "replace").split("\n")
         )
@@ -290,15 +320,15 @@ class GitCheckout:
             with suppress(CheckoutError):  # the push will say why
                 names += self.push_of(git, status).remote_branches("ralph*")
         red = _RED if {"refs/heads/ralph", "ralph"}.isdisjoint(names) else _RED_BESIDE
-        taken = {name.rpartition(red)[2] for name in names}
+        taken = {name.rpartition(red)[2].partition("/")[0] for name in names}  # git makes none above another
         return next(f"{red}{number}" for number in itertools.count(1) if str(number) not in taken)
 
     def _to_commit(self, found: Looked) -> tuple[list[StatusEntry], list[StatusEntry]]:
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
-        nested = {entry.path.rstrip("/") for entry in all_entries if entry.is_nested}
+        nested = {*found.unsaved, *(entry.path.rstrip("/") for entry in all_entries if entry.is_nested)}
         unread = {entry.path for entry in all_entries if entry.is_unstaged and self._is_closed(entry.path)}
-        look = self._look_for_planted(found.links, protected, nested, unread)
+        look = self._look_for_planted(found.links, protected, nested, unread, self._changed_hidden(found))
         entries, left_out = [], []
         for entry in all_entries:
             is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
@@ -307,6 +337,15 @@ class GitCheckout:
             elif not (entry.is_nested or entry.path in unread):
                 entries.append(entry)
         return entries, left_out
+
+    def _changed_hidden(self, found: Looked) -> list[str]:
+        """The hidden files of a look (`Looked.hidden`) whose content is not that of the index."""
+        paths = [path for path in found.hidden if "\n" not in path and os.path.isfile(self.top / path)]  # noqa: PTH113 - it never raises
+        if not paths:
+            return []
+        given = b"".join(os.fsencode(path) + b"\n" for path in paths)
+        ids = self.git().read("hash-object", "--stdin-paths", given=given).decode().split()
+        return [path for path, oid in zip(paths, ids, strict=True) if found.hidden[path] != oid]
 
     def _is_closed(self, path: str) -> bool:
         """Whether a path is a file that cannot be read: git would refuse the whole commit."""
@@ -339,7 +378,12 @@ class GitCheckout:
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
     def _look_for_planted(
-        self, links: Sequence[str], protected: set[str], nested: set[str], unread: set[str]
+        self,
+        links: Sequence[str],
+        protected: set[str],
+        nested: set[str],
+        unread: set[str],
+        hidden: Sequence[str],
     ) -> Look:
         digests = FileDigests(self._seams.waiter, self._seams.clock)
 
@@ -354,24 +398,23 @@ class GitCheckout:
             gitlinks=links,
             is_over=is_over,
         )
-        self._warn_of_programs()
+        changed = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)
+        self._tell_once("programs that git runs", changed)
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
         others = {
             "these are repositories of their own": nested.difference(one.path for one in found.found),
             "these cannot be read": unread,
+            "git is told to see no change of these": hidden,
         }
         told = [f"{what}: {shown(sorted(paths))}" for what, paths in others.items() if paths]
-        sentence = "; ".join(filter(None, (sentence, *told)))
-        if sentence and sentence != self._warned:
-            self._warn(f"{sentence}; commits leave them out")
-        self._warned = sentence
+        self._tell_once("left out", "; ".join(filter(None, (sentence, *told))), "; commits leave them out")
         return found
 
-    def _warn_of_programs(self) -> None:
-        sentence = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)
-        if sentence and sentence != self._warned_of_programs:
-            self._warn(sentence)
-        self._warned_of_programs = sentence
+    def _tell_once(self, about: str, sentence: str, rest: str = "") -> None:
+        """Tells the user a sentence about something, unless it was the last one about that."""
+        if sentence and sentence != self._warned.get(about):
+            self._warn(sentence + rest)
+        self._warned[about] = sentence
 
     def push(self, branch: str | None = None) -> int:
         """Pushes the current branch, or another one of this repository under its own name to the same remote. Returns the
@@ -379,10 +422,24 @@ class GitCheckout:
         """
         self.refuse_foreign()
         git = self.git()
-        status = status_of(git)
+        found = looked(git)
+        status = found.status
         if branch is not None:
             status = replace(status, head=git.resolved(f"refs/heads/{branch}") or "")
-        return self.push_of(git, status, branch).push() if status.head else 0
+        pushed = self.push_of(git, status, branch).push() if status.head else 0
+        unpushed = shown([path for path in found.links if self._has_unpushed(path)])
+        told = (
+            unpushed and f"these submodules have commits that no remote has: {unpushed}; push them yourself"
+        )
+        self._tell_once("submodules", told)
+        return pushed
+
+    def _has_unpushed(self, path: str) -> bool:
+        """Whether a repository inside has a commit that none of its remote branches has, as far as git can tell."""
+        if not os.path.lexists(self.top / path / ".git"):
+            return False
+        inner = CheckoutGit(self.top / path, self._seams)
+        return bool(inner.answer("rev-list", "--max-count=1", "HEAD", "--not", "--remotes").output)
 
     def unpushed(self) -> int | None:
         git = self.git()
@@ -552,16 +609,6 @@ def _commit_of(git: CheckoutGit, tree: str, parent: str, message: str) -> str:
     """Makes a commit that belongs to no branch yet, and returns its id. `parent` is empty before the first commit."""
     parents = ["-p", parent] if parent else []
     return git.change("commit-tree", tree, *parents, given=f"{message}\n".encode()).decode().strip()
-
-
-def _stage(git: CheckoutGit, entries: Sequence[StatusEntry], variables: Mapping[str, str]) -> None:
-    """Stages the files with `git update-index`, because `git add` would look into submodules. Stages tracked files
-    first. For example, if a directory has become a file, the tracked files of the directory must leave the index
-    before the file can enter it.
-    """
-    in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
-    command = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-    git.change(*command, given=_listed(in_order), variables=variables)
 
 
 def _is_replaced(index: Path, copy: Path, before: tuple[int, int] | None) -> bool:

@@ -88,6 +88,9 @@ _NAMES_A_FILE = re.compile(
 # Git reads `trace2.*` of the configuration before all else, and no `-c` comes before it (git-config(1)).
 _UNTRACED = dict.fromkeys(("GIT_TRACE2", "GIT_TRACE2_EVENT", "GIT_TRACE2_PERF"), "0")
 _OF_READING = {"GIT_OPTIONAL_LOCKS": "0"}
+_UPDATE_INDEX = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+# A path that git refuses (update-index.c): the command ends with 0 all the same.
+_REFUSED = re.compile(rb"^Ignoring path (.*)$", re.MULTILINE)
 # Git's message ends with strerror(3) in the C locale. Nothing else shows a shortage.
 _SHORTAGE = re.compile(
     rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
@@ -159,6 +162,15 @@ class Git:
         if answer.status:
             raise self.failure(arguments[0], answer)
         return answer.output
+
+    def stage(self, listed: bytes, variables: Mapping[str, str] | None = None) -> list[str]:
+        """Brings the index up to date with files of the working tree, whose paths are NUL-terminated. `git add` would look into
+        submodules. Returns the paths that git refuses, such as `git~1`. Raises CheckoutError and Interrupted.
+        """
+        answer = self.call(*_UPDATE_INDEX, given=listed, variables=variables)
+        if answer.status:
+            raise self.failure(_UPDATE_INDEX[0], answer)
+        return [os.fsdecode(path) for path in _REFUSED.findall(answer.errors)]
 
     def resolved(self, name: str) -> str | None:
         """The id of the commit that a name means, or None if the repository has none of that name. Raises CheckoutError

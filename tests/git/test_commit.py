@@ -153,6 +153,38 @@ def test_a_file_that_cannot_be_read_is_named_and_hinders_no_commit(repository: R
     assert told == ["these cannot be read: a.txt, of-root; commits leave them out"]
 
 
+def hidden(repository: Repository, option: str) -> None:
+    repository.git("update-index", option, "a.txt", ".gitignore")
+    repository.write("a.txt", "hidden")
+
+
+def with_edited_submodule(repository: Repository) -> None:
+    nested(repository).commit_all()
+    repository.git("add", "inner")
+    repository.git("commit", "-q", "-m", "inner")
+    repository.write("inner/more")
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda one: one.write("git~1"), "git takes no such names: git~1"),
+        (lambda one: hidden(one, "--assume-unchanged"), "git is told to see no change of these: a.txt"),
+        (lambda one: hidden(one, "--skip-worktree"), "git is told to see no change of these: a.txt"),
+        (with_edited_submodule, "these are repositories of their own: inner"),
+    ],
+    ids=["refused name", "assume-unchanged", "skip-worktree", "submodule"],
+)
+def test_what_no_commit_takes_is_named(repository: Repository, act, told: str) -> None:
+    act(repository)
+    repository.write("new")
+    lines: list[str] = []
+    checkout = repository.checkout(warn=lines.append)
+    assert checkout.commit("all", checkout.snapshot())
+    assert lines == [f"{told}; commits leave them out"]
+    assert repository.git("diff-tree", "--no-commit-id", "--name-only", "-r", "HEAD") == "new"
+
+
 def test_a_message_for_the_next_commit_is_used_up_by_a_commit(repository: Repository) -> None:
     """`git merge --squash` and `git cherry-pick -n` leave one, which `git commit` would offer to the user."""
     messages = [repository.write(f".git/{name}") for name in ("MERGE_MSG", "SQUASH_MSG")]

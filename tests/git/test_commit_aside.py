@@ -88,6 +88,9 @@ def test_there_is_no_branch_without_work_and_none_twice_for_the_same(repository:
     assert aside(checkout, earlier="ralph/red-1") == "ralph/red-3"
     assert aside(checkout, earlier="gone") == "ralph/red-4"
     repository.git("branch", "-D", "ralph/red-2")
+    repository.git("branch", "ralph/red-2/below")
+    assert aside(checkout) == "ralph/red-5", "git makes none above another"
+    repository.git("branch", "-D", "ralph/red-2/below")
     assert aside(checkout) == "ralph/red-2", "the lowest that is free"
 
 

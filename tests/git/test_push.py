@@ -81,6 +81,23 @@ def test_a_push_brings_what_the_remote_lacks_and_writes_no_configuration(tmp_pat
     assert (repository.top / ".git/config").read_text() == configuration
 
 
+def test_commits_of_a_submodule_that_no_remote_has_are_named(tmp_path: Path) -> None:
+    repository = cloned(tmp_path / "work", tmp_path / "home")
+    source = cloned(tmp_path / "other" / "source", tmp_path / "home")
+    repository.git("submodule", "--quiet", "add", str(source.top.with_name("remote.git")), "sub")
+    repository.commit_all()
+    lines: list[str] = []
+    checkout = repository.checkout(warn=lines.append)
+    assert (checkout.push(), lines) == (1, [])
+    inner = Repository(repository.top / "sub", tmp_path / "home")
+    inner.write("more")
+    inner.git("add", "-A")
+    inner.git("-c", "user.name=A", "-c", "user.email=a@b", "commit", "-q", "-m", "more")
+    repository.commit_all()
+    assert checkout.push() == 1
+    assert lines == ["these submodules have commits that no remote has: sub; push them yourself"]
+
+
 def test_a_remote_that_went_on_keeps_what_it_has(tmp_path: Path) -> None:
     repository = cloned(tmp_path / "work", tmp_path / "home")
     repository.write("b")

@@ -120,6 +120,42 @@ def test_a_first_commit_counts(tmp_path: Path) -> None:
     )
 
 
+def stashed(repository: Repository) -> None:
+    repository.write("a.txt", "stashed")
+    repository.git("stash", "-q")
+
+
+def on_another_branch(repository: Repository) -> None:
+    repository.git("switch", "-q", "-c", "other")
+    repository.write("other")
+    repository.commit_all()
+    repository.git("switch", "-q", "main")
+
+
+def merged(repository: Repository) -> None:
+    on_another_branch(repository)
+    repository.git("merge", "-q", "other")
+
+
+def pushed(repository: Repository) -> None:
+    on_another_branch(repository)
+    repository.git("update-ref", "refs/remotes/origin/other", "other")
+
+
+@pytest.mark.parametrize(
+    ("act", "name"), [(stashed, "stash"), (on_another_branch, "other"), (merged, None), (pushed, None)]
+)
+def test_work_that_is_left_beside_the_branch_is_progress_and_named(
+    repository: Repository, act, name: str | None
+) -> None:
+    repository.git("branch", "older")
+    lines: list[str] = []
+    watch = Watch(repository.checkout(warn=lines.append))
+    act(repository)
+    assert watch.changes() is not None
+    assert [line.partition(",")[0] for line in lines] == ([f"work was left on {name}"] if name else [])
+
+
 def test_history_that_was_taken_back_is_progress_of_no_commits(repository: Repository) -> None:
     repository.write("a.txt", "x")
     repository.commit_all()

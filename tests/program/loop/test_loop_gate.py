@@ -293,7 +293,9 @@ def test_a_first_signal_while_red_work_is_kept_ends_the_loop_and_keeps_it_exits_
 def test_red_work_that_cannot_be_committed_to_a_branch_is_no_success_exits_74(
     ralph, checkout, iterations
 ) -> None:
-    checkout.git("branch", "ralph/red-1/x")
+    lock = checkout.top / ".git/refs/heads/ralph/red-1.lock"
+    lock.parent.mkdir()
+    lock.touch()
     iterations([bash("touch broken")])
     ran = ralph("loop", "go", "--gate", GREEN, "--commit", "--max-iterations", "1")
     assert ran.code == 74
@@ -302,6 +304,6 @@ def test_red_work_that_cannot_be_committed_to_a_branch_is_no_success_exits_74(
     assert loop_lines(ran)[-1].startswith(
         "io_error (exit 74): 1 iteration is done, the gate failed (exit 1), but "
     )
-    checkout.git("branch", "-D", "ralph/red-1/x")
+    lock.unlink()
     ran = ralph("loop", "--continue")
     assert (ran.code, subjects(checkout.top, "ralph/red-1")) == (3, ["ralph loop: iteration 1"])
