@@ -119,21 +119,6 @@ def test_the_next_run_tells_the_model_once_which_are_gone() -> None:
     assert replay(third.journal.records).background == BackgroundRecord(count=1, running={})
 
 
-def test_what_a_run_without_an_answer_did_not_tell_is_told_by_the_one_after_it() -> None:
-    first = Life(answer(call("t", "Touch")), DONE, prompt="the task")
-    first.journal.append(run_record(SHAPE, "killed", 2))
-    second = Life(DONE, journal=first.journal, prompt="and now?")
-    assert "bash_1 (npm run dev)" in second.told()[1]
-
-
-def test_what_ended_before_the_end_of_the_run_is_not_told_as_gone() -> None:
-    first = Life(answer(call("t", "Touch")), answer(call("e")), DONE, prompt="the task")
-    assert first.background == [STARTED, BackgroundEnded("bash_1", "npm run dev", "t", 0)]
-    assert first.ended.background_stopped == 0
-    second = Life(DONE, journal=first.journal, prompt="and now?")
-    assert second.told() == ["and now?"]
-
-
 def test_between_the_tasks_of_one_process_they_run_on() -> None:
     life = Life(answer(call("t", "Touch")), DONE, DONE, DONE, prompt="one", may_continue=True)
     assert (life.background, life.ended.background_stopped) == ([STARTED], 0)
@@ -145,10 +130,3 @@ def test_between_the_tasks_of_one_process_they_run_on() -> None:
     assert len(life.background) == 2
     later = Life(DONE, journal=life.journal, prompt="four")
     assert "bash_1 (npm run dev)" in later.told()[1]
-
-
-def test_an_older_ralph_reads_such_a_journal() -> None:
-    """A kind that is not known has no effect."""
-    first = Life(answer(call("t", "Touch")), DONE, prompt="the task")
-    without = [one for one in first.journal.records if not isinstance(one, BackgroundRecord)]
-    assert replay(without).conversation.messages == replay(first.journal.records).conversation.messages

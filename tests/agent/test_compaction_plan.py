@@ -13,7 +13,6 @@ from ralph.agent.compaction import (
     CUT_SUMMARY,
     GO_ON,
     SUMMARIZE,
-    TRIGGERS,
     Attempt,
     CompactionSteps,
     cut_context,
@@ -144,19 +143,6 @@ def test_three_compactions_in_a_row_keep_every_task_and_file_word_for_word() -> 
         )
 
 
-def test_the_parts_stand_in_their_order() -> None:
-    written = texts(fresh_context(TASKS, "It is half done.", FILES))
-    parts = ["# Task 1 of 3", "Mend the parser", "# Task 2 of 3", "# Task 3 of 3", "Go on."]
-    places = [written.index(part) for part in (*parts, "It is half done.", *FILES, GO_ON)]
-    assert places == sorted(places)
-
-
-def test_one_task_has_no_number_and_what_is_empty_has_no_heading() -> None:
-    written = texts(fresh_context(TASKS[:1], "So.", []))
-    assert "# The task, word for word" in written
-    assert "Files changed" not in written
-
-
 def test_steps_and_an_earlier_summary_stand_in_the_place_of_a_summary() -> None:
     written = texts(cut_context(TASKS, "Assistant: I ran it.", FILES, earlier_summary="It was red."))
     assert written.index("It was red.") < written.index("Assistant: I ran it.") < written.index(FILES[0])
@@ -179,24 +165,6 @@ def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(
     most_tokens: int | None, kept: set[int]
 ) -> None:
     blocks = fresh_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
-    for number, task in enumerate(TASKS, start=1):
-        assert all(block in blocks for block in task) is (number in kept)
-        left_out = f"# Task {number} of 3: left out"
-        assert (left_out in texts(blocks)) is (number not in kept)
-
-
-@every_row(
-    ("most_tokens", "kept"),
-    [
-        pytest.param(None, {1, 2, 3}, id="no bound"),
-        pytest.param(sum(SIZES) - 1, {2, 3}, id="over it: the oldest goes"),
-        pytest.param(SIZES[0] + SIZES[2], {1, 3}, id="one with a large image goes, the first stays"),
-        pytest.param(SIZES[2], {3}, id="the newest alone"),
-        pytest.param(0, {3}, id="the newest in any case"),
-    ],
-)
-def test_where_nothing_else_helps_older_tasks_go_first(most_tokens: int | None, kept: set[int]) -> None:
-    blocks = cut_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
     for number, task in enumerate(TASKS, start=1):
         assert all(block in blocks for block in task) is (number in kept)
         left_out = f"# Task {number} of 3: left out"
@@ -274,22 +242,6 @@ def test_a_digest_fits_its_bound_and_uses_it(most_tokens: int, filling: str) -> 
     assert "Result of Echo: " in texts(request.content)
 
 
-def test_older_tasks_take_at_most_half_of_a_digest() -> None:
-    old, new = [text("long " * 1_000)], [text("Go on.")]
-    sizes = user_message(old).size + user_message(new).size
-    for most_tokens, is_kept in ((2 * sizes, True), (2 * sizes - 2, False)):
-        request = digest_request([old, new], HISTORY, most_tokens)
-        assert (old[0] in request.content) is is_kept
-
-
-def test_a_digest_without_room_still_holds_the_newest_task_and_the_request() -> None:
-    request = digest_request(TASKS, HISTORY, 10)
-    assert request.content[-1] == text(SUMMARIZE)
-    assert TASKS[2][0] in request.content
-    assert TASKS[1][1] not in request.content
-    assert "It is done." not in texts(request.content)
-
-
 @every_row(
     ("old", "new", "window", "is_worth_it"),
     [
@@ -335,18 +287,6 @@ def test_a_summary_is_what_was_said_unless_that_is_nothing_or_no_summary(
 ) -> None:
     message = {"role": "assistant", "content": content, "stop_reason": stop_reason, "usage": {}}
     assert summary_of(answer_from_message(message)) == summary
-
-
-@every_row("trigger", TRIGGERS)
-def test_attempts_get_smaller_and_end(trigger: str) -> None:
-    steps = CompactionSteps()
-    ways = []
-    while (attempt := steps.attempt(trigger)) is not None:
-        ways.append((attempt.way, attempt.share))
-        steps = steps.next(has_shrunk=False).answered()
-    first = ("digest", 1 / 2) if trigger == "overflow" else ("whole", 1.0)
-    assert ways == [first, ("digest", 1 / 4), ("cut", 1 / 8)]
-    assert steps.next(has_shrunk=False).attempt(trigger) is None
 
 
 @every_row(

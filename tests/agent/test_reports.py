@@ -21,7 +21,6 @@ from ralph.values.limits import LimitSettings
 from ralph.values.models import Price
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
-from ralph.values.report import STATUSES
 from ralph.values.tool_calls import FINAL_REPORT
 from tests.fakes import FakeClock, FakeJournal, FakeWaiter, answer, call, text
 from tests.fakes.played import ANY_FORM, DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
@@ -52,12 +51,6 @@ STATUS_ENDS = [
 ]
 
 
-def test_every_status_has_its_exit_code() -> None:
-    assert [row[0] for row in STATUS_ENDS] == [*STATUSES]
-    for status, exit_code, *_ in STATUS_ENDS:
-        assert Played(answer(report(status=status)), form=PLAIN_FORM).ended.exit_code == exit_code
-
-
 @every_row(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
 def test_the_status_of_an_accepted_report_is_the_outcome(
     status: str, exit_code: int, outcome: Outcome, subtype: str
@@ -73,42 +66,12 @@ def test_the_status_of_an_accepted_report_is_the_outcome(
     assert played.last_results[0]["content"] == "The report was accepted."
 
 
-def test_a_failure_needs_no_payload_a_success_does() -> None:
-    failed = Played(answer(report(status="failure")), form=PAYLOAD_FORM)
-    assert failed.ended.exit_code == 1
-    assert "structured_output" not in failed.result
-    lacking = Played(answer(report()), answer(report(payload=GOOD)), form=PAYLOAD_FORM)
-    assert "payload: required" in lacking.results_in(1)[0]["content"]
-    assert lacking.ended.exit_code == 0
-
-
-def test_other_calls_beside_an_accepted_report_run_and_are_answered() -> None:
-    played = Played(answer(call("a"), report(), call("b", "Touch")), form=PLAIN_FORM)
-    assert played.ran == ["a", "b"]
-    assert [block["tool_use_id"] for block in played.last_results] == ["a", "r", "b"]
-    assert played.ended.exit_code == 0
-    assert played.calls_made == 1
-
-
-def test_a_second_report_changes_nothing() -> None:
-    played = Played(answer(report("one"), report("two", status="failure", summary="No.")), form=PLAIN_FORM)
-    assert (played.ended.exit_code, played.ended.result) == (0, "Did it.")
-    assert played.last_results[1]["is_error"] is True
-    assert played.events.of(MalformedCallRefused) == []
-
-
 def test_an_accepted_report_wins_over_calls_that_led_nowhere() -> None:
     circling = [answer(call(f"e{n}")) for n in range(8)]
     last = answer(report(), call("last"))
     played = Played(*circling, last, form=PLAIN_FORM)
     assert played.ended.exit_code == 0
     assert played.result["final_report"]["source"] == "tool_call"
-
-
-def test_without_the_requirement_there_is_no_such_tool() -> None:
-    played = Played(answer(report()), DONE)
-    assert "There is no tool 'final_report'" in played.results_in(1)[0]["content"]
-    assert (played.ended.exit_code, played.ended.report) == (0, None)
 
 
 # -- Failed attempts. --------------------------------------------------------------------------------------------
@@ -219,14 +182,6 @@ def test_the_final_turn_asks_for_nothing_but_the_report() -> None:
     assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 2, 2, "max_turns")]
 
 
-def test_one_turn_is_the_final_one_at_once() -> None:
-    played = Played(answer(call("e1")), answer(report()), form=PLAIN_FORM, limits=LimitSettings(max_turns=1))
-    assert (played.ended.exit_code, played.ended.num_turns, played.ran) == (0, 1, [])
-    assert played.last_words(0)[-1].startswith(
-        "System notice: The limit of 1 turn is reached. This is the final turn: nothing but a call of final_report"
-    )
-
-
 # -- Reports in text. --------------------------------------------------------------------------------------------
 
 
@@ -274,20 +229,6 @@ def test_the_tool_call_of_the_final_turn_wins_over_an_earlier_text() -> None:
     assert played.result["final_report"]["source"] == "tool_call"
 
 
-def test_a_payload_in_four_texts_is_taken_in_the_final_turn_that_follows() -> None:
-    played = Played(*[IN_TEXT] * 5, form=PAYLOAD_FORM)
-    assert played.calls_made == 5
-    assert played.ended.exit_code == 0
-    assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(1, "report")]
-    assert played.events.of(ReportAccepted) == [ReportAccepted("text", "success", 1, 5, "report")]
-
-
-def test_a_payload_in_text_that_was_cut_and_went_on_is_one() -> None:
-    halves = [answer(text('{"files": ["a'), stop_reason="max_tokens"), answer(text('.py"]}'))]
-    played = Played(echo(), *halves, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
-    assert played.result["structured_output"] == GOOD
-
-
 @every_row("limits", [LimitSettings(max_turns=2), None])
 def test_a_payload_beside_a_refused_call_is_taken_once_the_final_turn_gives_up(
     limits: LimitSettings | None,
@@ -322,54 +263,11 @@ def test_a_report_that_a_call_took_back_gives_way_to_another_and_is_no_end_witho
         assert "structured_output" not in played.result
 
 
-def test_a_report_that_was_taken_back_is_no_success_when_time_runs_out() -> None:
-    played = Played(answer(SUCCESS), TAKEN_BACK, TimeIsUp("over"), form=PLAIN_FORM)
-    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (124, "synthetic")
-
-
-def test_a_report_that_was_taken_back_is_no_success_when_the_context_overflows() -> None:
-    """The requests for a summary are refused too, and the rest does not fit either, so that the final turn
-    follows.
-    """
-    too_long = HttpError(400, None, "{}", message="prompt is too long: 250000 tokens > 200000 maximum")
-    played = Played(answer(SUCCESS), TAKEN_BACK, *[too_long] * 9, form=PLAIN_FORM)
-    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (3, "synthetic")
-
-
-def test_a_report_in_text_beside_a_call_of_the_tool_that_fails_is_taken_back_by_it() -> None:
-    both = answer(*IN_TEXT.content, report("bad", payload=1))
-    last = answer(report(status="failure", summary="No."))
-    played = Played(echo(), both, last, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
-    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (1, "tool_call")
-
-
 def test_a_report_that_was_dropped_is_forgotten_once_the_model_is_told() -> None:
     """The final turn follows at once, and its requests get empty answers."""
     played = Played(*[IN_TEXT] * 4, *[answer()] * 4, form=PAYLOAD_FORM)
     assert (played.ended.exit_code, played.result["final_report"]["source"]) == (1, "synthetic")
     assert "structured_output" not in played.result
-
-
-BESIDE_A_CALL = answer(SUCCESS, call("x", "Touch"))
-BESIDE_A_REFUSED_CALL = {
-    # name: (what follows in the only turn, exit code, source, requests)
-    "a report": ([answer(report(status="failure", summary="3 tests fail."))], 1, "tool_call", 2),
-    "nothing": ([answer(), answer(call("y", "Touch")), answer(call("z", "Touch"))], 0, "text", 4),
-    "other words": (
-        [answer(text("I was wrong: 3 tests fail.")), *[answer(call("y", "Touch"))] * 4],
-        3,
-        "synthetic",
-        4,
-    ),
-}
-
-
-@every_row("name", BESIDE_A_REFUSED_CALL)
-def test_a_report_in_text_beside_a_refused_call_counts_unless_something_else_is_said(name: str) -> None:
-    after, exit_code, source, requests = BESIDE_A_REFUSED_CALL[name]
-    played = Played(BESIDE_A_CALL, *after, form=PLAIN_FORM, limits=LimitSettings(max_turns=1))
-    assert (played.ended.exit_code, played.calls_made) == (exit_code, requests)
-    assert played.result["final_report"]["source"] == source
 
 
 def paid(*answers: Answer, max_turns: int | None = None) -> Played:
@@ -387,12 +285,6 @@ def test_a_payload_that_was_not_taken_back_outlives_a_budget_that_ends_in_the_fi
     played = paid(*[IN_TEXT] * 4)
     assert played.ended.exit_code == 0
     assert played.result["structured_output"] == GOOD
-
-
-def test_a_payload_that_was_taken_back_is_no_success_when_the_budget_ends_in_the_final_turn() -> None:
-    played = paid(IN_TEXT, echo(), max_turns=2)
-    assert played.ended.exit_code == 3
-    assert played.result["final_report"]["source"] == "synthetic"
 
 
 @every_row(("stop", "exit_code"), [(TimeIsUp("over"), 0), (SignalReceived(15), 143)])
@@ -583,29 +475,9 @@ def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten() -> 
     assert (played.ended.exit_code, played.calls_made) == (0, 0)
 
 
-def test_an_accepted_report_stands_though_the_result_of_another_call_follows_it() -> None:
-    journal = killed_behind(answer(report(summary="All of it."), call("n", "Nowhere")), kinds_cut=3)
-    assert [record.tool_use_id for record in journal.records[-2:]] == ["r", "n"]
-    played = resumed(journal)
-    assert (played.ended.exit_code, played.calls_made, played.ended.result) == (0, 0, "All of it.")
-
-
-def test_an_accepted_report_stands_though_another_call_ran_after_it() -> None:
-    journal = killed_behind(answer(report(summary="All of it."), call("e", "Touch")), kinds_cut=4)
-    assert journal.kinds[-3:] == ["tool_result", "tool_intent", "tool_result"]
-    played = resumed(journal)
-    assert (played.ended.exit_code, played.calls_made, played.ended.result) == (0, 0, "All of it.")
-
-
 def test_a_pending_report_does_not_answer_the_prompt_that_comes_after_it() -> None:
     journal = killed_behind(answer(report(summary="The old task.")))
     played = resumed(journal, echo(7), answer(report("new", summary="The new one.")), prompt="another task")
     assert played.calls_made == 2
     assert played.ended.result == "The new one."
     assert "another task" in json.dumps(played.sent(0)[-1])
-
-
-def test_a_pending_report_that_does_not_fit_counts_as_an_attempt() -> None:
-    journal = killed_behind(answer(report("bad", summary="")))
-    played = resumed(journal, answer(report("new")))
-    assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 1, 2)]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ralph.agent.task import AgentLoop
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import RequestShape, assistant_message, recover_conversation, user_message
-from ralph.conversation.notices import CONTINUE
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.permissions.gate import CallGate
 from ralph.prompt.memory import read_memory
@@ -23,7 +22,6 @@ from ralph.run.parts import build_roster, build_toolbox, run_policy
 from ralph.settings.merge import load_settings
 from ralph.tools.toolbox import READ
 from ralph.values.controls import RunControls
-from ralph.values.errors import StreamParse
 from ralph.values.models import MODELS, facts_of, named_model
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
@@ -121,11 +119,6 @@ def test_the_first_request_to_every_model_and_at_every_effort_conforms(run, mode
     assert ("thinking" in body) == (facts is not None and facts.needs_adaptive)
 
 
-@every_row("max_tokens", [1, 5000, 1_000_000])
-def test_a_request_for_another_length_conforms(run, max_tokens) -> None:
-    assert run(DONE, max_tokens=max_tokens).bodies[0]["max_tokens"] <= max(max_tokens, 128_000)
-
-
 def test_results_of_every_kind_conform_alone_and_together(run, tmp_path) -> None:
     (tmp_path / "a.txt").write_text("line\n")
     (tmp_path / "a.png").write_bytes(PNG)
@@ -150,87 +143,10 @@ def test_results_of_every_kind_conform_alone_and_together(run, tmp_path) -> None
     assert [block["type"] for block in picture] == ["image", "text"]
 
 
-THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-HIDDEN = {"type": "thinking", "thinking": "", "signature": "c2ln"}
-OPAQUE = {"type": "redacted_thinking", "data": "b3BhcXVl"}
-
-
-def test_thinking_of_every_kind_conforms_when_it_is_sent_again(run) -> None:
-    went = run(answer(THOUGHT, HIDDEN, OPAQUE, text("So."), call("t1", "Glob", pattern="*")), DONE)
-    assert went.bodies[1]["messages"][1]["content"][:3] == [THOUGHT, HIDDEN, OPAQUE]
-
-
-def test_thinking_that_a_local_server_left_unsigned_conforms_when_it_is_sent_again(run) -> None:
-    went = run(answer({"type": "thinking", "thinking": "hm"}, call("t1", "Glob", pattern="*")), DONE)
-    assert went.bodies[1]["messages"][1]["content"][0] == {**THOUGHT, "signature": ""}
-
-
-SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
-FOUND = {
-    "type": "web_search_tool_result",
-    "tool_use_id": "srvtoolu_1",
-    "content": [
-        {"type": "web_search_result", "encrypted_content": "x", "title": "t", "url": "u", "page_age": None}
-    ],
-}
-
-
-def test_an_answer_that_paused_conforms_when_it_is_sent_again(run) -> None:
-    went = run(answer(text("I search."), SEARCH, stop_reason="pause_turn"), answer(FOUND, text("Found.")))
-    assert [message["role"] for message in went.bodies[1]["messages"]] == ["user", "assistant"]
-    assert went.run.conversation.messages[-1].content[0] == FOUND
-
-
-def test_continuations_of_cut_answers_conform(run) -> None:
-    cut = answer(text("half of"), stop_reason="max_tokens")
-    cut_call = answer(call("t1", "Bash", command="true"), stop_reason="max_tokens")
-    empty = answer(stop_reason="max_tokens")
-    went = run(cut, empty, cut_call, DONE)
-    assert len(went.bodies) == 4
-    assert went.bodies[1]["messages"][-1]["content"][0]["text"] == CONTINUE
-    assert went.last[0]["is_error"] is True
-
-
-@pytest.mark.parametrize(
-    "prompts",
-    [
-        {"system_prompt": "Be terse."},
-        {"append_system_prompt": "And rhyme."},
-        {"system_prompt": " ", "append_system_prompt": " "},
-    ],
-)
-def test_system_prompts_of_every_origin_conform(run, tmp_path, prompts) -> None:
-    (tmp_path / "AGENTS.md").write_text("the rule")
-    (body,) = run(DONE, prompts=prompts).bodies
-    assert "the rule" in body["system"][0]["text"]
-    (tmp_path / "AGENTS.md").write_text("")
-    run(DONE, prompts=prompts)
-
-
 def follow_up(talk: Conversation) -> dict[str, Any]:
     """The request that would resume this conversation."""
     body: dict[str, Any] = json.loads(sent(talk.plus(user_message("Go on."))))
     return body
-
-
-@every_row(
-    "script",
-    [
-        [StreamParse("broken")],
-        [answer(call("t1", "Glob", pattern="*")), StreamParse("broken")],
-        [answer(text("half"), stop_reason="max_tokens"), StreamParse("broken")],
-        [answer(text("no"), call("t1", "Bash", command="true"), stop_reason="refusal")],
-        [answer(stop_reason="refusal")],
-        [answer({"type": "tool_result", "content": "a server's nonsense"}, text("hm"))],
-    ],
-)
-def test_what_a_failed_run_leaves_can_be_resumed_with_a_request_that_conforms(run, script) -> None:
-    body = follow_up(run(*script).run.conversation)
-    for message in body["messages"]:  # nonsense that a server said goes back as it came
-        message["content"] = [
-            b for b in message["content"] if b["type"] != "tool_result" or "tool_use_id" in b
-        ]
-    assert request_problems(body) == []
 
 
 @settings(max_examples=12)

@@ -37,11 +37,6 @@ def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def texts_of(output: ToolOutput) -> list[str]:
-    assert not isinstance(output.content, str)
-    return [block["text"] for block in output.content if block["type"] == "text"]
-
-
 @every_row(
     ("estimate", "window", "room"),
     [
@@ -84,11 +79,6 @@ def test_the_cut_stands_between_lines_and_says_how_much_is_missing_and_how_to_se
     assert 4_500 < sent_bytes(cut) < 5_000
 
 
-def test_a_line_without_an_end_is_cut_inside() -> None:
-    for text in ("x" * 50_000, f"a\n{'x' * 50_000}\nb"):
-        assert re.fullmatch(r"(a\n)?x{2400,}\n\[.*\]\nx{2400,}(\nb)?", cut_in_middle(text, 5_000, NOTE))
-
-
 @every_row("room", [-100, 0, 1, 999])
 @every_row(("size", "is_cut"), [(1_999, False), (2_000, False), (2_001, True)])
 def test_a_text_keeps_2000_bytes_however_little_room_there_is(room: int, size: int, is_cut: bool) -> None:
@@ -117,11 +107,6 @@ def test_a_cut_never_breaks_a_character_and_never_exceeds_its_bound(text: str, m
     assert sent_bytes(cut) <= max(most_bytes, sent_bytes(found[0]))
 
 
-@given(AWKWARD, AWKWARD)
-def test_the_bytes_of_texts_joined_are_the_sum_of_theirs(one: str, other: str) -> None:
-    assert sent_bytes(one + other) == sent_bytes(one) + sent_bytes(other)
-
-
 def test_what_was_seen_and_that_it_failed_stays_with_a_result_that_is_cut() -> None:
     for content in (LINES, (words(LINES),)):
         cut = fitted(ToolOutput(content, is_error=True, seen={"/a": "1"}), 2_000)
@@ -145,20 +130,6 @@ def test_an_image_that_fits_stays_and_leaves_its_text_the_rest() -> None:
     assert cut.content[1] is IMAGE
     assert cut.content[2] == words("end")
     assert 7_900 < output_size(cut) <= 8_000
-
-
-def test_an_image_gives_way_to_the_least_of_a_text() -> None:
-    cut = fitted(ToolOutput((words(LINES), IMAGE)), 5_000)
-    [text] = texts_of(cut)
-    assert "[image left out" in text
-    assert output_size(cut) <= 5_000
-
-
-def test_an_unknown_block_that_is_too_long_is_named() -> None:
-    document = {"type": "document", "source": {"type": "base64", "data": "A" * 10_000}}
-    assert texts_of(fitted(ToolOutput((document,)), 3_000)) == [
-        "[document left out: it would not fit into the context]"
-    ]
 
 
 def test_many_small_texts_share_the_least_and_have_it_not_each() -> None:

@@ -38,7 +38,6 @@ from tests.fakes import (
     RecordingEvents,
     ScriptedClient,
     answer,
-    as_written,
     call,
     roster_of,
     text,
@@ -123,14 +122,6 @@ def cut(records: int) -> FakeJournal:
     journal = FakeJournal()
     journal.records = WHOLE.journal.records[:records]
     return journal
-
-
-def test_the_records_of_a_turn_come_in_their_order() -> None:
-    assert WHOLE.journal.kinds == [
-        *("session", "run", "user", "assistant"),
-        *("tool_intent", "tool_result") * 3,
-        *("assistant", "tool_intent", "tool_result", "assistant", "ended"),
-    ]
 
 
 def test_p1_a_call_with_effects_is_on_the_disk_before_it_runs() -> None:
@@ -257,24 +248,6 @@ def test_a_stop_at_the_judgement_of_a_parallel_call_leaves_those_before_it_not_r
     assert set(stopped.results.values()) == {NOT_RUN}
 
 
-@every_row("length", range(3, len(FORBIDDEN.journal.records)))
-def test_p2_a_forbidden_call_is_refused_wherever_the_run_was_killed(length) -> None:
-    journal = FakeJournal()
-    journal.records = FORBIDDEN.journal.records[:length]
-    asked = sum(record.kind == "assistant" for record in journal.records)
-    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal, gate=TouchForbidden())
-    assert (again.results["t"], again.results["t2"]) == ("forbidden", "forbidden")
-    assert not {"t", "t2"} & {call_id for batch in again.toolbox.ran for call_id in batch}
-
-
-@every_row("stop", [SignalReceived(15), HookStopped("enough"), RuntimeError("a bug")])
-def test_p2_a_stop_between_judgement_and_intent_leaves_a_call_that_was_not_run(stop) -> None:
-    stopped = Life(SECOND, prompt="the task", gate=TouchForbidden(stop))
-    assert "tool_intent" not in stopped.journal.kinds
-    again = Life(DONE, journal=stopped.journal, gate=TouchForbidden())
-    assert again.results["t2"].startswith("This call was not run: the run ended first.")
-
-
 @every_row("length", range(4, len(WHOLE.journal.records)))
 def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(length) -> None:
     journal = cut(length)
@@ -283,27 +256,6 @@ def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(
     for own, whole in zip(again.client.bodies, WHOLE.client.bodies[asked:], strict=True):
         if not set(again.results.values()) & {INTERRUPTED}:
             assert own == whole
-
-
-def test_a_failed_run_goes_on_with_the_same_request() -> None:
-    failed = Life(FIRST, HttpError(529, None, ""), prompt="the task")
-    assert failed.ended.outcome is Outcome.API_UNAVAILABLE
-    again = Life(DONE, journal=failed.journal)
-    assert again.client.bodies == [failed.client.bodies[-1]]
-    assert again.toolbox.ran == []
-
-
-def test_a_prompt_for_what_nothing_has_answered_joins_it() -> None:
-    failed = Life(HttpError(529, None, ""), prompt="the task")
-    again = Life(DONE, journal=failed.journal, prompt="hurry")
-    [message] = again.run.conversation.messages[:-1]
-    assert [block["text"] for block in message.content] == ["the task", "hurry"]
-
-
-def test_a_prompt_after_an_interrupted_turn_comes_behind_its_results() -> None:
-    again = Life(DONE, journal=cut(6), prompt="and then?")
-    content = again.run.conversation.messages[2].content
-    assert [block.get("text", block.get("tool_use_id")) for block in content] == ["e", "t", "w", "and then?"]
 
 
 def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
@@ -317,54 +269,11 @@ def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
     assert again.toolbox.ran == []
 
 
-def test_only_an_edit_that_changed_its_file_is_among_the_changed_files() -> None:
-    toolbox = FakeToolbox()
-    toolbox.changes = {"w": CHANGE, "f": FileChange("/work/failed", "before", "after")}
-    toolbox.outputs = {"f": ToolOutput("the text is not there", is_error=True)}
-    played = Played(answer(call("w", "Touch"), call("f", "Touch")), DONE, toolbox=toolbox)
-    assert [*replay(played.journal.records).changed_files] == ["/work/a"]
-
-
-def test_a_completed_answer_that_was_not_sealed_is_the_result() -> None:
-    again = Life(journal=cut(len(WHOLE.journal.records) - 1))
-    assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
-
-
 def test_text_that_was_cut_before_a_failure_is_in_the_result_after_it() -> None:
     half = answer(text("The first half, "), stop_reason="max_tokens")
     failed = Life(half, HttpError(529, None, ""), prompt="the task")
     again = Life(answer(text("the second.")), journal=failed.journal)
     assert again.ended.result == "The first half, the second."
-
-
-def test_a_prompt_begins_a_turn_of_its_own() -> None:
-    half = answer(text("The first half, "), stop_reason="max_tokens")
-    failed = Life(half, HttpError(529, None, ""), prompt="the task")
-    again = Life(DONE, journal=failed.journal, prompt="forget it")
-    assert again.ended.result == "All done."
-
-
-def test_a_call_that_was_malformed_is_not_run_after_a_kill_either() -> None:
-    whole = Life(answer(text("x"), call("t", "Touch"), stop_reason="max_tokens"), DONE, prompt="the task")
-    assert whole.toolbox.ran == []
-    killed = FakeJournal()
-    killed.records = whole.journal.records[:4]
-    again = Life(DONE, journal=killed)
-    assert again.toolbox.ran == []
-    assert again.client.bodies == whole.client.bodies[1:]
-
-
-def test_another_model_is_not_shown_what_this_one_thought() -> None:
-    thought: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    first = Life(answer(thought, text("Half.")), prompt="the task")
-    other = RequestShape("other-model", "system", SHAPE.tools)
-    again = Life(DONE, journal=first.journal, prompt="go on", shape=other)
-    [body] = again.client.bodies
-    assert b"other-model" in body
-    assert [block["type"] for block in json.loads(body)["messages"][1]["content"]] == ["text"]
-    back = Life(DONE, journal=first.journal, prompt="and on", shape=SHAPE)
-    assert b'"thinking":"hm"' in back.client.bodies[0], "its own thoughts are readable again"
-    assert "thinking" in str(first.journal.records), "the journal keeps it"
 
 
 @every_row("length", [0, 1, 2])
@@ -379,12 +288,6 @@ def test_a_record_that_no_run_writes_there_is_an_error_with_its_line() -> None:
         replay([*cut(3).records, result])
 
 
-def test_a_session_knows_every_id_that_was_used() -> None:
-    session: Session = replay(WHOLE.journal.records)
-    assert set(session.call_ids) == {"e", "t", "w", "t2"}
-    assert session.has_ended_as(Outcome.COMPLETED)
-
-
 @every_row(("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)])
 def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str, is_completed: int) -> None:
     told = FakeJournal()
@@ -394,13 +297,6 @@ def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str,
     told.append(DeliveryRecord(state=Delivery(state)))
     after = replay(told.records)
     assert (after.is_completed, after.awaits_delivery) == (bool(is_completed), not is_completed)
-
-
-def test_a_journal_of_a_ralph_that_told_nothing_of_deliveries_is_completed() -> None:
-    old = FakeJournal()
-    for record in WHOLE.journal.records:
-        old.append_as_written(record.kind, as_written(record, without="delivered"))
-    assert replay(old.records).is_completed
 
 
 def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:

@@ -4,26 +4,21 @@ to the byte.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
-from ralph.agent.compaction import SUMMARIZE
 from ralph.conversation.messages import user_message
-from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
-from ralph.conversation.records import FORMAT, Record, compacted_record, session_record, user_record
+from ralph.conversation.records import Record, compacted_record, user_record
 from ralph.conversation.session import replay
 from ralph.sessions.history import history_of, messages_of
 from ralph.sessions.story import Prompted, story_of
 from ralph.values.events import ContextCompacted
 from ralph.values.outcome import Outcome
-from tests.agent.small_windows import DONE, SUMMARY, SmallServer, World, target, too_long, works
-from tests.conversation.conversation_rules import conversation_problems
+from tests.agent.small_windows import DONE, SUMMARY, SmallServer, World, works
 from tests.fakes import FakeJournal, answer, as_written, call, text
 from tests.journals.corpus import JOURNALS
-from tests.journals.reading import forked_record, read_lines
+from tests.journals.reading import read_lines
 from tests.rows import every_row
 from tests.sessions.session_journals import Told
 
@@ -78,41 +73,6 @@ def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: 
     )
 
 
-@every_row("length", lengths_that_differ())
-def test_a_new_prompt_after_a_kill_anywhere_is_valid_and_reaches_the_model(length: int) -> None:
-    journal = cut(RECORDS, length)
-    again = World(SmallServer([DONE]), journal=journal, prompt="And hurry.")
-    assert again.ended.outcome is Outcome.COMPLETED
-    assert "And hurry." in json.dumps(again.server.requests[-1].messages)
-    assert replay(again.journal.records).tasks == ((text(TASK),), (text("And hurry."),))
-
-
-@every_row("length", range(BEGUN, len(RECORDS)))
-def test_what_was_counted_is_known_again(length: int) -> None:
-    """The resumed process counts tokens like the killed one, so that it compacts at the same point."""
-    session = replay(RECORDS[:length])
-    kinds = [record.kind for record in RECORDS[:length]]
-    is_counted = (
-        "assistant" in kinds[max((i for i, kind in enumerate(kinds) if kind == "compacted"), default=0) :]
-    )
-    assert bool(session.meter.counts) == is_counted
-
-
-def test_the_meter_of_a_resumed_session_is_the_one_that_the_run_left() -> None:
-    assert replay(RECORDS).meter == WHOLE.run.log.session.meter
-    after = next(index for index, record in enumerate(RECORDS) if record.kind == "compacted") + 1
-    assert replay(RECORDS[:after]).meter.counts == {}
-
-
-def test_the_meter_weighs_what_the_target_was_sent_also_where_another_one_thought() -> None:
-    main, spare = target("main", None), target("spare", None, model="claude-opus-5-5")
-    down: Any = too_long()
-    down.status, down.message = 529, None
-    world = World(SmallServer([works(1), down, works(2), DONE]), main, spare)
-    assert {request.target for request in world.server.requests} == {"main", "spare"}
-    assert replay(world.journal.records).meter == world.run.log.session.meter
-
-
 def test_the_journal_keeps_everything_and_the_story_tells_all_of_it() -> None:
     assert [record.kind for record in RECORDS].count("assistant") == len(SCRIPT)
     story = str(list(story_of(history_of(RECORDS))))
@@ -127,26 +87,6 @@ def test_the_journal_keeps_everything_and_the_story_tells_all_of_it() -> None:
     assert prompted == Prompted(TASK)
 
 
-def test_the_request_for_a_summary_is_no_part_of_the_journal() -> None:
-    assert SUMMARIZE not in str(RECORDS)
-
-
-@every_row("length", range(BEGUN, len(RECORDS), 4))
-def test_a_fork_goes_on_as_the_session_would_have(length: int) -> None:
-    fork = FakeJournal()
-    opening = forked_record(session_record("s2", "/work", "now", "0"), RECORDS[:length])
-    fork.append(opening, *RECORDS[1:length])
-    answered = fork.kinds.count("assistant")
-    again = World(SmallServer(SCRIPT[answered:]), journal=fork, prompt=None)
-    assert again.run.conversation.messages == WHOLE.run.conversation.messages
-    assert replay(fork.records).id == "s2"
-    assert "compacted" not in str(cut(RECORDS, length).kinds) or "compacted" in fork.kinds
-
-
-def test_a_session_with_a_compaction_says_a_format_that_an_older_ralph_refuses() -> None:
-    assert RECORDS[0].format == FORMAT == 3
-
-
 def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> None:
     calls = [call("a", text="1"), call("t", "Touch"), call("b", text="2")]
     whole = World(SmallServer([answer(*calls), DONE]), result_bytes=200_000)
@@ -159,16 +99,6 @@ def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> Non
 def result_sizes(world: World) -> list[int]:
     records = [record for record in world.journal.records if record.kind == "tool_result"]
     return [len(record.content) for record in records]
-
-
-def test_text_that_was_begun_before_a_compaction_is_not_gone_on_with() -> None:
-    journal = Told().run().prompt("Tell me.").answers(text("half"))
-    journal.records[-1].message["stop_reason"] = "max_tokens"
-    journal.append(user_record(user_message(CONTINUE)))
-    assert replay(journal.records).turn_state.said == "half"
-    fresh = user_message([text("fresh")])
-    journal.append(compacted_record(fresh, "", ContextCompacted("threshold", "cut", 9, 3)))
-    assert replay(journal.records).turn_state.said == ""
 
 
 # --- Tasks, as the records tell them
@@ -186,28 +116,7 @@ def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> Told:
     return journal
 
 
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 A, B = text("Say hello."), text("Loudly.")
-PROMPTS = [
-    pytest.param([([A], False)], [(A,)], id="one"),
-    pytest.param([([A], False), ([A, B], True)], [(A,), (B,)], id="one more before an answer"),
-    pytest.param([([A], False), ([A, A], True)], [(A,), (A,)], id="the same again"),
-    pytest.param([([A], False), ([A, text(LIMIT_LIFTED)], True)], [(A,)], id="ralph's own words"),
-    pytest.param(
-        [([A], False), ([A, text(LIMIT_LIFTED)], True), ([A, text(LIMIT_LIFTED), B], True)],
-        [(A,), (B,)],
-        id="and a prompt behind them",
-    ),
-    pytest.param([([IMAGE], False), ([B], True)], [(B,)], id="an image that was left out"),
-]
-
-
-@every_row("format_", [1, 2, 3])
-@every_row(("contents", "tasks"), PROMPTS)
-def test_p14_the_tasks_are_the_users_prompts_each_once_in_every_format(
-    contents: Any, tasks: Any, format_: int
-) -> None:
-    assert replay(told(*contents, format_=format_).records).tasks == tuple(tasks)
 
 
 @every_row(
@@ -223,15 +132,6 @@ def test_p14_the_tasks_are_the_users_prompts_each_once_in_every_format(
 def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name: str, tasks: list[str]) -> None:
     session = replay(read_lines((JOURNALS / f"{name}.jsonl").read_bytes()).records)
     assert [[block["text"] for block in task] for task in session.tasks] == [[task] for task in tasks]
-
-
-def test_p14_results_and_continuations_of_older_formats_are_no_tasks() -> None:
-    journal = told(([A], False), format_=2)
-    journal.answers(text("The first half"))
-    journal.append_as_written("user", {"content": [text(CONTINUE)]})
-    session = replay(journal.records)
-    assert session.tasks == ((A,),)
-    assert conversation_problems(session.conversation.messages) == []
 
 
 def test_a_record_of_a_compaction_takes_the_place_of_all_messages_before_it() -> None:

@@ -159,34 +159,6 @@ def test_after_a_kill_it_goes_on_with_that_target_while_the_cooldown_lasts(after
     assert (ModelFallbackSucceeded in told) == (asked != "a"), "a run says itself who answers it"
 
 
-@every_row("after_s", [0, 100, 10**9])
-def test_with_revert_never_it_stays(after_s) -> None:
-    whole = switched(answer(call("c2")), DONE, returns=False)
-    again = Life(DONE, journal=killed_after(whole, "tool_result", 2), after_s=after_s, returns=False)
-    assert again.names == "b"
-
-
-@every_row(("after_s", "returns", "asked"), [(50, True, "b"), (100, True, "a"), (100, False, "b")])
-def test_a_second_kill_before_any_answer_does_not_end_the_cooldown(after_s, returns, asked) -> None:
-    whole = switched(answer(call("c2")), DONE, returns=returns)
-    failed = Life(
-        *[HttpError(400, None, "")], journal=killed_after(whole, "target"), after_s=10, returns=returns
-    )
-    assert failed.names == "b"
-    failed.journal.records.pop()  # as if it had been killed: no end
-    again = Life(DONE, journal=failed.journal, after_s=after_s, returns=returns)
-    assert again.names == asked
-
-
-def test_the_next_task_of_a_process_that_is_killed_goes_on_with_its_target_too() -> None:
-    life = switched(DONE, DONE)
-    life.task("the next task")
-    kinds = [kind for kind in life.journal.kinds if kind in {"run", "target", "user"}]
-    assert kinds[-3:] == ["run", "target", "user"]
-    again = Life(DONE, journal=killed_after(life, "user", 2), after_s=50)
-    assert again.names == "b"
-
-
 def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> None:
     whole = switched(answer(call("c2")), DONE)
     journal = killed_after(whole, "tool_result", 2)
@@ -232,12 +204,6 @@ def test_a_model_that_is_spelled_another_way_is_sent_its_recorded_head_behind_on
         assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head().body) is can_grow
 
 
-def test_the_same_request_is_sent_again_to_the_byte_by_whom_it_was_for() -> None:
-    whole = switched(answer(call("c2")), DONE)
-    again = Life(DONE, journal=killed_after(whole, "tool_result", 2))
-    assert again.client.bodies == [whole.client.bodies[-1]]
-
-
 @every_row("length", range(4, 11))
 @every_row("after_s", [0, 100])
 def test_killed_anywhere_each_target_is_sent_more_of_what_it_was_sent(length, after_s) -> None:
@@ -272,21 +238,3 @@ def test_a_fork_takes_the_target_and_its_cooldowns_along() -> None:
     session = replay(fork.records)
     assert session.id == "s2"
     assert session.shapes.keys() == {"a", "b"}
-
-
-def test_a_target_that_a_driver_requested_is_recorded_and_forked_like_any_other() -> None:
-    controls = RunControls(model="b")
-    life = Life(answer(call("c1")), DONE, prompt="the task", controls=controls)
-    assert life.names == "bb"
-    assert life.journal.kinds[:5] == ["session", "run", "user", "target", "assistant"]
-    life.journal.records.pop()
-    for journal in (life.journal, _forked(life.journal)):
-        session = replay(journal.records)
-        assert (session.target, session.first) == ("b", "b"), "a request outlives the process"
-        assert session.shape == replace(life.roster.shape_of(B), system="", tools=())
-
-
-def _forked(journal: FakeJournal) -> FakeJournal:
-    fork = FakeJournal()
-    fork.append(*forked(journal.records))
-    return fork

@@ -8,7 +8,6 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from ralph.conversation.reading import Reading
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
-from ralph.output.result_object import result_object
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.retry.roster import Roster
@@ -26,9 +24,7 @@ from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
-from ralph.values.models import Price
 from ralph.values.outcome import Outcome
-from ralph.values.usage import TokenUsage
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -159,15 +155,6 @@ def test_what_one_model_thought_is_kept_from_the_other_and_shown_to_it_again() -
     assert seen_by_a[1]["content"][0] == thought("a1")
 
 
-def test_a_message_that_is_nothing_but_thinking_is_not_sent_to_the_other() -> None:
-    talk = Talk(
-        [A, B], answer(thought("a1"), stop_reason="max_tokens"), DOWN, answer(text("b"), call("c")), DONE
-    )
-    assert talk.names == ["a", "a", "b", "b"]
-    assert [message["role"] for message in talk.sent_to("b")[0]] == ["user", "user"]
-    assert [message["role"] for message in talk.sent_to("a")[1]] == ["user", "assistant", "user"]
-
-
 @every_row(
     "block",
     [
@@ -182,13 +169,6 @@ def test_the_same_model_elsewhere_never_gets_thinking_signed_or_not(block) -> No
     [messages] = talk.sent_to("elsewhere")
     assert block not in messages[1]["content"]
     assert block in talk.sent_to("a")[1][1]["content"]
-
-
-def test_the_journal_keeps_whatever_anybody_thought() -> None:
-    talk = Talk([A, B], answer(thought("a1"), call("c1")), DOWN, answer(thought("b1"), call("c2")), DONE)
-    told = [record.blocks for record in talk.journal.records if record.kind == "assistant"]
-    assert [content[0] for content in told[:2]] == [thought("a1"), thought("b1")]
-    assert {record.target for record in talk.journal.records if record.kind == "target"} == {"b"}
 
 
 BLOCKS = st.sampled_from(
@@ -246,32 +226,6 @@ def test_each_target_is_sent_its_own_head() -> None:
         "silent": [5000, {"effort": "high"}, None],
         "unknown": [32_000, {"effort": "low"}, None],
     }
-
-
-def test_each_target_is_counted_at_its_own_price_and_window() -> None:
-    priced = Target(
-        "priced", "qwen3", "http://127.0.0.1:1", price=Price(1000, 10_000, 0, 0, 0), context_window=4096
-    )
-    broken = StreamTransient("cut")
-    broken.tokens = TokenUsage(input=50, output=1)
-    talk = Talk([A, priced], broken, answer(call("c")), DONE, policy=custom(4, 0.5, 0))
-    result = result_object(talk.ended, "s1")
-    assert talk.names == ["a", "priced", "a"]
-    used = result["modelUsage"]
-    assert used["qwen3"]["costUSD"] == pytest.approx(0.1 + 0.1)
-    assert used["qwen3"]["contextWindow"] == 4096
-    assert used[A.model]["costUSD"] == pytest.approx((150 * 2 + 11 * 10) / 1e6, abs=1e-6)
-    assert used[A.model]["contextWindow"] == 1_000_000
-    assert result["total_cost_usd"] == pytest.approx(0.2 + (150 * 2 + 11 * 10) / 1e6, abs=1e-6)
-
-
-def test_a_price_that_is_not_known_makes_the_sum_unknown_and_not_nought() -> None:
-    talk = Talk([A, Target("b", "qwen3", "http://127.0.0.1:1")], answer(call("c")), DOWN, DONE)
-    result = result_object(talk.ended, "s1")
-    assert result["total_cost_usd"] is None
-    assert result["modelUsage"]["qwen3"]["costUSD"] is None
-    assert result["modelUsage"]["qwen3"]["contextWindow"] is None
-    assert result["modelUsage"][A.model]["costUSD"] > 0
 
 
 # --- Failures leave no trace in the conversation

@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.conversation.next_step import FAILURES
 from ralph.retry.backoff import RetryPolicy, off, standard
 from ralph.values.errors import AgentError, HttpError, Json, StreamParse
@@ -127,12 +125,6 @@ def test_notices_go_into_one_message_with_the_results_before_them() -> None:
     assert [block["type"] for block in told.content] == ["text"], "the results were told before"
 
 
-def test_dropped_answers_are_paid_for() -> None:
-    alone, after = Played(DONE), Played(EMPTY, EMPTY, DONE)
-    assert after.cost_usd == pytest.approx(3 * alone.cost_usd)
-    assert after.ended.num_turns == 1
-
-
 def test_a_failed_request_and_a_useless_answer_are_counted_apart() -> None:
     busy = [HttpError(529, None, "")] * 4
     played = Played(*busy, EMPTY, *busy, EMPTY, *busy, DONE)
@@ -148,17 +140,6 @@ def test_failed_reports_and_missing_ones_count_together() -> None:
     over = Played(WORDS, BAD_REPORT, EMPTY, WORDS, answer(report("late")), form=PLAIN_FORM)
     assert len(retries(over)) == 3
     assert over.result["final_report"]["source"] == "tool_call", "in the final turn that follows"
-
-
-@every_row(
-    ("useless", "exit_code"), [([WORDS, EMPTY, EMPTY, EMPTY], 0), ([EMPTY, THINKING, EMPTY, EMPTY], 4)]
-)
-def test_only_answers_that_all_are_empty_end_a_run_that_owes_a_report(
-    useless: list[Answer], exit_code: int
-) -> None:
-    played = Played(*useless, answer(report()), form=PLAIN_FORM)
-    assert played.ended.exit_code == exit_code
-    assert played.calls_made == (5 if exit_code == 0 else 4)
 
 
 def test_what_is_wanted_instead_depends_on_how_the_task_ends() -> None:
@@ -226,12 +207,6 @@ def test_the_retries_of_a_turn_that_asks_past_damage_count_together() -> None:
     assert useless.ended.exit_code == 0, "and so has what is asked for another reason"
 
 
-def test_a_turn_asks_past_damage_also_without_retries() -> None:
-    played = Played(Json("x"), Json("x"), DONE, policy=off())
-    assert (played.ended.exit_code, played.calls_made) == (0, 3)
-    assert Played(Json("x"), HttpError(529, None, ""), DONE, policy=off()).ended.exit_code == 75
-
-
 def test_a_run_whose_answers_nearly_all_come_damaged_ends() -> None:
     """Two targets are asked in turn, so that a turn may meet more damage than it has asks."""
 
@@ -247,26 +222,6 @@ def test_a_run_whose_answers_nearly_all_come_damaged_ends() -> None:
     assert (ended.ended.outcome, ended.calls_made) == (Outcome.API_REJECTED, 9), "8 of 9"
 
 
-def test_a_damaged_answer_counts_within_the_three() -> None:
-    before = Played(Json("x"), EMPTY, EMPTY, EMPTY, DONE)
-    assert (before.ended.exit_code, before.calls_made) == (4, 4)
-    assert "empty, 3 times in a row" in before.ended.errors[0]
-    after = Played(EMPTY, EMPTY, EMPTY, Json("x"), DONE)
-    assert (after.ended.exit_code, after.calls_made) == (69, 4)
-
-
-def test_a_damaged_answer_does_not_make_a_turn_forget_what_was_told_or_cut() -> None:
-    told = Played(EMPTY, Json("x"), DONE)
-    assert told.client.bodies[1] == told.client.bodies[2]
-    cut = Played(answer(text("Half, "), stop_reason="max_tokens"), Json("x"), answer(text("whole.")))
-    assert cut.ended.result == "Half, whole."
-
-
-def test_calls_of_no_use_do_not_give_a_turn_more_asks_past_damage() -> None:
-    played = Played(Json("x"), BAD_REPORT, Json("x"), Json("x"), answer(report()), form=PLAIN_FORM)
-    assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 4)
-
-
 @every_row("policy", [off(), standard()])
 def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: RetryPolicy) -> None:
     played = Played(Json("x"), DONE, models=("a", "b"), policy=policy)
@@ -276,8 +231,3 @@ def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: Ret
     assert retries(both) == [(1, 1, "damaged")]
     every = Played(*[Json("x")] * 6, DONE, models=("a", "b"), policy=policy)
     assert (every.ended.outcome, every.calls_made) == (Outcome.API_REJECTED, 6)
-
-
-def test_half_an_answer_is_not_lost_by_what_follows_it() -> None:
-    played = Played(answer(text("Half, "), stop_reason="max_tokens"), EMPTY, DONE)
-    assert (played.ended.exit_code, played.ended.result) == (0, "Half,")

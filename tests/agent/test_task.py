@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation.messages import NOT_RUN
-from ralph.conversation.next_step import MOST_PAUSES
 from ralph.conversation.notices import CONTINUE
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
-from ralph.values.events import AnswerAccepted, Notice, RetryRecovered, UserMessageCommitted
+from ralph.values.events import AnswerAccepted, RetryRecovered, UserMessageCommitted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.usage import TokenUsage
@@ -26,15 +23,6 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
     from ralph.values.ports import Events
-
-
-def test_an_answer_with_text_completes_the_run() -> None:
-    played = Played(DONE)
-    assert played.ended.outcome is Outcome.COMPLETED
-    assert played.ended.exit_code == 0
-    assert played.ended.result == "All done."
-    assert played.ended.num_turns == 1
-    assert played.ended.usage.cost_usd == pytest.approx((100 * 2 + 10 * 10) / 1e6)
 
 
 def test_what_the_client_emits_is_counted_and_shown_with_all_that_the_run_emits() -> None:
@@ -54,63 +42,11 @@ def test_what_the_client_emits_is_counted_and_shown_with_all_that_the_run_emits(
     assert played.events.of(RetryRecovered)
 
 
-def test_tools_run_and_their_results_go_back_in_one_message_in_order() -> None:
-    played = Played(answer(call("a", text="1"), call("b", "Touch"), call("c", text="3")), DONE)
-    assert played.toolbox.ran == [["a"], ["b"], ["c"]]
-    content = played.sent(1)[-1]["content"]
-    assert isinstance(content, list)
-    assert [block["tool_use_id"] for block in content] == ["a", "b", "c"]
-    assert [block["content"] for block in content] == ["1", "done", "3"]
-    assert played.ended.num_turns == 2
-
-
-def test_neighbouring_read_only_calls_run_together() -> None:
-    reads = [call(f"t{i}", text=str(i)) for i in range(10)]
-    played = Played(answer(*reads, call("w", "Touch"), call("z")), DONE)
-    assert [len(batch) for batch in played.toolbox.ran] == [8, 2, 1, 1]
-
-
-def results_of(played: Played, index: int) -> list[dict[str, object]]:
-    content = played.sent(index)[-1]["content"]
-    assert isinstance(content, list)
-    return content
-
-
-def test_an_unknown_tool_and_wrong_arguments_are_answered_and_not_run() -> None:
-    played = Played(answer(call("a", "Launch"), call("b", text=7), call("c", extra=1)), DONE)
-    unknown, wrong, extra = results_of(played, 1)
-    assert "Echo, Touch" in str(unknown["content"])
-    assert unknown["is_error"] is True
-    assert '"text" must be a string' in str(wrong["content"])
-    assert "extra" in str(extra["content"])
-    assert "is_error" not in extra
-    assert played.toolbox.ran == [["c"]]
-
-
-def test_a_call_that_max_tokens_cut_is_answered_and_not_run() -> None:
-    played = Played(answer(call("a"), call("b", "Touch"), stop_reason="max_tokens"), DONE)
-    assert played.toolbox.ran == [["a"]]
-    assert "max_tokens" in str(results_of(played, 1)[1]["content"])
-
-
 def test_text_that_max_tokens_cut_is_continued_and_joined() -> None:
     played = Played(answer(text("One, "), stop_reason="max_tokens"), answer(text("two.")))
     assert json.dumps(CONTINUE) in json.dumps(played.sent(1)[-1])
     assert played.ended.result == "One, two."
     assert played.ended.num_turns == 1
-
-
-def test_the_fourth_cut_in_a_row_is_a_limit() -> None:
-    played = Played(*[answer(text("x"), stop_reason="max_tokens")] * 4)
-    assert played.ended.outcome is Outcome.LIMIT_REACHED
-
-
-def test_a_pause_is_sent_back_as_it_is_and_ten_are_enough() -> None:
-    pause = answer(text("thinking about it"), stop_reason="pause_turn")
-    played = Played(pause, DONE)
-    assert played.sent(1)[-1]["role"] == "assistant"
-    assert played.ended.num_turns == 1
-    assert Played(*[pause] * (MOST_PAUSES + 1)).ended.outcome is Outcome.NO_PROGRESS
 
 
 @every_row(
@@ -134,11 +70,6 @@ def test_every_last_word_has_its_outcome_and_runs_nothing(
     assert played.ended.outcome is outcome
     assert played.toolbox.ran == []
     assert (played.ended.exit_code == 0) is (outcome is Outcome.COMPLETED)
-
-
-def test_an_unknown_stop_reason_is_said() -> None:
-    notices = Played(answer(text("ok"), stop_reason="brand_new")).events.of(Notice)
-    assert "brand_new" in notices[0].text
 
 
 def test_outlasted_retries_end_as_unavailable_with_the_time_the_server_named() -> None:
@@ -231,7 +162,3 @@ def test_what_the_server_counted_when_a_signal_came_is_billed() -> None:
     stop = SignalReceived(2)
     stop.tokens = TokenUsage(input=50)
     assert Played(stop).ended.usage.tokens.prompt == 50
-
-
-def test_a_dollar_sign_never_stands_before_a_guess() -> None:
-    assert Played(DONE, models=("mystery-model",)).ended.usage.cost_usd is None

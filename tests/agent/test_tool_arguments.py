@@ -79,20 +79,11 @@ def test_a_fault_is_named_with_path_and_expected_type(arguments: dict[str, Any],
     assert error(**arguments) == sentence
 
 
-def test_a_missing_argument_is_named_with_its_type() -> None:
-    assert fault_in_arguments("Read", SCHEMA, {}) == 'Read: "file_path" is required (a string)'
-
-
 @every_row("arguments", [None, [], "x", 1, [{"file_path": "x"}]])
 def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
     sentence = fault_in_arguments("Read", SCHEMA, arguments)
     assert sentence is not None
     assert sentence.startswith("Read: the arguments must be an object, got ")
-
-
-def test_keys_the_schema_does_not_know_are_returned_and_do_no_harm() -> None:
-    assert error(encoding="utf-8", x=1) is None
-    assert unknown_arguments(SCHEMA, {"file_path": "x", "encoding": "utf-8", "x": 1}) == ("encoding", "x")
 
 
 def test_several_faults_come_together_and_a_flood_is_counted() -> None:
@@ -102,12 +93,6 @@ def test_several_faults_come_together_and_a_flood_is_counted() -> None:
     flood = error(items=[{"n": "x"}] * 50)
     assert flood is not None
     assert flood.endswith("; and 45 more")
-
-
-def test_a_long_value_is_shown_in_part() -> None:
-    sentence = error(limit="x" * 10_000)
-    assert sentence is not None
-    assert len(sentence) < 200
 
 
 def rules_for(name: str) -> tuple[CallRules, RecordingEvents]:
@@ -142,15 +127,6 @@ def test_calls_that_differ_only_in_how_a_number_is_written_are_equal_for_the_gua
     refused = rules.ruling(ToolCall("t3", "Own", {"n": "5.0"}))
     assert isinstance(refused, ToolOutput)
     assert "Refused" in str(refused.content)
-
-
-def test_calls_of_an_earlier_process_are_converted_too() -> None:
-    rules, _ = rules_for("Own")
-    for number, value in enumerate(["5", 5.0, 5]):
-        rules.resume_from(ToolCall(f"t{number}", "Own", {"n": value}), ToolOutput("same"))
-    assert rules.has_use
-    assert not rules.is_malformed
-    assert isinstance(rules.ruling(ToolCall("t3", "Own", {"n": 5})), ToolOutput)
 
 
 @every_row(

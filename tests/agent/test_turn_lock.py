@@ -4,18 +4,9 @@ of its result, and free while the model is asked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ralph.retry.backoff import off
 from ralph.values.outcome import Outcome
-from ralph.values.ports import GuardRefused, SignalReceived
-from tests.fakes import FakeJournal, FakeToolbox, answer, call, roster_of
+from tests.fakes import FakeJournal, answer, call, roster_of
 from tests.fakes.played import DONE, Played
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ralph.values.tool_calls import ToolCall
 
 TWO_CALLS = answer(call("e"), call("t", "Touch"))
 
@@ -65,23 +56,3 @@ def test_the_lock_is_held_from_the_intent_of_a_call_to_its_result_and_not_for_re
         ("ended", False),
     ]
     assert not lock.is_held
-
-
-def test_a_stopped_call_keeps_the_lock_until_its_result_is_recorded() -> None:
-    lock = RecordedLock()
-
-    def stop(_calls: Sequence[ToolCall]) -> None:
-        raise SignalReceived(15)
-
-    played = Played(TWO_CALLS, turn_lock=lock, journal=lock.journal, policy=off(), toolbox=FakeToolbox(stop))
-    assert played.ended.outcome is Outcome.INTERRUPTED
-    of_calls = [(kind, is_held) for kind, is_held in lock.held if kind.startswith("tool_")]
-    assert of_calls == [("tool_intent", True), ("tool_result", True), ("tool_result", True)]
-    assert not lock.is_held
-
-
-def test_no_call_runs_without_the_lock() -> None:
-    lock = RecordedLock(GuardRefused("cannot lock it"))
-    played = Played(TWO_CALLS, turn_lock=lock, journal=lock.journal)
-    assert (played.ended.outcome, played.ran) == (Outcome.CONFIG, [])
-    assert played.ended.errors == ("cannot lock it",)

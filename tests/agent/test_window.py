@@ -4,7 +4,6 @@ that results are cut to fit it.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +14,7 @@ from msgspec.structs import replace
 from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
 from ralph.conversation.context_size import threshold
 from ralph.conversation.target import ModelDescription
-from ralph.values.errors import HttpError
 from ralph.values.outcome import Outcome
-from ralph.values.ports import SignalReceived
 from tests.agent.small_windows import DONE, SmallServer, World, target, works
 from tests.fakes import answer, call, text
 from tests.rows import every_row
@@ -63,50 +60,7 @@ def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
     assert server.described == ["main"] * questions
 
 
-def test_each_target_is_asked_by_itself() -> None:
-    class Down(SmallServer):
-        def send_message(self, target: Target, key: int, body: Any, events: Any, **how: Any) -> Any:
-            if target.name == "main" and len(self.requests) > 1:
-                raise HttpError(529, None, "")
-            return super().send_message(target, key, body, events, **how)
-
-    server = Down([READ, answer(call("b")), answer(call("c")), HELLO])
-    World(server, local(), local(name="spare"))
-    assert server.described == ["main", "spare"]
-
-
-def test_a_signal_while_the_server_is_asked_ends_the_run() -> None:
-    class Interrupted(SmallServer):
-        def describe_model(self, target: Target, key: int) -> None:
-            raise SignalReceived(2)
-
-    world = World(Interrupted([READ, HELLO]), local())
-    assert (world.ended.outcome, world.ended.exit_code) == (Outcome.INTERRUPTED, 130)
-
-
 # --- Whose word counts
-
-
-@every_row(
-    ("asked", "says", "window"),
-    [
-        pytest.param(local(), described(8_000), 8_000, id="the server's, where nothing is known"),
-        pytest.param(local(), {}, None, id="nobody's"),
-        pytest.param(local(window=9_000), described(8_000), 9_000, id="the user's over the server's"),
-        pytest.param(
-            target(window=None),
-            {"claude-sonnet-5-5": ModelDescription(300_000, None)},
-            300_000,
-            id="the server's over the table's",
-        ),
-        pytest.param(target(window=None), {}, 1_000_000, id="the table's"),
-    ],
-)
-def test_the_users_word_on_the_window_counts_then_the_servers_then_the_table(
-    asked: Target, says: dict[str, ModelDescription], window: int | None
-) -> None:
-    world = World(SmallServer([READ, HELLO], descriptions=says), asked, result_bytes=210_000)
-    assert world.roster.window == window
 
 
 def test_what_the_server_says_of_its_window_is_where_compaction_begins() -> None:
@@ -136,9 +90,6 @@ def tokens_of(request: Any) -> int:
     return len(request.body) // 2
 
 
-WINDOWS = (8_000, 32_000)
-
-
 @every_row("window", [8_000])
 @every_row("size", [500, 70_000, 140_000])
 @every_row("calls", [1, 8])
@@ -159,31 +110,6 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, s
         assert max(sizes) - min(sizes) <= 10, "an equal share"
         assert sum(sizes) / 2 <= max(room, calls * (LEAST_BYTES + 100) / 2)
         assert all("left out" in result for result in results)
-
-
-@every_row("window", WINDOWS)
-def test_one_call_after_the_other_finds_less_room(window: int) -> None:
-    calls = [call("a"), call("t", "Touch"), call("b"), call("u", "Touch"), call("c")]
-    server = SmallServer([answer(*calls), DONE], bytes_per_token=2)
-    world = World(server, target(window=window), result_bytes=100_000)
-    content = {r.tool_use_id: r.content for r in world.journal.records if r.kind == "tool_result"}
-    assert len(content["a"]) > window
-    assert len(content["b"]) <= LEAST_BYTES + 100
-    assert len(content["c"]) <= LEAST_BYTES + 100
-    assert world.compactions, "and then it is time to make room"
-
-
-def test_where_no_window_is_known_results_stay_as_they_are() -> None:
-    server = SmallServer([READ, DONE])
-    world = World(server, local(), result_bytes=1_000_000)
-    assert "left out" not in str(world.journal.records)
-
-
-def test_what_was_cut_says_so_to_the_model() -> None:
-    server = SmallServer([READ, DONE])
-    World(server, target(window=30_000), result_bytes=100_000)
-    [asked] = server.summary_calls
-    assert "of 100,000 bytes left out" in json.dumps(asked.messages)
 
 
 # --- Together

@@ -96,13 +96,6 @@ def test_a_line_comes_as_soon_as_it_is_whole(mailbox, pipe) -> None:
     assert [mailbox.take(), mailbox.take()] == [b"three", END_OF_INPUT]
 
 
-def test_an_input_without_a_byte_has_an_end(mailbox, pipe) -> None:
-    read_fd, write_fd = pipe
-    reading(mailbox, read_fd)
-    os.close(write_fd)
-    assert mailbox.take() is END_OF_INPUT
-
-
 def test_a_pipe_that_somebody_made_non_blocking_is_read_all_the_same(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
     os.set_blocking(read_fd, False)
@@ -111,15 +104,6 @@ def test_a_pipe_that_somebody_made_non_blocking_is_read_all_the_same(mailbox, pi
         mailbox.take(within_s=0.05)
     os.write(write_fd, b"one\n")
     assert mailbox.take() == b"one"
-
-
-def test_a_file_is_read_to_its_end(mailbox, tmp_path) -> None:
-    lines = [f"line {number}".encode() * 50 for number in range(1000)]
-    path = tmp_path / "lines"
-    path.write_bytes(b"\n".join(lines))
-    with path.open("rb") as file:
-        channel = reading(mailbox, file.fileno(), most_unread_bytes=2000)
-        assert mailbox.take_all(channel) == [*lines, END_OF_INPUT]
 
 
 def test_an_input_that_cannot_be_read_ends_with_the_reason(mailbox, tmp_path) -> None:
@@ -162,25 +146,6 @@ def test_a_driver_is_made_to_wait_while_too_much_is_unread(mailbox, pipe) -> Non
         channel.acknowledge(line)
     assert mailbox.take_all(channel) == [*lines[3:], END_OF_INPUT]
     driver.join(PATIENCE_S)
-
-
-def test_empty_lines_count_against_the_bound_too(mailbox, pipe) -> None:
-    read_fd, write_fd = pipe
-    reading(mailbox, read_fd, most_unread_bytes=1024)
-    os.write(write_fd, b"\n" * 10)
-    assert mailbox.take_until_silent(0.1) == [b""] * 4
-
-
-def test_a_line_beyond_the_bound_is_taken_when_nothing_else_is_unread(mailbox, pipe) -> None:
-    read_fd, write_fd = pipe
-    channel = reading(mailbox, read_fd, longest_line_bytes=1000, most_unread_bytes=500)
-    os.write(write_fd, b"x" * 1000 + b"\nnext\n")
-    first = mailbox.take()
-    assert first == b"x" * 1000
-    with pytest.raises(queue.Empty):
-        mailbox.take(within_s=0.05)
-    channel.acknowledge(first)
-    assert mailbox.take() == b"next"
 
 
 @every_row(

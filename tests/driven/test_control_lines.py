@@ -21,10 +21,8 @@ from ralph.driven.control_lines import (
     SetModel,
     UserLine,
     UserMessage,
-    failure,
     in_short,
     parse_control_line,
-    success,
 )
 from tests.rows import every_row
 
@@ -49,11 +47,6 @@ def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
 
 
-@every_row("line", [b"", b" ", b"\t \r", b"\x0b"])
-def test_an_empty_line_asks_for_nothing(line) -> None:
-    assert parse_control_line(line) == Ignored()
-
-
 @every_row("kind", ["control_response", "control_cancel_request", "keep_alive"])
 def test_what_drivers_send_that_is_no_request_is_ignored(kind) -> None:
     assert parsed({"type": kind, "request_id": "r1"}) == Ignored()
@@ -63,14 +56,6 @@ def test_a_user_message_is_its_text_whatever_stands_beside_it() -> None:
     line = user("Fix the\nbug", session_id="", parent_tool_use_id=None, uuid="u1")
     assert parsed(line) == UserMessage("Fix the\nbug", "u1")
     assert parsed({**line, "uuid": 7}) == UserMessage("Fix the\nbug")
-
-
-def test_a_message_that_a_program_put_together_is_verbatim() -> None:
-    assert parsed(user("/fix it", client_composed=True)) == UserMessage("/fix it", is_verbatim=True)
-
-
-def test_a_byte_order_mark_is_no_part_of_the_line() -> None:
-    assert parse_control_line(b"\xef\xbb\xbf" + json.dumps(user("hi")).encode()) == UserMessage("hi")
 
 
 BEGINNINGS = {
@@ -248,10 +233,6 @@ def test_what_is_no_json_or_too_deep_is_told_in_short(line) -> None:
     assert len(found.reason) < 250
 
 
-def test_a_line_may_be_as_deep_as_anything_that_ralph_reads() -> None:
-    assert isinstance(parse_control_line(nested(100)), ControlRequest)
-
-
 @every_row(
     "line",
     [
@@ -265,18 +246,6 @@ def test_a_name_that_is_half_a_character_is_refused(line) -> None:
     assert found.reason == "a name in the line is half a surrogate pair"
 
 
-def test_an_unknown_key_that_is_half_a_character_takes_nothing_from_a_line() -> None:
-    asked = rb'{"\ud800":1,"type":"control_request","request_id":"r1","request":{"subtype":"interrupt"}}'
-    assert isinstance(parse_control_line(asked), ControlRequest)
-    said = rb'{"type":"user","message":{"role":"user","\ud800":{},"content":[{"type":"text","text":"hi","\ud800":1}]}}'
-    assert parse_control_line(said) == UserMessage(({"type": "text", "text": "hi"},))
-
-
-def test_a_text_may_hold_half_a_character() -> None:
-    line = rb'{"type":"user","message":{"role":"user","content":[{"type":"text","text":"\ud800"}]}}'
-    assert parse_control_line(line) == UserMessage((text("\ud800"),))
-
-
 VALID = [
     json.dumps(line).encode()
     for line in (
@@ -288,18 +257,6 @@ VALID = [
     )
 ]
 KINDS = (UserMessage, ControlRequest, Ignored, Malformed)
-
-
-@given(st.binary(max_size=60))
-def test_no_bytes_are_too_strange(line) -> None:
-    assert isinstance(parse_control_line(line), KINDS)
-
-
-@given(st.sampled_from(VALID), st.data())
-def test_no_damage_to_a_valid_line_is_too_strange(line, data) -> None:
-    start = data.draw(st.integers(0, len(line)))
-    end = data.draw(st.integers(start, min(len(line), start + 12)))
-    assert isinstance(parse_control_line(line[:start] + data.draw(st.binary(max_size=4)) + line[end:]), KINDS)
 
 
 JSON = st.recursive(
@@ -320,17 +277,6 @@ def test_no_value_in_the_place_of_another_is_too_strange(line, value, data) -> N
         place = place[key]
     place[key] = value
     assert isinstance(parsed(whole), KINDS)
-
-
-def test_answers_have_the_shape_that_drivers_read() -> None:
-    assert success("r1", {"enabled": True}) == {
-        "type": "control_response",
-        "response": {"subtype": "success", "request_id": "r1", "response": {"enabled": True}},
-    }
-    assert failure(None, "no") == {
-        "type": "control_response",
-        "response": {"subtype": "error", "request_id": None, "error": "no"},
-    }
 
 
 @every_row(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.json import Decoder
 
-from ralph.driven.setup import DEFAULT_S, OBSERVING, HookMatcher, hook_table
+from ralph.driven.setup import DEFAULT_S, hook_table
 from tests.rows import every_row
 
 
@@ -26,12 +25,6 @@ def test_each_hook_is_called_once_with_its_own_time() -> None:
     assert table.matching("PreToolUse", lambda text: text != "Bash") == {"h2": DEFAULT_S, "h3": DEFAULT_S}
     assert table.matching("Stop", lambda _: True) == {"s": DEFAULT_S}, "only hooks of tools have a matcher"
     assert table.matching("PostToolUse", lambda _: True) == {}
-
-
-def test_hooks_of_events_that_ralph_does_not_have_are_named() -> None:
-    entry = [{"hookCallbackIds": ["h"]}]
-    table = hook_table({"SessionStart": entry, "Stop": entry, "Notification": None, "PreCompact": []})
-    assert table.never_called == ("SessionStart",)
 
 
 @every_row(
@@ -55,11 +48,3 @@ def test_hooks_that_cannot_be_honoured_are_refused(hooks, error) -> None:
     with pytest.raises(ValueError, match="initialize") as caught:
         hook_table(hooks)
     assert error in str(caught.value)
-
-
-def test_the_hooks_of_an_event_can_be_decoded() -> None:
-    Decoder(HookMatcher)
-
-
-def test_an_event_is_either_called_or_only_observed() -> None:
-    assert not OBSERVING & {"PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "Stop"}

@@ -61,13 +61,6 @@ def test_an_unanswered_question_is_cancelled_when_its_time_is_over() -> None:
     )
 
 
-def test_a_driver_that_has_left_cannot_be_asked() -> None:
-    link = Link()
-    link.replies.close()
-    assert link.questions.ask([question(), question()]) == [Gone(), Gone()]
-    assert link.sent == []
-
-
 def test_open_questions_end_when_the_driver_leaves() -> None:
     desk = Desk()
     waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)

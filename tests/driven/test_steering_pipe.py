@@ -76,15 +76,6 @@ def driver() -> Iterator[Pipe]:
         pipe.hang_up()
 
 
-def test_messages_come_in_order_and_the_end_of_input_after_them(driver) -> None:
-    driver.send(request("initialize"), user("one"), user("two"))
-    driver.hang_up()
-    assert driver.steering.next_message(driver.waiter) == UserMessage("one")
-    assert driver.responses == [success("r1", {})]
-    assert driver.steering.next_message(driver.waiter) == UserMessage("two")
-    assert [driver.steering.next_message(driver.waiter) for _ in range(2)] == [None, None]
-
-
 def test_an_interrupt_sent_with_its_message_stops_that_message(driver) -> None:
     driver.send(user("one"), request("interrupt"), user("two"))
     assert driver.steering.next_message(driver.waiter) == UserMessage("one")
@@ -94,17 +85,6 @@ def test_an_interrupt_sent_with_its_message_stops_that_message(driver) -> None:
     driver.steering.end_work()
     assert driver.responses == [success("r1", {"interrupted": True, "still_queued": []})]
     assert driver.steering.next_message(driver.waiter) == UserMessage("two")
-
-
-def test_the_end_of_input_leaves_a_message_at_work(driver) -> None:
-    driver.send(user("one"), user("two"))
-    driver.hang_up()
-    driver.steering.next_message(driver.waiter)
-    driver.steering.begin_work()
-    driver.waiter.sleep(0.05, waiting_for="a tool")
-    driver.steering.end_work()
-    assert driver.steering.next_message(driver.waiter) == UserMessage("two")
-    assert driver.steering.next_message(driver.waiter) is None
 
 
 def test_a_backoff_is_cancelled_at_once(driver) -> None:
@@ -117,14 +97,6 @@ def test_a_backoff_is_cancelled_at_once(driver) -> None:
     assert status["waiting_for"] == "retry 2 of 4"
     assert status["retry"]["is_waiting"]
     assert aborted == {"aborted": True}
-
-
-def test_an_idle_run_answers_and_says_what_it_waits_for(driver) -> None:
-    driver.send(request("get_status"), request("set_auto_retry", enabled=False), user("go"))
-    assert driver.steering.next_message(driver.waiter) == UserMessage("go")
-    status, _ = (response["response"]["response"] for response in driver.responses)
-    assert (status["state"], status["waiting_for"]) == ("idle", "the next message")
-    assert driver.controls.auto_retry is False
 
 
 def test_more_lines_than_the_channel_keeps_are_all_answered_while_a_tool_runs(driver) -> None:

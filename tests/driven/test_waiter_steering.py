@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
-from tests.fakes import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,29 +104,6 @@ def test_a_line_wakes_a_wait_that_goes_on_afterwards(waiter, listener, monkeypat
     assert listener.heard == list(range(201))
 
 
-def test_whoever_waits_for_the_lines_themselves_gets_them(waiter, listener) -> None:
-    for line in range(2):
-        listener.mailbox.put(line)
-    assert [take(waiter, listener.mailbox) for _ in range(2)] == [0, 1]
-    assert take(waiter, listener.mailbox, within_s=0) is TIMED_OUT
-    assert listener.heard == []
-
-
-def test_lines_that_came_before_a_wait_are_taken_with_it_though_its_item_is_there(waiter, listener) -> None:
-    mailbox = waiter.mailbox()
-    mailbox.put("item")
-    listener.mailbox.put("line")
-    assert take(waiter, mailbox, within_s=0) == "item"
-    assert listener.heard == ["line"]
-
-
-def test_an_item_that_came_while_a_line_was_taken_wins_over_the_deadline(waiter, listener) -> None:
-    mailbox = waiter.mailbox()
-    listener.on_line = lambda _line: mailbox.put("item")
-    listener.mailbox.put("line")
-    assert take(waiter, mailbox, within_s=0) == "item"
-
-
 def test_a_flood_of_other_items_does_not_keep_a_line_waiting(waiter, listener) -> None:
     """A server may be faster than ralph, so that its mailbox is never empty."""
     mailbox = waiter.mailbox()
@@ -139,21 +114,6 @@ def test_a_flood_of_other_items_does_not_keep_a_line_waiting(waiter, listener) -
             listener.mailbox.put("line")
     assert take(waiter, mailbox) == 1
     assert listener.heard == ["line"]
-
-
-def test_a_flood_of_lines_does_not_keep_an_item_waiting(waiter, flooded) -> None:
-    mailbox = waiter.mailbox()
-    mailbox.put("item")
-    assert take(waiter, mailbox) == "item"
-    assert flooded.heard == ["the first"]
-
-
-@pytest.mark.parametrize("within_s", [0, 0.1])
-def test_a_flood_of_lines_does_not_put_a_deadline_off(waiter, flooded, within_s) -> None:
-    started_s = time.monotonic()
-    assert take(waiter, waiter.mailbox(), within_s=within_s) is TIMED_OUT
-    assert time.monotonic() - started_s >= within_s
-    assert flooded.heard
 
 
 def test_a_flood_of_lines_does_not_keep_a_signal_waiting(waiter, flooded) -> None:
@@ -186,21 +146,6 @@ def test_a_signal_comes_before_a_line(waiter, listener) -> None:
     with pytest.raises(SignalReceived):
         take(waiter, waiter.mailbox())
     assert listener.heard == []
-
-
-def test_a_sleep_is_counted_down_and_a_wait_is_not() -> None:
-    clock = FakeClock()
-    ticks: list[tuple[str, float]] = []
-
-    def tick(waiting_for: str, left_s: float) -> None:
-        ticks.append((waiting_for, left_s))
-        clock.seconds += 0.125
-
-    waiter = InboxWaiter(clock, on_tick=tick)
-    assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a test") is TIMED_OUT
-    assert ticks == []
-    waiter.sleep(0.25, waiting_for="retry 1 of 4")
-    assert ticks == [("retry 1 of 4", left_s) for left_s in (0.25, 0.125, 0, 0)]
 
 
 def test_a_line_stays_where_it_is_until_there_is_room_for_its_answer(waiter, listener) -> None:

@@ -29,7 +29,7 @@ from ralph.values.events import (
     RetryScheduled,
 )
 from ralph.values.limits import Budget
-from ralph.values.ports import Interrupted, RetryAborted, SignalReceived, TimeIsUp
+from ralph.values.ports import Interrupted, RetryAborted, SignalReceived
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, new_log, roster_of, text
 from tests.rows import every_row
 
@@ -191,42 +191,6 @@ def test_a_signal_during_a_wait_closes_the_chain_once(interrupt_at_s: float) -> 
         attempt.send()
     assert len(attempt.events.of(RetryExhausted)) == 1
     assert attempt.waiter.clock.seconds == interrupt_at_s
-
-
-def test_a_signal_during_a_retried_request_closes_the_chain_once() -> None:
-    attempt = Try(overloaded(), SignalReceived(2))
-    with pytest.raises(Interrupted):
-        attempt.send()
-    assert len(attempt.events.of(RetryExhausted)) == 1
-
-
-def test_a_time_limit_during_a_retried_request_keeps_the_error_before_it() -> None:
-    attempt = Try(overloaded(), TimeIsUp("time is up"))
-    with pytest.raises(TimeIsUp) as caught:
-        attempt.send()
-    assert isinstance(caught.value.__cause__, HttpError)
-    [closed] = attempt.events.of(RetryExhausted)
-    assert closed.error == "time is up, after: HTTP 529: (empty body)"
-
-
-def test_a_signal_during_the_first_request_opens_no_chain() -> None:
-    attempt = Try(SignalReceived(2))
-    with pytest.raises(Interrupted):
-        attempt.send()
-    assert attempt.told() == []
-
-
-@every_row(
-    ("run_ends_s", "sleeps", "closed"), [(1, [], 0), (2, [], 0), (5.9, [2], 1), (6, [2], 1), (6.1, [2, 4], 1)]
-)
-def test_a_wait_that_would_reach_the_time_limit_is_not_begun(run_ends_s, sleeps, closed) -> None:
-    attempt = Try(*[overloaded()] * 5, run_ends_s=run_ends_s)
-    with pytest.raises(TimeIsUp, match=r"leaves no time to wait") as caught:
-        attempt.send()
-    assert attempt.waiter.sleeps == sleeps
-    assert isinstance(caught.value.__cause__, HttpError)
-    assert len(attempt.events.of(RetryScheduled)) == len(sleeps)
-    assert len(attempt.events.of(RetryExhausted)) == closed
 
 
 def test_off_asks_once() -> None:

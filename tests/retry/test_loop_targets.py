@@ -41,7 +41,7 @@ from ralph.values.events import (
 )
 from ralph.values.limits import Budget
 from ralph.values.outcome import Outcome
-from ralph.values.ports import Interrupted, RetryAborted, SignalReceived, TimeIsUp
+from ralph.values.ports import Interrupted, RetryAborted, SignalReceived
 from tests.fakes import (
     FakeJournal,
     FakeToolbox,
@@ -264,17 +264,6 @@ def test_a_model_that_does_not_exist_is_asked_once_in_many_turns() -> None:
     assert asking.names == "abbb"
 
 
-def test_a_target_that_is_requested_by_name_is_asked_whatever_it_was_left_out_for() -> None:
-    asking = Asking(two(), UNKNOWN, HELLO, HELLO, HELLO)
-    asking.turn()
-    asking.roster.prefer("b")
-    asking.turn()
-    assert asking.events.of(ModelFallbackRecovered) == [], "nobody was away from it"
-    asking.roster.prefer("a")
-    asking.turn()
-    assert asking.names == "abba"
-
-
 @every_row("strategy", ["fallback", "round_robin"])
 @every_row(
     ("models", "all_requested", "asked"),
@@ -298,28 +287,7 @@ def test_a_model_that_was_requested_takes_the_place_of_the_first(
     assert [name for name, _ in asking.client.asked] == asked
 
 
-@every_row("strategy", ["fallback", "round_robin"])
-def test_each_target_is_sent_identical_bytes_within_a_chain(strategy) -> None:
-    asking = Asking(with_keys(2, 1, strategy=strategy), *[DOWN, BROKEN, LIMITED] * 4, HELLO)
-    asking.turn()
-    sent: dict[str, set[bytes]] = {}
-    for (name, _), body in zip(asking.client.asked, asking.client.bodies, strict=True):
-        sent.setdefault(name, set()).add(body)
-    assert {name: len(bodies) for name, bodies in sent.items()} == {"a": 1, "b": 1}
-    assert sent["a"] != sent["b"]
-
-
 # --- A chain is closed exactly once
-
-
-def after_a_retry(*then: Answer | BaseException, **options: Any) -> Asking:
-    return Asking(two(), DOWN, DOWN, *then, **options)
-
-
-def test_an_answer_closes_the_chain_as_recovered() -> None:
-    asking = after_a_retry(HELLO)
-    asking.turn()
-    assert asking.assert_chain_closed_once() == RetryRecovered(1, 2, turn=1, attempt=3)
 
 
 def test_exhaustion_closes_the_chain_with_all_its_rounds() -> None:
@@ -330,13 +298,6 @@ def test_exhaustion_closes_the_chain_with_all_its_rounds() -> None:
     assert closed == RetryExhausted(4, 30, str(DOWN), turn=1, attempt=10)
 
 
-def test_an_invalid_request_closes_the_chain_and_asks_nobody_else() -> None:
-    asking = after_a_retry(HttpError(400, None, "bad"))
-    asking.fails(HttpError)
-    assert asking.names == "aba"
-    assert asking.assert_chain_closed_once() == RetryExhausted(1, 2, "HTTP 400: bad", turn=1, attempt=3)
-
-
 @every_row("at_s", [0.5, 3, 29.5])
 def test_a_signal_in_a_wait_closes_the_chain(at_s) -> None:
     asking = Asking(two(), *[DOWN] * 10, interrupt_at_s=at_s)
@@ -344,27 +305,6 @@ def test_a_signal_in_a_wait_closes_the_chain(at_s) -> None:
     assert stop.__cause__ is DOWN
     assert isinstance(asking.assert_chain_closed_once(), RetryExhausted)
     assert asking.waiter.clock.seconds == at_s
-
-
-STOPS = [SignalReceived(15), TimeIsUp("time is up"), RetryAborted()]
-
-
-@every_row("stop", STOPS)
-def test_a_stop_in_a_retried_request_closes_the_chain(stop) -> None:
-    asking = after_a_retry(stop)
-    asking.fails(type(stop))
-    closed = asking.assert_chain_closed_once()
-    assert isinstance(closed, RetryExhausted)
-    assert (closed.retries, closed.attempt) == (1, 3)
-    assert (closed.error == "Retry cancelled") == isinstance(stop, RetryAborted)
-    assert asking.events.of(AttemptEnded)[-1].kind == "interrupted"
-
-
-@every_row("stop", STOPS)
-def test_a_stop_before_any_retry_closes_nothing(stop) -> None:
-    asking = Asking(two(), DOWN, stop)
-    asking.fails(type(stop))
-    assert [type(event) for event in asking.told] == [ModelFallback]
 
 
 def test_an_abort_in_a_wait_closes_the_chain() -> None:
@@ -378,13 +318,6 @@ def test_an_abort_in_a_wait_closes_the_chain() -> None:
     asking.fails(RetryAborted)
     closed = asking.assert_chain_closed_once()
     assert closed == RetryExhausted(0, 0, "Retry cancelled", turn=1, attempt=2)
-
-
-def test_a_bug_closes_the_chain() -> None:
-    asking = after_a_retry(ValueError("a bug"))  # the client may raise only AgentError
-    asking.fails(ValueError)
-    assert asking.assert_chain_closed_once() == RetryExhausted(1, 2, "a bug", turn=1, attempt=3)
-    assert asking.requests.attempts == 3
 
 
 def test_retry_that_is_switched_off_in_a_chain_ends_it_after_its_round() -> None:
@@ -449,52 +382,6 @@ def test_every_turn_closes_what_it_opened_whatever_fails(
 # --- How it ends
 
 
-@every_row(
-    ("errors", "policy", "ends_with", "outcome"),
-    [
-        # The run ends with the error that passes with time, because waiting can help then.
-        ([DOWN, REFUSED], off(), DOWN, Outcome.API_UNAVAILABLE),
-        ([REFUSED, DOWN], off(), DOWN, Outcome.API_UNAVAILABLE),
-        ([DOWN, UNKNOWN], off(), DOWN, Outcome.API_UNAVAILABLE),
-        ([UNKNOWN, REFUSED], off(), REFUSED, Outcome.AUTH),
-        ([REFUSED, UNKNOWN], standard(), UNKNOWN, Outcome.API_REJECTED),
-        ([REFUSED, HttpError(402, None, "")], patient(), None, Outcome.AUTH),
-    ],
-)
-def test_when_all_fail_for_good_and_for_now_it_ends_as_what_may_pass(
-    errors, policy, ends_with, outcome
-) -> None:
-    error = Asking(two(), *errors, policy=policy).fails()
-    assert isinstance(error, AgentError)
-    assert outcome_of(error) is outcome
-    assert ends_with is None or error is ends_with
-
-
-def test_the_end_is_about_the_one_who_may_be_asked_first() -> None:
-    asking = Asking(two(), requesting(30_000), requesting(40_000), policy=patient())
-    error = asking.fails(HttpError)
-    assert isinstance(error, HttpError)
-    assert error.retry_after == 30_000
-    assert asking.roster.target.name == "a", "and hints are about it"
-
-
-def test_the_end_is_about_the_last_round() -> None:
-    asking = Asking(
-        two(), requesting(1), requesting(1), requesting(40), requesting(50), policy=custom(1, 1, 0)
-    )
-    error = asking.fails(HttpError)
-    assert isinstance(error, HttpError)
-    assert error.retry_after == 40
-
-
-def test_one_that_cools_down_is_worth_waiting_for_when_the_other_asks_for_more() -> None:
-    asking = Asking(two(), requesting(90), DOWN, requesting(500), HELLO, policy=custom(4, 1, 100))
-    asking.turn()
-    assert asking.names == "abba"
-    assert asking.waiter.sleeps == [1, 89]
-    assert [one.requested_wait_s for one in asking.events.of(RetryScheduled)] == [None, None]
-
-
 def test_over_max_delay_it_moves_on_and_with_nobody_left_it_ends_at_once_and_says_so() -> None:
     asking = Asking(two(), requesting(101), requesting(500), policy=custom(4, 1, 100))
     asking.fails(HttpError)
@@ -505,21 +392,6 @@ def test_over_max_delay_it_moves_on_and_with_nobody_left_it_ends_at_once_and_say
     alone.fails(HttpError)
     assert alone.names == "a"
     assert alone.notices == asking.notices
-
-
-@every_row(
-    ("run_ends_s", "sleeps"), [(1, []), (2, []), (5.9, [2]), (6, [2]), (6.1, [2, 4]), (31, [2, 4, 8, 16])]
-)
-def test_no_wait_reaches_past_the_time_limit_with_several_targets_either(run_ends_s, sleeps) -> None:
-    asking = Asking(two(), *[DOWN] * 10, run_ends_s=run_ends_s)
-    stop = asking.fails(TimeIsUp if run_ends_s < 31 else HttpError)
-    assert asking.waiter.sleeps == sleeps
-    assert asking.waiter.clock.seconds < run_ends_s
-    changes = asking.events.of(ModelFallback)
-    assert [change.to_target for change in changes][-1] == "b", "nobody is told to be asked who is not"
-    assert len(asking.events.of(RetryExhausted)) == bool(sleeps)
-    assert isinstance(stop, HttpError) or stop.__cause__ is DOWN
-    assert asking.roster.target.name == "b"
 
 
 # --- Patient, whole, on a clock that is told the time
@@ -569,14 +441,6 @@ ROSTERS: list[Sequence[int]] = [(1,), (1, 1), (2, 1, 1)]
 
 
 @every_row("key_counts", ROSTERS)
-def test_patient_survives_an_outage_of_seven_hours(key_counts) -> None:
-    night = Night(with_keys(*key_counts), 7 * 3600, DOWN)
-    assert night.ended.outcome is Outcome.COMPLETED
-    assert 7 * 3600 <= night.waiter.clock.seconds < 7.5 * 3600
-    assert night.ended.retries == len(night.waiter.sleeps) == night.events.of(RetryRecovered)[0].retries
-
-
-@every_row("key_counts", ROSTERS)
 def test_patient_sleeps_21_times_and_27105_s_and_gives_up_then(key_counts) -> None:
     night = Night(with_keys(*key_counts), math.inf, DOWN)
     assert night.ended.outcome is Outcome.API_UNAVAILABLE
@@ -602,12 +466,3 @@ def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_na
         "the server asks for a wait of 11h6m40s, and --retry patient has 8h of its 8h left"
         in night.events.of(Notice)[-1].text
     )
-
-
-def test_notices_do_not_pile_up_however_many_turns_a_broken_target_stays_broken() -> None:
-    asking = Asking(with_keys(2, 1), REFUSED, REFUSED, *[HELLO] * 30)
-    for _ in range(30):
-        asking.turn()
-    assert asking.names == "aa" + "b" * 30
-    assert len(asking.notices) == 2, "the key that was refused, and the target that is out"
-    assert len(asking.events.of(ModelFallback)) == len(asking.events.of(ModelFallbackSucceeded)) == 1

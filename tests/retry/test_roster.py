@@ -4,19 +4,17 @@ may be.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import ContextMeter
-from ralph.conversation.messages import Author, Conversation, assistant_message, user_message
+from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import ModelDescription, Target
 from ralph.retry.roster import Roster
-from ralph.retry.targets import Route
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.models import DEFAULT_MAX_TOKENS
-from tests.fakes import text
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -35,13 +33,6 @@ def talk(of: Roster, *messages: Message) -> Conversation:
     for message in messages:
         conversation = conversation.plus(message)
     return conversation
-
-
-def thought(by: Target) -> Message:
-    blocks = [{"type": "thinking", "thinking": "x" * 2_000, "signature": "s"}, text("Done.")]
-    message = assistant_message(blocks, Author(by.model, by.base_url))
-    assert message is not None
-    return message
 
 
 @every_row(
@@ -64,15 +55,6 @@ def test_the_window_is_the_users_the_servers_or_the_tables(
     asked.describe(description)
     assert asked.window == window
     assert asked.target.is_described
-
-
-def test_what_a_server_says_is_of_the_target_that_was_asked() -> None:
-    both = roster(KNOWN, LOCAL)
-    both.state = replace(both.state, route=Route(1))
-    both.describe(ModelDescription(8_192, None))
-    assert [target.is_described for target in both.targets] == [False, True]
-    assert (both.window, both.first.facts.context_window if both.first.facts else None) == (8_192, 1_000_000)
-    assert both.find("local").is_described, "found again as it is known now"
 
 
 @every_row(
@@ -115,24 +97,6 @@ UNCOUNTED = ContextMeter()
 
 def counted(asked: Roster, conversation: Conversation, tokens: int) -> ContextMeter:
     return UNCOUNTED.counted(asked.target.model, tokens, conversation.size)
-
-
-def test_an_estimate_is_of_what_the_target_is_sent() -> None:
-    both = roster(KNOWN, LOCAL)
-    conversation = talk(both, thought(KNOWN))
-    own = both.estimate(conversation, UNCOUNTED)
-    both.state = replace(both.state, route=Route(1))
-    assert own - both.estimate(conversation, UNCOUNTED) > 1_000, "the other one's thinking is not sent"
-
-
-def test_what_was_counted_holds_in_its_context() -> None:
-    asked = roster()
-    conversation = talk(asked)
-    by_bytes = asked.estimate(conversation, UNCOUNTED)
-    meter = counted(asked, conversation, 42)
-    assert asked.estimate(conversation, meter) == 42
-    assert asked.at_most(conversation, meter.afresh()) == by_bytes
-    assert asked.estimate(conversation, meter.afresh()) == 42, "as many tokens as the same bytes were before"
 
 
 @every_row(("tokens", "is_believed"), [(42, True), (10, False), (900_000, False)])
@@ -178,14 +142,3 @@ def test_max_tokens_are_replaced_in_the_request_and_nothing_else() -> None:
     )
     assert short == whole.replace(b'"max_tokens":32000', b'"max_tokens":77')
     assert whole == b"".join(conversation.request_body().pieces())
-
-
-@every_row("options", [{}, {"can_grow": True}])
-def test_a_name_that_nobody_has_is_refused_unless_any_model_will_do(options: Any) -> None:
-    asked = Roster([KNOWN], **options)
-    if options:
-        assert asked.find("qwen3").model == "qwen3"
-        assert not asked.find("qwen3").is_described
-    else:
-        with pytest.raises(ValueError, match="the targets are main"):
-            asked.find("qwen3")

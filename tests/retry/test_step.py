@@ -4,12 +4,11 @@ steps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.agent.task import AgentLoop
-from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
@@ -23,7 +22,6 @@ from ralph.retry.step import (
     answered,
     asked,
     begin_chain,
-    exhausted,
     raised_at_end,
     step,
     waited,
@@ -37,15 +35,13 @@ from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, 
 from ralph.values.events import (
     AttemptEnded,
     ModelFallback,
-    ModelFallbackSucceeded,
     Notice,
     ResponseRestarted,
-    RetryRecovered,
     RetryScheduled,
 )
 from ralph.values.limits import Budget
 from ralph.values.models import Price
-from ralph.values.ports import BudgetSpent, RetryAborted, SignalReceived, TimeIsUp
+from ralph.values.ports import BudgetSpent
 from ralph.values.usage import TokenUsage
 from tests.fakes import (
     FakeJournal,
@@ -61,11 +57,9 @@ from tests.fakes import (
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from ralph.conversation.messages import RequestBody
     from ralph.retry.targets import Decision
     from ralph.values.answer import Answer
     from ralph.values.events import Event
-    from ralph.values.ports import Events
 
 DOWN = HttpError(529, None, "")
 REFUSED = HttpError(401, None, "")
@@ -226,20 +220,6 @@ def test_what_follows_a_first_error(
     assert state.last_error is None, "the state before is a value"
 
 
-def test_a_retry_counts_when_it_was_waited_for() -> None:
-    state, decision, _ = step(asking(1), DOWN, classify_error(DOWN), Moment(0.0, standard()))
-    assert isinstance(decision, Wait)
-    assert exhausted(state, RetryAborted()).retries == 0
-    state = waited(state, decision)
-    assert (state.retries, state.waited_s, state.round_failures) == (1, 2.0, ())
-
-
-def test_an_answer_after_a_retry_closes_the_chain_before_it_confirms_the_other_target() -> None:
-    state, events = answered(after(asking(1, 1), DOWN, BROKEN, DOWN))
-    assert events == (RetryRecovered(1, 2.0, 1, 4), ModelFallbackSucceeded("b", 1, 4))
-    assert answered(state)[1][1:] == (), "confirmed once"
-
-
 def test_the_chain_ends_with_the_error_of_whoever_may_be_asked_first_and_points_to_them() -> None:
     sooner, later = HttpError(529, 30_000, ""), HttpError(529, 40_000, "")
     state = asking(1, 1)
@@ -248,15 +228,6 @@ def test_the_chain_ends_with_the_error_of_whoever_may_be_asked_first_and_points_
     assert isinstance(decision, GiveUp)
     assert raised_at_end(state, decision) is sooner
     assert state.target.name == "a"
-
-
-def test_a_time_limit_ends_with_the_last_error_as_its_cause() -> None:
-    state, decision, _ = step(asking(1), DOWN, classify_error(DOWN), Moment(0.0, standard(), time_left_s=1))
-    assert isinstance(decision, GiveUp)
-    stop = raised_at_end(state, decision)
-    assert isinstance(stop, TimeIsUp)
-    assert stop.__cause__ is DOWN
-    assert exhausted(state, stop).error == f"{NO_TIME}, after: {DOWN}"
 
 
 def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> None:
@@ -321,39 +292,6 @@ def test_max_tokens_stay_fixed_within_a_chain_and_a_retry_that_cannot_be_paid_so
     assert chain.waiter.sleeps == []
 
 
-def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has_learned_since() -> None:
-    """A smaller window that is learned within a chain would shorten the answer. It must count only from the next
-    chain on.
-    """
-    roster = Roster([target("a")], system="Be good.")
-
-    class Learning(ScriptedClient):
-        def send_message(
-            self, target: Target, key: int, body: RequestBody, events: Events, **how: Any
-        ) -> Answer:
-            roster.learn_window(5_000, 10, conversation, ContextMeter())
-            return super().send_message(target, key, body, events, **how)
-
-    client = Learning([DOWN, HELLO, HELLO])
-    waiter = FakeWaiter()
-    site = CallSite(
-        roster,
-        standard(),
-        RunControls(),
-        Budget(),
-        client,
-        waiter,
-        waiter.clock,
-        RecordingEvents(),
-        new_log(),
-    )
-    conversation = Conversation.start(roster.first_shape).plus(user_message("hi"))
-    for _ in range(2):
-        send_with_retry(conversation, site, TurnRequests(1))
-    first, retried, next_chain = client.bodies
-    assert first == retried != next_chain
-
-
 def test_the_cooldown_of_a_target_is_renewed_by_each_failure_of_its_own() -> None:
     state = after(asking(1), HttpError(529, 5, ""), HttpError(529, 10, ""))
     assert state.choice.releases_s == {Route(0): 15}, "at 0 it asked for 5 s, at 5 for 10 s"
@@ -397,13 +335,6 @@ def test_set_model_replaces_the_first_target_which_no_chain_asks_any_more(strate
     assert [name for name, _ in chain.client.asked] == ["other", "b", "other", "b"]
 
 
-def test_a_signal_is_told_with_the_error_before_it() -> None:
-    state = after(asking(1), DOWN)
-    stop = SignalReceived(15)
-    stop.__cause__ = state.last_error
-    assert exhausted(state, stop).error == f"{stop}, after: {DOWN}"
-
-
 # --- An idle connection that was lost
 
 RESET = Api(NetworkCause.RESET)
@@ -435,9 +366,3 @@ def test_it_is_a_counted_retry_without_a_wait_once_in_a_chain(
     assert told == waits
     assert isinstance(decision, GiveUp) is (len(waits) < len(errors))
     assert state.retries == len(waits)
-
-
-def test_its_target_is_asked_again_before_another_one() -> None:
-    state = after(asking(1, 1), LOST_IDLE)
-    assert (state.choice.route, state.choice.releases_s) == (Route(0), {})
-    assert after(state, LOST_IDLE).choice.route == Route(1)

@@ -24,7 +24,7 @@ from ralph.retry.targets import (
     begin,
     failure_of,
 )
-from ralph.values.classify import PERMANENT_KINDS, FailureKind, classify_error
+from ralph.values.classify import FailureKind, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from tests.rows import every_row
 
@@ -183,13 +183,6 @@ def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(
     assert set(choosing.targets) == targets, "a rotation goes on, as ever"
 
 
-def test_a_shortage_ends_a_round_that_another_failure_began() -> None:
-    choosing = Choosing(1, 1, 1).turn()
-    assert choosing.fails(OVERLOADED) == MoveOn()
-    assert choosing.fails(SHORT) == Wait(2.0)
-    assert 2 not in choosing.targets
-
-
 def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
     run = Choosing(2, 1)
     run.turn().fails_for_ever(RATE_LIMIT)
@@ -261,13 +254,6 @@ def test_patient_sleeps_the_longer_of_both() -> None:
     ), "the first of them is free then"
 
 
-def test_a_rotation_of_three_outlasts_a_patient_night_with_21_sleeps() -> None:
-    run = Choosing(1, 1, 1, policy=patient())
-    run.turn().fails_for_ever(OVERLOADED)
-    assert (len(run.waits), sum(run.waits)) == (21, 27_105)
-    assert len(run.asked) == 22 * 3
-
-
 def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up_then() -> None:
     run = Choosing(1, 1, policy=custom(4, 1, 100))
     assert run.turn().fails(replace(OVERLOADED, requested_s=500)) == MoveOn()
@@ -294,13 +280,6 @@ def test_custom_has_no_other_bound_above_and_its_own_schedule_ends_no_wait_of_ra
     late = Choosing(1, 1, policy=custom(9, 200, 300), strategy="round_robin")
     assert late.turn().fails(limited(5), limited(5)) == Wait(5, from_server=True)
     assert late.fails(limited(5), limited(5)) == Wait(5, from_server=True), "the schedule says 400 s by now"
-
-
-def test_after_the_last_retry_a_round_of_rate_limits_ends_the_chain() -> None:
-    for policy in (standard(), custom(4, 1, 300)):
-        run = Choosing(1, 1, policy=policy)
-        assert isinstance(run.turn().fails_for_ever(limited(1)), GiveUp)
-        assert run.waits == [1, 1, 1, 1]
 
 
 @every_row("policy", [patient(), custom(4, 1, 300)])
@@ -354,14 +333,6 @@ def test_without_a_requested_wait_the_cooldown_is_the_wait_of_the_policy() -> No
     assert run.state.releases_s == {Route(0): pytest.approx(2.1)}
 
 
-def test_all_cooling_down_at_the_start_the_one_that_is_free_first_is_asked_first() -> None:
-    run = Choosing(1, 1)
-    assert run.turn().fails(limited(300), limited(200)) == Wait(60, from_server=True)
-    assert run.state.route == Route(1)
-    run.fails(RATE_LIMIT)
-    assert run.state.route == Route(0), "then the other, in the order of release"
-
-
 def test_a_target_that_is_partly_available_serves_with_its_other_key() -> None:
     run = Choosing(2, 1)
     run.turn().fails(limited(100))
@@ -384,16 +355,6 @@ def test_an_overload_does_not_shorten_what_another_key_was_told() -> None:
     run.turn().fails(limited(1))
     run.now_s = 202.0
     assert run.turn().state.route == Route(0, 0), "of itself the newest request counts"
-
-
-def test_the_wait_ends_with_the_first_that_is_free_though_it_was_left_alone_in_the_round() -> None:
-    run = Choosing(1, 1, policy=patient())
-    run.turn().fails(limited(600), OVERLOADED)
-    assert run.waits == [5]
-    assert isinstance(wait := run.fails(limited(50_000)), Wait)
-    assert wait.seconds == pytest.approx(594.8)
-    assert not wait.from_server
-    assert run.state.route == Route(0)
 
 
 def test_overload_is_of_the_whole_target_whatever_the_key() -> None:
@@ -562,7 +523,3 @@ def test_it_always_gives_up_after_so_many_calls(key_counts, strategy, policy, da
             assert call <= most
             return
     raise AssertionError("more calls than (retries + 1) x keys")
-
-
-def test_permanent_kinds_are_what_choosing_takes_for_permanent() -> None:
-    assert {row[0].kind for row in TABLE if not row[0].is_transient} == PERMANENT_KINDS

@@ -77,16 +77,6 @@ def test_no_shell_line_runs_if_a_later_one_is_refused(make) -> None:
     assert not [event for event in events if isinstance(event, PromptCalled)]
 
 
-def test_a_file_that_a_rule_refuses_stays_out_and_is_named(make, tmp_path) -> None:
-    for name in ("bad.txt", "good.txt"):
-        (tmp_path / name).write_text("x")
-    prompt, tools, events = make("See @bad.txt and @good.txt")
-    good = str(tmp_path / "good.txt")
-    assert tools.ran == [good]
-    assert prompt == f"See @bad.txt and @good.txt\n\nContents of good.txt:\n\n<{good}>\nnoted"
-    assert Notice("/fix names @bad.txt, which is not in the prompt: a rule says no") in events
-
-
 def test_an_image_becomes_a_block(make, tmp_path) -> None:
     (tmp_path / "a.png").write_text("x")
     prompt, _, _ = make("See @a.png", below="\n\npiped")

@@ -6,10 +6,6 @@ import functools
 import json
 import os
 import socket
-import subprocess
-import sys
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +17,6 @@ from hypothesis import strategies as st
 from ralph.agent.report_tool import report_tool
 from ralph.run.report_check import MOST_PROBLEMS, validator_of
 from ralph.run.report_schema import MOST_SCHEMA_BYTES, read_schema
-from ralph.values.report import ReportDesk
-from ralph.values.tool_calls import FINAL_REPORT, ToolCall
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -54,10 +48,6 @@ def _check_by(text: str) -> Validator:
 
 
 # -- Reading. ----------------------------------------------------------------------------------------------------
-
-
-def test_text_that_begins_with_a_brace_is_the_schema() -> None:
-    assert read_schema(' \n {"type": "object"}', "/nowhere") == {"type": "object"}
 
 
 def test_other_text_is_a_file_seen_from_where_ralph_was_called(tmp_path: Path) -> None:
@@ -127,14 +117,6 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
     assert open_files() == open_before
 
 
-def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b'{"type": "object"}')
-    os.close(writing)
-    assert read_schema(f"/dev/fd/{reading}", tmp_path) == {"type": "object"}
-    os.close(reading)
-
-
 UNUSABLE = "the schema is no JSON Schema that can be used: "
 
 
@@ -183,14 +165,6 @@ def test_a_schema_that_could_not_be_checked_by_is_refused_with_its_place(schema:
     assert fault(schema) == UNUSABLE + why
 
 
-@every_row("draft", ["http://json-schema.org/draft-03/schema#", "https://example.com/mine", "", 7])
-def test_an_unknown_draft_is_refused_and_the_known_are_named(draft: Any) -> None:
-    line = fault({"$schema": draft})
-    assert line.startswith(
-        f"{UNUSABLE}$schema is {json.dumps(draft)}; known are https://json-schema.org/draft/2020"
-    )
-
-
 @every_row(
     "schema",
     [
@@ -214,14 +188,6 @@ def test_a_schema_that_stands_on_its_own_is_taken(schema: dict[str, Any]) -> Non
     assert isinstance(problems(schema, {}), list)
 
 
-def test_a_schema_of_hundreds_of_definitions_is_read_in_time() -> None:
-    names = [f"d{number}" for number in range(400)]
-    chain = {one: {"items": {"$ref": f"#/$defs/{other}"}} for one, other in pairwise(names)}
-    began = time.process_time()
-    read_schema(json.dumps({"$defs": {**chain, names[-1]: {}}}), "/")
-    assert time.process_time() - began < 20  # the library takes a millisecond for each
-
-
 def test_nothing_is_ever_fetched() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -233,15 +199,6 @@ def test_nothing_is_ever_fetched() -> None:
         assert validator_of(unread.input_schema)({"status": "success", "summary": "s", "payload": 1})
         with pytest.raises(BlockingIOError):
             server.accept()
-
-
-def test_the_library_is_not_loaded_before_there_is_a_schema() -> None:
-    code = (
-        "import sys, ralph.run.report_schema, ralph.run.report_check as v, ralph.agent.report_tool as t\n"
-        "assert v.validator_of(t.report_tool(None).input_schema)({})\n"
-        "assert not {'jsonschema', 'referencing'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # -- Checking. ---------------------------------------------------------------------------------------------------
@@ -346,30 +303,6 @@ def test_a_fault_is_one_line_with_path_and_expectation(payload: Any, line: str) 
     assert problems(ITEMS, payload) == [line]
 
 
-def test_null_for_the_payload_of_a_failure_is_none() -> None:
-    assert (
-        validator_of(report_tool(ITEMS).input_schema)({"status": "failure", "summary": "s", "payload": None})
-        == []
-    )
-
-
-@every_row(
-    ("schema", "payload", "line"),
-    [
-        ({"prefixItems": [{}], "items": False}, [1, 2], "payload: expected no more items, got an array"),
-        ({"not": {"type": "null"}}, None, "payload: expected a value that the schema does not exclude, got null"),
-        ({"contains": {"const": 1}}, [], "payload: expected an item of the kind that must be there, got an array"),
-        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "payload: expected a value that fits dependentRequired, got an object"),
-        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {}, 'payload: expected an object with "a" or an object with "b", got an object'),
-        ({"anyOf": [{"minimum": 5}, {"type": "null"}]}, 1, "payload: expected at least 5, got 1 (in the closest alternative)"),
-        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, 'payload: expected at most 1 characters, got "ab"'),
-        ({"unevaluatedProperties": False}, {"ab": 1}, "payload: expected no other properties than the schema's, got an object"),
-    ],
-)  # fmt: skip
-def test_the_rarer_keywords_have_their_line_too(schema: dict[str, Any], payload: Any, line: str) -> None:
-    assert problems(schema, payload) == [line]
-
-
 def test_status_and_summary_have_the_same_sentences_with_a_payload_as_without() -> None:
     check = validator_of(report_tool(ITEMS).input_schema)
     assert check({"summary": ""}) == [
@@ -396,12 +329,6 @@ def test_a_flood_of_faults_is_cut_outermost_first_and_short() -> None:
     names = {"x" * 100_000 + str(number): 1 for number in range(9)}
     found = problems({"additionalProperties": {"type": "string"}}, names)
     assert all(len(line) < 700 for line in found)
-
-
-def test_many_different_objects_are_compared_in_time() -> None:
-    began = time.process_time()
-    assert problems({"items": {}, "uniqueItems": True}, [{"n": number} for number in range(20_000)]) == []
-    assert time.process_time() - began < 10
 
 
 @every_row(
@@ -464,39 +391,6 @@ def test_a_multiple_is_one_of_the_decimal_numbers_as_they_are_written(
     )
 
 
-ROWS = [
-    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}}, 1, "x"),
-    ({"$id": "https://example.com/s", "items": {"$ref": "https://example.com/s#/$defs/a"}, "$defs": {"a": {"const": 1}}}, [1], [2]),
-    ({"properties": {"a b": {"type": "null"}, "c": {"$ref": "#/properties/a%20b"}}}, {"c": None}, {"c": 1}),
-    ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "null"}}}, None, 1),
-    ({"$ref": "#/allOf/1/then", "allOf": [True, {"then": {"minimum": 2}}]}, 2, 1),
-    ({"$ref": "#/x/y", "x": {"y": {"items": {"$ref": "#/x/z"}}, "z": {"type": "null"}}}, [None], [1]),
-    (LIST, nested(4), {"next": {"next": 1}}),
-    ({"enum": [{"$ref": "#/a"}]}, {"$ref": "#/a"}, {"$ref": "#/properties/payload/a"}),
-    ({"$schema": DRAFT_7, "items": [{"type": "null"}], "additionalItems": False}, [None], [None, 1]),
-    ({"$schema": DRAFT_7, "$ref": "#/definitions/a", "type": "null", "definitions": {"a": {"type": "string"}}}, "x", None),
-    ({"$schema": DRAFT_7, "definitions": {"a": {"type": "null"}}, "dependencies": {"b": {"$ref": "#/definitions/c"}, "x": ["y"]},
-      "properties": {"z": {"$ref": "#/definitions/a"}}} | {"definitions": {"a": {"type": "null"}, "c": {"required": ["d"]}}},
-     {"b": 1, "d": 1, "z": None}, {"b": 1}),
-    ({"$schema": DRAFT_4, "minimum": 1, "exclusiveMinimum": True}, 2, 1),
-    ({"$schema": DRAFT_4, "id": "http://example.com/s", "items": {"$ref": "#/definitions/a"}, "definitions": {"a": {"type": "null"}}}, [None], [1]),
-    ({"$schema": "https://json-schema.org/draft/2019-09/schema", "items": [{"const": 1}], "unevaluatedItems": False}, [1], [1, 2]),
-    ({"$schema": "http://json-schema.org/draft-06/schema#", "contains": {"const": 1}}, [1], [2]),
-    ({"prefixItems": [{"const": 1}], "items": False}, [1], [1, 2]),
-    ({"$defs": {"a": {"properties": {"x": {}}}}, "$ref": "#/$defs/a", "unevaluatedProperties": False}, {"x": 1}, {"y": 1}),
-]  # fmt: skip
-
-
-@every_row(("schema", "good", "bad"), ROWS)
-def test_after_embedding_the_verdict_is_the_schemas_own(schema: dict[str, Any], good: Any, bad: Any) -> None:
-    alone = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(schema)
-    assert alone.is_valid(good)
-    assert not alone.is_valid(bad)
-    assert problems(schema, good) == []
-    assert problems(schema, bad)
-    assert "could not be checked" not in problems(schema, bad)[0]
-
-
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -549,37 +443,3 @@ def test_any_schema_is_refused_or_gives_the_verdict_that_jsonschema_gives(
         assert (found == []) is alone.is_valid(payload)
         assert len(found) <= MOST_PROBLEMS + 1
         assert all("\n" not in line and "could not be checked" not in line for line in found)
-
-
-simple_fields = st.dictionaries(
-    st.text(min_size=1, max_size=8), st.sampled_from(["string", "integer", "boolean", "null"]), max_size=5
-)
-OF_TYPE = {"string": st.text(), "integer": st.integers(), "boolean": st.booleans(), "null": st.none()}
-
-
-@given(simple_fields, st.data())
-def test_what_fits_a_simple_schema_is_accepted_as_call_and_as_text(fields: dict[str, str], data: Any) -> None:
-    schema = {
-        "type": "object",
-        "properties": {name: {"type": kind} for name, kind in fields.items()},
-        "required": list(fields),
-        "additionalProperties": False,
-    }
-    payload = data.draw(st.fixed_dictionaries({name: OF_TYPE[kind] for name, kind in fields.items()}))
-    tool = report_tool(read_schema(json.dumps(schema), "/"))
-    desk = ReportDesk(validator_of(tool.input_schema), has_payload=True)
-    assert desk.look_at_text(f"```json\n{json.dumps(payload)}\n```")
-    assert desk.cached is not None
-    assert desk.cached.payload == payload
-    output = desk.receive(
-        ToolCall("t", FINAL_REPORT, {"status": "success", "summary": "s", "payload": payload})
-    )
-    assert not output.is_error
-
-
-@given(st.dictionaries(st.sampled_from(["status", "summary", "payload", "x"]), json_values))
-def test_whatever_is_sent_is_answered(arguments: dict[str, Any]) -> None:
-    desk = ReportDesk(validator_of(report_tool(ITEMS).input_schema), has_payload=True)
-    output = desk.receive(ToolCall("t", FINAL_REPORT, arguments))
-    assert output.is_error is (desk.accepted is None)
-    desk.look_at_text(json.dumps(arguments))

@@ -42,13 +42,6 @@ def discarded(name: str) -> Event:
     return ResponseDiscarded(name)
 
 
-def test_what_is_told_before_the_session_is_open_is_no_part_of_it() -> None:
-    notes = SessionNotes(str)
-    notes.emit(discarded("m0"))
-    notes.emit(OPENED)
-    assert notes.begin_task(log_of(FakeJournal())) == []
-
-
 def test_a_note_between_two_tasks_begins_the_next_one_and_one_within_goes_into_the_log() -> None:
     notes, journal = opened(), FakeJournal()
     notes.emit(PermissionModeChanged(PermissionMode.PLAN))
@@ -75,11 +68,3 @@ def test_a_journal_that_is_full_is_said_once() -> None:
     with pytest.raises(JournalError):
         notes.emit(discarded("m1"))
     notes.emit(discarded("m2"))
-
-
-def test_nothing_is_noted_once_the_work_is_over() -> None:
-    notes, journal = opened(), FakeJournal()
-    notes.begin_task(log_of(journal))
-    notes.close()
-    notes.emit(discarded("m1"))
-    assert journal.records == []

@@ -143,19 +143,6 @@ def test_arguments_that_a_hook_changed_are_checked_again(drive, serve, ralph) ->
     assert not (ralph.cwd / "ran").exists()
 
 
-def test_a_failed_command_calls_the_hook_for_failures_instead(drive, serve) -> None:
-    serve(bash("echo no; exit 3"), DONE)
-    driver = drive()
-    driver.ask("initialize", hooks=hooks("PostToolUse", "PostToolUseFailure"))
-    driver.say("go")
-    request = asked(driver)
-    about = request["request"]["input"]
-    assert (about["hook_event_name"], about["is_interrupt"]) == ("PostToolUseFailure", False)
-    assert "3" in about["error"]
-    reply(driver, request, {})
-    assert driver.finish().code == 0
-
-
 def test_a_hook_ends_the_run_and_the_call_does_not_run(drive, serve, ralph) -> None:
     server = serve(bash("touch ran"), DONE)
     driver = drive()
@@ -169,20 +156,6 @@ def test_a_hook_ends_the_run_and_the_call_does_not_run(drive, serve, ralph) -> N
     assert driver.ended().code == 130
     assert not (ralph.cwd / "ran").exists()
     assert server.request_count == 1
-
-
-def test_a_hook_that_ends_the_run_after_a_call_loses_no_result(drive, serve, ralph) -> None:
-    server = serve(bash("echo kept"), DONE)
-    driver = drive()
-    driver.ask("initialize", hooks=hooks("PostToolUse"))
-    driver.say("go")
-    reply(driver, asked(driver), {"continue": False})
-    driver.result()
-    driver.ask("initialize", hooks=None)
-    driver.say("go on")
-    driver.result(2)
-    assert driver.finish().code == 0
-    assert told(server)[0]["content"] == "kept"
 
 
 def test_a_prompt_hook_adds_to_the_task_or_refuses_it(drive, serve) -> None:
@@ -222,16 +195,6 @@ def test_a_stop_hook_sends_the_model_back_to_work(drive, serve) -> None:
     [result] = results(driver.finish())
     assert told(server)[0]["text"] == "Stop hook feedback:\nthe tests fail"
     assert (result["result"], result["num_turns"]) == ("Really done.", 2)
-
-
-def test_a_stop_hook_that_fails_is_no_permission_to_stop(drive, serve) -> None:
-    serve(DONE)
-    driver = drive()
-    driver.ask("initialize", hooks=hooks("Stop"))
-    driver.say("go")
-    reply(driver, asked(driver), error="crashed")
-    assert driver.result()["errors"] == ["the Stop hook failed: crashed"]
-    assert driver.finish().code == 78
 
 
 def test_a_driver_is_asked_about_calls_that_the_mode_does_not_permit(drive, serve, ralph) -> None:
@@ -283,14 +246,6 @@ def test_nobody_is_asked_with_permission_prompts_none_and_what_would_ask_is_deni
     assert not (ralph.cwd / "ran").exists()
 
 
-def test_a_driver_that_skips_permissions_is_not_asked(drive, serve, ralph) -> None:
-    serve(bash("touch ran"), DONE)
-    driver = drive(*ASKS, "--dangerously-skip-permissions")
-    driver.say("go")
-    assert driver.finish().code == 0
-    assert (ralph.cwd / "ran").exists()
-
-
 def test_a_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(drive, serve, ralph) -> None:
     serve(bash("touch ran"), DONE)
     driver = drive(*ASKS, "--permission-mode", "bypassPermissions")
@@ -304,24 +259,6 @@ def test_a_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(dri
     )
     reply(driver, question, {"behavior": "allow"})
     assert driver.finish().code == 0
-    assert (ralph.cwd / "ran").exists()
-
-
-def test_a_command_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(
-    drive, serve, ralph
-) -> None:
-    serve(bash("touch ran"), DONE)
-    answer = decision("ask", permissionDecisionReason="is that so?")
-    hook = {"type": "command", "command": f"echo '{json.dumps(answer)}'"}
-    settings = json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}})
-    driver = drive(*ASKS, "--permission-mode", "bypassPermissions", "--settings", settings)
-    driver.ask("initialize")
-    driver.say("go")
-    request = asked(driver)
-    about = request["request"]
-    assert (about["subtype"], about["decision_reason"]) == ("can_use_tool", "is that so?")
-    reply(driver, request, {"behavior": "allow"})
-    driver.finish()
     assert (ralph.cwd / "ran").exists()
 
 
@@ -372,17 +309,6 @@ def test_the_first_line_shapes_the_session(drive, serve) -> None:
     assert result["structured_output"] == {"n": 2}
 
 
-@pytest.mark.parametrize("prompt", [[""], "", None])
-def test_an_empty_system_prompt_removes_that_of_ralph_and_none_keeps_it(drive, serve, prompt) -> None:
-    server = serve(DONE)
-    driver = drive()
-    driver.ask("initialize", systemPrompt=prompt)
-    driver.say("go")
-    assert driver.finish().code == 0
-    system = json.dumps(server.requests[0].json().get("system", ""))
-    assert ("You are" in system) == (prompt is None)
-
-
 RULES = ("--settings", '{"permissions": {"deny": ["Bash(rm:*)"], "ask": ["Bash(touch:*)"]}}')
 
 
@@ -404,17 +330,6 @@ def test_a_rule_that_asks_is_put_to_the_driver_also_where_nothing_else_is(drive,
         "This call was not run: the rule Bash(rm:*) (permissions.deny of --settings) forbids it.",
     ]
     assert len(result["permission_denials"]) == 2
-
-
-def test_a_permission_does_not_get_past_a_rule_that_denies(drive, serve, ralph) -> None:
-    serve(bash("touch one"), DONE)
-    (ralph.cwd / "kept").touch()
-    driver = drive(*ASKS, *RULES)
-    driver.say("go")
-    reply(driver, asked(driver), {"behavior": "allow", "updatedInput": {"command": "rm kept"}})
-    [result] = results(driver.finish())
-    assert (ralph.cwd / "kept").exists()
-    assert len(result["permission_denials"]) == 1
 
 
 def test_a_call_that_a_rule_denies_is_not_put_to_the_driver(drive, serve) -> None:
