@@ -622,6 +622,7 @@ def test_the_retry_loop_is_flat() -> None:
     assert "classify_error(error)" in ast.unparse(attempt.handlers[0])
     around = "\n".join(ast.unparse(node) for node in loop.body if node is not attempt)
     assert [word for word in ("raise ", "site.waiter.sleep(") if word not in around] == []
+    assert "recover_conversation()" in around
 
 
 # Imports that build on one another, and what each of them may still not have loaded.

@@ -160,6 +160,7 @@ SEEDS = (
         "            self._recover()\n        except JournalError as error:\n            ending = replace(",
         "        except JournalError as error:\n            ending = replace(",
     ),
+    Break("F48", "                site.state.recover_conversation()\n", ""),
     Break(
         "F29 D26",
         "        error_class is ErrorClass.TRANSIENT,",
@@ -292,7 +293,8 @@ SEEDS = (
     Break(
         "D14 A44",
         """            chain.publish(state, *events)
-            if isinstance(decision, GiveUp):
+            if isinstance(decision, GiveUp):  # the final failure
+                site.state.recover_conversation()
                 raise raised_at_end(state, decision)
             if can_shrink and state.target != checked and site.is_crowded(conversation):
                 raise WindowTooSmallError(state.target.name) from state.last_error

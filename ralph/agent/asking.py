@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from ralph.agent.transcript import Transcript
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
-    from ralph.retry.call_site import CallSite
-    from ralph.retry.turn_requests import TurnRequests
+    from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer
     from ralph.values.tool_calls import Block
 

@@ -43,9 +43,8 @@ from ralph.conversation.notices import (
 )
 from ralph.conversation.records import background_record, ended_record
 from ralph.conversation.session import Session, asking
-from ralph.retry.call_site import CallSite, WindowTooSmallError
+from ralph.retry.call_site import CallSite, TurnRequests, WindowTooSmallError
 from ralph.retry.roster import TargetLog
-from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
 from ralph.values.endpoint import KEY_VARIABLES
@@ -76,7 +75,7 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
-    from ralph.retry.ports import Client
+    from ralph.retry.call_site import Client
     from ralph.retry.roster import Roster
     from ralph.values.answer import Answer
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
@@ -248,7 +247,7 @@ class AgentLoop:
 
     def _recover(self) -> None:
         turn, self._tool_turn = self._tool_turn, None
-        self._transcript.recover({} if turn is None else turn.finished)
+        self.log.recover_conversation({} if turn is None else turn.finished)
 
     # --- Turns
 

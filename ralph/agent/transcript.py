@@ -7,6 +7,7 @@ the state does not change. In a run without a journal, records are applied too.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ralph.conversation.messages import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block, ToolResult
 
 
+NOTHING_FINISHED: Mapping[str, ToolResult] = MappingProxyType({})
 # Events about an answer, about its calls, and about the beginning of the next turn. They can wait for a sync that
 # comes at once.
 _MAY_WAIT = (AnswerAccepted, ToolStarted, ToolFinished, UserMessageCommitted, TurnAsked, TurnStarted, Notice)
@@ -108,6 +110,20 @@ class SessionLog:
         """
         self.record(*records, sync=False)
         self._held = self._held or []
+
+    def recover_conversation(self, finished: Mapping[str, ToolResult] = NOTHING_FINISHED) -> None:
+        """Adds a result for each call that has none in the conversation, so that it can be resumed.
+
+        `finished` holds the known results, whether they are recorded or not. A call without a known result gets an
+        error result. Raises JournalError.
+        """
+        before = self.session
+        recovered = recover_conversation(before.conversation, {**before.results, **finished})
+        for message in recovered.messages[len(before.conversation.messages) :]:
+            missing = [call_id for call_id in message.tool_result_ids if call_id not in before.results]
+            results = (finished.get(call_id) or not_run(call_id) for call_id in missing)
+            self.record(*map(result_record, results))
+            self.emit(UserMessageCommitted(message.content))
 
     def _append(self, *records: Record, sync: bool) -> None:
         try:
@@ -208,20 +224,6 @@ class Transcript:
         record the results first.
         """
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
-
-    def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Adds a result for each call that has none in the conversation, so that the conversation can be resumed.
-
-        `finished` holds the known results, whether they are recorded or not. A call without a known result gets an
-        error result.
-        """
-        session = self.session
-        recovered = recover_conversation(session.conversation, {**session.results, **finished})
-        for message in recovered.messages[len(session.conversation.messages) :]:
-            missing = [call_id for call_id in message.tool_result_ids if call_id not in session.results]
-            results = (finished.get(call_id) or not_run(call_id) for call_id in missing)
-            self._log.record(*map(result_record, results))
-            self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
         """A conversation that starts over, with `content` as its only message."""

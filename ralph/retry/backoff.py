@@ -68,19 +68,16 @@ LASTS_S = 600.0
 
 
 class ShortTime(Struct, frozen=True):
-    """For how long one and the same shortage has been met, and nothing else."""
-
     words: str
     """The text that names the shortage."""
     since_s: float
 
     def left_s(self, now_s: float) -> float:
-        """The seconds until the shortage is one that does not pass. 0 or less if it is one."""
+        """The seconds until the shortage is one that does not pass."""
         return self.since_s + LASTS_S - now_s
 
 
 def met_again(before: ShortTime | None, words: str, now_s: float) -> ShortTime:
-    """The time of a shortage that was met at `now_s`. `before` is the time before, or None if something else came last."""
     return before if before is not None and before.words == words else ShortTime(words, now_s)
 
 
@@ -103,10 +100,9 @@ class RetryPolicy(Struct, frozen=True):
 
 
 def standard() -> RetryPolicy:
-    """The policy with four retries. If the server requests a wait, ralph waits for that time, but for at most 60 s.
-
-    If the requested wait is longer than all waits that are left could be, ralph gives up, as no retry can succeed. A requested
-    wait of 0 counts for the first retry alone. A server that always sends it would use up all retries within a second.
+    """Four retries. A requested wait counts up to 60 s. If it is longer than all waits that are left, ralph gives up
+    at once. A requested wait of 0 counts for the first retry alone: a server that always sends it would use up all
+    retries within a second.
     """
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
@@ -127,9 +123,7 @@ def standard() -> RetryPolicy:
 
 
 def patient() -> RetryPolicy:
-    """The policy for long outages. Each wait is longer than the one before, up to a maximum. The sum of all waits is
-    limited. If the server requests a longer wait, that wait is used.
-    """
+    """For long outages: waits that grow up to a maximum, with a limited sum. A longer requested wait is used."""
 
     def objection(_attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
         if slept_s + wait_s <= PATIENT_BUDGET_S:
@@ -161,11 +155,8 @@ def off() -> RetryPolicy:
 
 
 def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
-    """The policy with the user's own numbers. The first wait is `base_delay_s`, and each further wait is twice as
-    long as the one before.
-
-    If the server requests a longer wait, that wait is used. If a wait would be longer than `max_delay_s`, ralph gives
-    up. If `max_delay_s` is 0 or less, there is no such limit.
+    """The user's own numbers: each wait is twice as long as the one before. A longer requested wait is used. If a
+    wait would be longer than `max_delay_s` (> 0), ralph gives up.
     """
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
@@ -219,11 +210,8 @@ def round_wait(
     *,
     others_s: Iterable[float] = (),
 ) -> Wait | GiveUp:
-    """The wait before a retry, after a round of requests that all failed. If the policy allows no wait, the result is
-    the decision to give up.
-
-    `retry` is the number of the retry, counted from 1. `failures` are the failures of the round. `others_s` holds the
-    remaining cooldowns, in seconds, of the targets and keys that were not asked in the round.
+    """The wait before retry number `retry`, after a round of requests that all failed, or the decision to give up.
+    `others_s` are the remaining cooldowns, in seconds, of the targets and keys that were not asked in the round.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
     requests_s = [failure.requested_s for failure in failed if failure.is_transient]
@@ -255,12 +243,10 @@ def _waits_of_rate_limits(
     rested_s: Sequence[float],
     rules: Rules,
 ) -> list[tuple[float, bool]]:
-    """The possible waits in seconds after a round in which every target and key was rate-limited, and whether a server named
-    them. The caller uses the first wait that the policy allows.
-
-    The last wait in the list ends when the first target can be asked again. With `round_robin`, another wait precedes
-    it. That is the longest wait that a server requested. If no server requested a wait, its length in seconds is the
-    number of the retry.
+    """The possible waits in seconds after a round in which every target and key was rate-limited, and whether a
+    server named them: the first that the policy allows counts. The last one ends when the first target can be asked
+    again. With `round_robin`, the longest requested wait precedes it, or the number of the retry if none was
+    requested.
     """
     cooldowns_s = [
         (cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
@@ -274,20 +260,13 @@ def _waits_of_rate_limits(
 
 
 def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
-    """A wait of `wait_s` seconds, but at least `LEAST_ROUND_WAIT_S` and at most the policy's longest round wait.
-
-    `is_named` is True if a server requested this wait.
-    """
     bounded_s = min(max(wait_s, LEAST_ROUND_WAIT_S), policy.longest_round_wait_s)
     return Wait(bounded_s, from_server=is_named and wait_s >= bounded_s)
 
 
 def cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """The length of a cooldown in seconds. During a cooldown, a target and key that failed are not asked.
-
-    If the server requested a wait, the result is that wait. Otherwise the result is the policy's wait before the next
-    retry, which has the number `next_retry`. If the policy has no further retry, the result is the wait before the
-    previous retry. If there was no previous retry, it is the first wait of the standard schedule.
+    """The seconds for which a target and key that failed are not asked: the requested wait, or the policy's wait
+    before the next retry, or before the previous one.
     """
     if requested_s is not None:
         return requested_s

@@ -1,11 +1,10 @@
-"""Makes the next request. The context window and the budget limit the length of its answer. `retry/loop.py` sends the
-request. This module also defines the ports and the state that all requests of a run share. `Chain`
-publishes the state of the retries and the events while one answer is requested.
+"""The ports and the state that all requests of a run share. Makes the next request: the context window and the budget limit
+the length of its answer. Counts the requests of a turn. `retry/loop.py` sends them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from ralph.conversation.context_size import is_over
 from ralph.conversation.messages import make_message
 from ralph.retry import backoff
 from ralph.retry.step import Moment, begin_chain, exhausted
-from ralph.retry.turn_requests import MOST_WHOLE_TOKENS, RECENT_ANSWERS
+from ralph.values.classify import is_damaged
 from ralph.values.events import RetryRecovered, RetryScheduled
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.ports import BudgetSpent, Interrupted
@@ -25,18 +24,87 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ralph.conversation.messages import Conversation, RequestBody
-    from ralph.conversation.target import Target
+    from ralph.conversation.session import Session
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.retry.backoff import RetryPolicy
-    from ralph.retry.ports import Client, State
     from ralph.retry.roster import Roster
     from ralph.retry.step import RetryState
-    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.answer import Answer
     from ralph.values.controls import RunControls
+    from ralph.values.errors import AgentError
     from ralph.values.events import Event
     from ralph.values.limits import Budget
     from ralph.values.ports import Clock, Events, Waiter
     from ralph.values.usage import TokenUsage
+
+
+MOST_ASKS = 3
+"""The maximum number of times that a turn or a summary asks on account of damage, the first time included. The last time
+it asks for a whole answer: a server whose streams are broken may still have that."""
+RECENT_ANSWERS = 10
+MOST_RECENT_DAMAGE = 8
+"""If that many of the last `RECENT_ANSWERS` answers of a run came damaged, it ends."""
+MOST_WHOLE_TOKENS = 16_000
+"""The longest answer in tokens that is asked for without a stream. Servers refuse longer ones, or cut them after some
+minutes."""
+
+
+class State(Protocol):
+    """The session of the run, and its only writer."""
+
+    @property
+    def session(self) -> Session: ...
+
+    def recover_conversation(self) -> None:
+        """Gives each tool call that has no result one, so that the conversation can be resumed. Raises JournalError."""
+        ...
+
+
+class Client(Protocol):
+    def send_message(
+        self, target: Target, key: int, body: RequestBody, events: Events, *, is_whole: bool = False
+    ) -> Answer:
+        """Sends one request and returns the answer. It never retries. `key` is the index of the target's key, counted
+        from 0. `is_whole` is True if the body asks for one JSON object and not for a stream: such an answer may stay away
+        until its time limit. `events` receives a RequestSent when the request is on its way, and the answer's events while it
+        arrives. Raises only `AgentError`, `Interrupted` and the errors of `events`.
+        """
+        ...
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        """Asks the server once for its description of the target's model, and waits at most a few seconds.
+
+        `key` is the index of the target's key, counted from 0. Returns None if the server gave no description. Raises
+        only `Interrupted`. The client does not store the description.
+        """
+        ...
+
+
+class TurnRequests:
+    """Counts the requests of one turn, which may call `send_with_retry` several times."""
+
+    def __init__(self, turn: int, recent: tuple[bool, ...] = ()) -> None:
+        self.turn = turn
+        self.recent = recent
+        self.attempts = 0
+        self.took_s = 0.0
+        """The seconds spent on requests and on waits between them. The time of tools is not included."""
+        self.damaged_asks = 0
+        """The number of asks of this turn, or of the current summary, whose answer came damaged."""
+        self.goes_on = False
+        """True if the next call of `send_with_retry` asks again on account of damage."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.damaged_asks >= MOST_ASKS - 1
+
+    def ask_again_after(self, error: AgentError) -> bool:
+        """Whether the turn may ask again on account of damage. Counts the ask."""
+        if not is_damaged(error):
+            return False
+        self.damaged_asks += 1
+        self.goes_on = self.damaged_asks < MOST_ASKS and sum(self.recent) < MOST_RECENT_DAMAGE
+        return self.goes_on
 
 
 class WindowTooSmallError(Exception):
@@ -64,9 +132,6 @@ class CallSite(Struct, frozen=True):
         return is_over(self.roster.estimate(conversation, self.state.session.meter), self.roster.window)
 
     def moment(self, sent_s: float, *, may_be_too_large: bool) -> Moment:
-        """The facts for a retry decision when a request has ended. `sent_s` is the time at which the request was
-        sent. The other facts are the current time, the policy, the duration of the request, and the time left.
-        """
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
         return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s(), may_be_too_large)
@@ -86,11 +151,8 @@ class Request(Struct, frozen=True):
 def affordable_request(
     conversation: Conversation, site: CallSite, state: RetryState, most_tokens: int | None
 ) -> Request:
-    """The next request. Its `max_tokens` is as large as `most_tokens`, the model, the context window and the budget
-    allow.
-
-    If this call of `send_with_retry` has asked the target before, `max_tokens` stays the same. Raises `BudgetSpent`
-    if the rest of the budget cannot pay for the request.
+    """The next request. Its `max_tokens` is as large as `most_tokens`, the model, the window and the budget allow,
+    and stays the same if this call of `send_with_retry` has asked the target before. Raises `BudgetSpent`.
     """
     roster, budget, target = site.roster, site.budget, state.target
     prompt_tokens = roster.at_most(conversation, site.state.session.meter)
@@ -110,8 +172,8 @@ def affordable_request(
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
-    """The tokens of an answer for which the server bills ralph. These are the server's own counts. If the model has a
-    price and a count is missing, an upper bound replaces the missing count.
+    """The tokens of an answer for which the server bills ralph. If the model has a price, an upper bound replaces a
+    missing count.
     """
     usage = answer.message["usage"]
     if target.facts is None or target.facts.price is None:
@@ -121,8 +183,8 @@ def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsag
 
 
 def with_prompt(tokens: TokenUsage, target: Target, request: Request) -> TokenUsage:
-    """The tokens of an answer that broke off. If the server had not counted the prompt by then, as many count it only at the
-    end, and the model has a price, an upper bound replaces the count.
+    """The tokens of an answer that broke off. Many servers count the prompt only at the end: an upper bound replaces
+    the missing count if the model has a price.
     """
     is_missing = tokens.output and not tokens.prompt
     has_price = target.facts is not None and target.facts.price is not None
@@ -130,11 +192,9 @@ def with_prompt(tokens: TokenUsage, target: Target, request: Request) -> TokenUs
 
 
 class Chain:
-    """A context manager that publishes the events of a chain. A chain is one call of `send_with_retry`.
-
-    If the chain has a RetryScheduled event, exactly one RetryRecovered or RetryExhausted event follows before the
-    chain ends. This holds even if a signal, a driver or the time limit ends the chain. If an `Interrupted` ends the
-    chain, the last API error becomes the `__cause__` of the `Interrupted`.
+    """Publishes the events of one call of `send_with_retry`. If there was a RetryScheduled, exactly one
+    RetryRecovered or RetryExhausted follows, whatever ends the chain. If an `Interrupted` does, the last API error
+    becomes its `__cause__`.
     """
 
     def __init__(self, site: CallSite, requests: TurnRequests) -> None:
@@ -145,7 +205,6 @@ class Chain:
         self._is_open = False
 
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
-        """The first retry state of the `send_with_retry` call, and its first events."""
         roster, requests = self._site.roster, self._requests
         begun = begin_chain(
             roster.state,

@@ -1,9 +1,9 @@
-"""Requests an answer, and retries after transient errors.
+"""The retry loop: send, classify, wait, or give up and recover the conversation.
 
 The code below `send_message()` never retries. The code above this loop sends a request again in two cases: it has
-changed the request, or the answer arrived in an unreadable form (`turn_requests.py` says how often). Pure functions decide which errors
-are transient (`values/classify.py`), how long to wait (`retry/backoff.py`) and which target is next
-(`retry/targets.py`). `retry/step.py` combines these functions.
+changed the request, or the answer arrived in an unreadable form (`TurnRequests` says how often). Pure functions decide
+which errors are transient (`values/classify.py`), how long to wait (`backoff.py`) and which target is next
+(`targets.py`); `step.py` combines them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from ralph.values.ports import Interrupted, JournalError
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
-    from ralph.retry.call_site import CallSite
+    from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.retry.targets import Decision
-    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.answer import Answer
 
 
@@ -60,7 +59,8 @@ def send_with_retry(
         decision: Decision = MoveOn()
         while True:
             chain.publish(state, *events)
-            if isinstance(decision, GiveUp):
+            if isinstance(decision, GiveUp):  # the final failure
+                site.state.recover_conversation()
                 raise raised_at_end(state, decision)
             if can_shrink and state.target != checked and site.is_crowded(conversation):
                 raise WindowTooSmallError(state.target.name) from state.last_error

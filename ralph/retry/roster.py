@@ -46,11 +46,9 @@ class Roster:
         can_grow: bool = False,
         aliases: Mapping[str, NamedModel] = ALIASES,
     ) -> None:
-        """`system` is the system prompt. `strategy` and `returns` are as in `Rules`.
-
-        `recorded` holds the heads of the session's earlier requests, by target name. New requests repeat these heads
+        """`recorded` holds the heads of the session's earlier requests, by target name: new requests repeat these
         byte for byte, unless settings have changed. If `can_grow` is True, `prefer` also accepts a model that is not
-        a target. It then adds a target with that model at the first target's endpoint.
+        a target, and adds it at the first target's endpoint.
         """
         self._system = system
         self._tools = tools
@@ -71,7 +69,6 @@ class Roster:
 
     @property
     def target(self) -> Target:
-        """The target of the next request. When an answer has arrived, it is the target that gave the answer."""
         return self.targets[self.state.route.target]
 
     @property
@@ -80,7 +77,7 @@ class Roster:
 
     @property
     def first(self) -> Target:
-        """The preferred target. This is the first target in the settings, unless `prefer` has chosen another."""
+        """The preferred target."""
         return self.targets[self.rules.first]
 
     @property
@@ -89,7 +86,7 @@ class Roster:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of those targets whose request head differs from the recorded head because settings have changed."""
+        """The targets whose request head differs from the recorded one because settings have changed."""
         return tuple(
             target.name
             for target, shape in zip(self.targets, self._shapes, strict=True)
@@ -98,16 +95,13 @@ class Roster:
 
     @property
     def takes_any_model(self) -> bool:
-        """Whether `prefer` also accepts a model that is not a target."""
         return self._can_grow
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the targets, in the order in which ralph prefers them."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
     def body_for(self, conversation: Conversation, max_tokens: int, *, is_whole: bool = False) -> RequestBody:
-        """The body of the next request to the current target. `is_whole` is as in `Conversation.request_body`."""
         return self.view(conversation).request_body(max_tokens, is_whole=is_whole)
 
     def view(self, conversation: Conversation) -> Conversation:
@@ -115,38 +109,26 @@ class Roster:
         return self._readings[self.state.route.target].of(conversation)
 
     def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """An upper bound on the tokens of the next request to the current target.
-
-        `meter` holds the session's token counts. Counts for other models are not used.
-        """
+        """An upper bound on the tokens of the next request. `meter` holds the session's token counts."""
         return self._known(meter).at_most(self.target.model, self.view(conversation).size)
 
     def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """An estimate of the tokens in the next request to the current target. It is more likely too high than too
-        low. `meter` holds the session's token counts.
-        """
+        """The tokens of the next request, more likely too high than too low."""
         return self._known(meter).estimate(self.target.model, self.view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """An estimate of the tokens in the first request of a new context. `conversation` is the new context. `meter`
-        holds the token counts of the old context. They are used only to correct ralph's estimate.
-        """
+        """The tokens of the first request of a new context. `meter` holds the counts of the old one."""
         return self._known(meter).afresh().estimate(self.target.model, self.view(conversation).size)
 
     def may_be_too_large(self, conversation: Conversation, meter: ContextMeter) -> bool:
-        """Whether the size of the next request may be the reason if the current target refuses it in words that ralph
-        does not know. `meter` holds the session's token counts.
-        """
+        """Whether the size of the next request may be the reason if it is refused in words that ralph does not know."""
         view = self.view(conversation)
         estimate = self.estimate(conversation, meter)
         return may_be_too_large(view.size, view.answered_size, estimate, self.window)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
-        """The maximum number of tokens of an answer by the current target.
-
-        It is the smallest of three numbers: `most_tokens`, the target's own limit, and the space that the prompt
-        leaves in the context window. If that space is smaller than `SHORTEST_ANSWER`, `SHORTEST_ANSWER` is used in
-        its place.
+        """The maximum number of tokens of an answer: `most_tokens`, the target's own limit, or the space that the
+        prompt leaves in the window, but at least `SHORTEST_ANSWER`.
         """
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
@@ -157,30 +139,25 @@ class Roster:
 
     @property
     def window(self) -> int | None:
-        """The context window of the current target in tokens, or None if it is unknown."""
         facts = self.target.facts
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The token counts in `meter`, corrected by the request sizes that servers stated when they refused requests
-        as too large.
-        """
+        """The counts in `meter`, corrected by the sizes that servers stated when they refused requests."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Discards the request sizes that servers stated for the old context. Must be called when a new context
-        replaces the old one.
-        """
+        """Discards the sizes that servers stated for the old context."""
         self._told.clear()
 
     def learn_window(
         self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
     ) -> bool:
-        """Stores the context window and the request size that the current target stated when it refused a request as
-        too large. Returns False and stores nothing if the window that ralph assumes is not larger than `window`.
+        """Stores what the current target stated when it refused a request as too large. Returns False if the window
+        that ralph assumes is not larger.
         """
         if self.window is not None and self.window <= window:
             return False
@@ -190,16 +167,11 @@ class Roster:
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
-        """Stores the server's description of the current target's model. None means that the server gave no
-        description.
-        """
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target with this name, or the first configured target if `name` is None.
-
-        If `takes_any_model` is True, `name` may also be a model or an alias. The result may then be a new target that
-        is not yet in `targets`. Raises ValueError if no target has this name, or if there is no such model.
+        """The target with this name, or the first configured one. If `takes_any_model` is True, `name` may also be a
+        model or an alias, and the target a new one that is not yet in `targets`. Raises ValueError.
         """
         if name is None:
             return self.targets[0]
@@ -225,7 +197,6 @@ class Roster:
         )
 
     def prefer(self, name: str | None) -> Target:
-        """Finds a target by its name, as `find` does, and makes it the preferred target. Raises the errors of `find`."""
         target = self.find(name)
         if target not in self.targets:
             self._add(target)
@@ -233,9 +204,7 @@ class Roster:
         return target
 
     def shape_of(self, target: Target) -> RequestShape:
-        """The settings for requests to a target. If the session has recorded a request head for the target's model,
-        the result contains this head, with the changes that the target's settings require.
-        """
+        """The settings for requests to a target, with the head that the session has recorded for its model."""
         # If targets can be added, a user may name one model in several ways. So the heads of all names are compared
         # by the id of the model.
         for name in (target.name, *(self._recorded if self._can_grow else ())):
@@ -251,25 +220,18 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """The ends of the targets' cooldowns in seconds of the run's clock, by target name. A target is left out if
-        one of its keys has no cooldown. A cooldown in the result may have ended already.
-        """
+        """The ends of cooldowns on the run's clock, by target. Targets with a free key are left out."""
         ends_s = cooling_ends_s(self.state, self.rules)
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """Restores the cooldowns and the current target from an earlier run.
-
-        `ends_s` holds the ends of cooldowns in seconds of this run's clock, by target name. `serving` is the name of
-        the target that was current when the earlier run ended, or None.
-        """
+        """Restores the cooldowns (ends on this run's clock) and the current target of an earlier run."""
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
         last = names.index(serving) if serving in names else None
         self.state = resumed(self.state, self.rules, by_target, last)
 
     def forgive(self) -> None:
-        """Allows requests to targets that were skipped in the last task. Must be called when a new task begins."""
         self.state = forgiven(self.state)
 
     def _add(self, target: Target) -> None:
@@ -280,7 +242,6 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """Replaces the current target by `target`, which is a copy of the current target with more facts."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
 
@@ -292,28 +253,22 @@ class _Told(Struct, frozen=True):
 
 
 class TargetLog:
-    """Makes the journal's records about the current target, the preferred target, and the ends of cooldowns. It makes
-    a new record only if something has changed since the last record.
+    """Makes the journal's records about the current target, the preferred one and the ends of cooldowns, whenever
+    something has changed since the last record.
     """
 
     def __init__(self, roster: Roster) -> None:
-        """At first, the preferred target is current, and no target is cooling down. The `run` record implies this
-        state.
-        """
         self._told = _Told(roster.first.name, roster.first.name)
         self._named = {roster.first.name}
         """The names of the targets whose request head this run has already recorded."""
 
     @property
     def target(self) -> str:
-        """The name of the current target according to the last record."""
         return self._told.target
 
     def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
-        """A list with one record of the current state, or an empty list if nothing has changed since the last record.
-
-        The list is also empty if the run has a single target with a single key. `now_s` is the time on the run's
-        clock, and `now` is the same moment on the wall clock.
+        """The record of the current state, or an empty list if nothing has changed, or if there is one target with
+        one key.
         """
         target = roster.target
         ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from ralph.conversation.target import Target
     from ralph.retry.backoff import RetryPolicy
+    from ralph.retry.call_site import TurnRequests
     from ralph.retry.targets import Decision, Failure, Route, Rules, TargetsState
-    from ralph.retry.turn_requests import TurnRequests
     from ralph.values.classify import ErrorClass
     from ralph.values.events import Event
     from ralph.values.usage import TokenUsage
@@ -101,14 +101,11 @@ class RetryState(Struct, frozen=True):
 
     @property
     def target(self) -> Target:
-        """The target that gets the next request. When an answer has arrived, it is the target that gave the answer."""
         return self.targets[self.choice.route.target]
 
 
 class Moment(Struct, frozen=True):
-    """The facts on which a retry decision depends: the current time, the duration of the request, the policy, and the
-    time left.
-    """
+    """The facts on which a retry decision depends."""
 
     now_s: float
     """The time on the run's clock, in seconds."""
@@ -129,11 +126,8 @@ def begin_chain(
     requests: TurnRequests,
     now_s: float,
 ) -> tuple[RetryState, tuple[Event, ...]]:
-    """The first state of a `send_with_retry` call, and the first events of the call.
-
-    `requests` are the requests of this turn so far. If the first target to ask is not the preferred target,
-    there is a ModelFallback event. The event is left out if that target has already answered since it replaced the
-    preferred one.
+    """The first state of a `send_with_retry` call, and its events: a ModelFallback if the first target to ask is not
+    the preferred one, and has not answered since it replaced it.
     """
     choice = begin(choice, rules, now_s, goes_on=requests.goes_on)
     state = RetryState(
@@ -149,8 +143,8 @@ def begin_chain(
 def step(
     state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
-    """Decides what to do after an error. Returns the next state, the decision, and the events in order. The decision
-    is to wait and then ask again, or to ask another target or key at once, or to give up.
+    """Decides what to do after an error: wait and ask again, ask another target or key at once, or give up. Returns
+    the next state, the decision, and the events in order.
     """
     short_time = met_again(state.short_time, str(error), moment.now_s) if is_shortage(error) else None
     if short_time is not None and short_time.left_s(moment.now_s) <= 0 and isinstance(error, Api):
@@ -186,9 +180,8 @@ def step(
 
 
 def _retried_at_once(state: RetryState, error: AgentError, moment: Moment) -> RetryState | None:
-    """The state after a failure for which the same target is asked again at once, as a counted retry and once in a chain: only
-    an idle connection was lost, or the server has refused a key that a program prints. None after any other failure, or if
-    the policy has no retry left.
+    """The state after a failure for which the same target is asked again at once, counted and once in a chain: an
+    idle connection was lost, or the server refused a key that a program prints. None after any other failure.
     """
     route, chain = state.choice.route, state.choice.chain
     keys = state.target.credentials
@@ -219,7 +212,6 @@ def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decisi
 
 
 def _lasting(error: Api) -> Api:
-    """The error for a shortage that does not pass."""
     lasted = Api(error.cause, error.detail, error.host)
     lasted.has_lasted = True
     return lasted
@@ -236,22 +228,15 @@ def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> 
 
 
 def waited(state: RetryState, wait: Wait) -> RetryState:
-    """The state after a wait. All usable targets and keys may be asked again."""
     return replace(state, retries=state.retries + 1, waited_s=plain(state.waited_s + wait.seconds))
 
 
 def asked(state: RetryState, answer_tokens: int) -> RetryState:
-    """The state when the next request has been sent. `answer_tokens` is the `max_tokens` of that request."""
     fixed = {**state.answer_tokens, state.target.name: answer_tokens}
     return replace(state, attempt=state.attempt + 1, answer_tokens=fixed)
 
 
 def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
-    """The state after an answer, and the events that the answer causes.
-
-    If there were retries before the answer, there is an event about the recovery. If the answer completes a change of
-    target, there is an event about this change.
-    """
     events: list[Event] = []
     if state.retries:
         events.append(RetryRecovered(state.retries, state.waited_s, state.turn, state.attempt))
@@ -264,16 +249,12 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
-    """The event that says that a `send_with_retry` call failed although it had retried. `end` is the exception that
-    ended the call.
-    """
     is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
     why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
     return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
 
 
 def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
-    """The exception that `send_with_retry` must raise when it gives up."""
     if not decision.outlasts_run and state.last_error is not None:
         state.last_error.may_be_about_size = decision.is_about_size
         return state.last_error
@@ -309,7 +290,7 @@ def attempt_ended(
 
 
 def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
-    """The event that announces a retry. It contains the error of the target that may answer first."""
+    """Contains the error of the target that may answer first."""
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(
@@ -327,7 +308,6 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
 
 
 def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
-    """The events after an error: a target is skipped from now on, another target is asked, or another key is used."""
     before, rules = state.choice, state.rules
     old, reason = state.target, failure_kind(error).value
     events: list[Event] = []
@@ -344,9 +324,7 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
 
 
 def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
-    """The failed attempt whose error ends `send_with_retry`. If several targets may answer later, it is the attempt
-    at the target that may answer first.
-    """
+    """The failed attempt whose error ends the call: the one at the target that may answer first."""
     if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
         return state.damaged
     failures = state.round_failures
@@ -354,11 +332,8 @@ def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
 
 
 def _telling(failures: Sequence[FailedAttempt]) -> FailedAttempt:
-    """The failed attempt after which another request is most likely to succeed.
-
-    Attempts with a transient failure are preferred. If there are none, ralph prefers attempts with a failure after
-    which a later run may succeed. Among these, the attempt with the shortest requested wait is chosen (0 if no wait
-    was requested). If several have the same wait, the last of them is chosen.
+    """The failed attempt after which another request is most likely to succeed: transient ones first, then those
+    after which a later run may succeed; of these the shortest requested wait, and the last of equals.
     """
     passing = [one for one in failures if one.failure.is_transient]
     later = [one for one in failures if outcome_of(one.error) is Outcome.API_UNAVAILABLE]

@@ -51,8 +51,6 @@ class Route(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """The facts about an error that influence the choice of the next target."""
-
     kind: FailureKind
     is_transient: bool
     requested_s: float | None = None
@@ -75,7 +73,7 @@ def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
 
 
 class Rules(Struct, frozen=True):
-    """The rules for choosing a target. They change only if a driver requests another model during the run."""
+    """They change only if a driver requests another model during the run."""
 
     key_counts: tuple[int, ...]
     """The number of keys of each target. It is 1 for a target that needs no key."""
@@ -93,14 +91,13 @@ class Rules(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The targets that can be asked, in order. The preferred target comes first."""
+        """The targets that can be asked, the preferred one first."""
         listed = range(len(self.key_counts) if self.listed is None else self.listed)
         others = listed if self.first in listed else listed[1:]
         return (self.first, *(target for target in others if target != self.first))
 
     @property
     def is_rotation(self) -> bool:
-        """Whether the run has more than one target or key."""
         return sum(self.key_counts[target] for target in self.order) > 1
 
     def keys_of(self, target: int) -> list[Route]:
@@ -108,8 +105,8 @@ class Rules(Struct, frozen=True):
 
 
 class ChainState(Struct, frozen=True):
-    """The state of one chain, which is one call of `send_with_retry`. Each chain begins with the default values. If it
-    asks again after a damaged answer, the retries and waits of the chain before it count on.
+    """The state of one chain. If it asks again after a damaged answer, the retries and waits of the chain before it
+    count on.
     """
 
     retries: int = 0
@@ -128,8 +125,6 @@ class ChainState(Struct, frozen=True):
 
 
 class TargetsState(Struct, frozen=True):
-    """The state from which the next target and key are chosen."""
-
     route: Route = Route(0)
     """The route that is asked next. When an answer has arrived, it is the route that gave the answer."""
     skipped: frozenset[Route] = frozenset()
@@ -159,8 +154,8 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float, *, goes_on: bool = False) -> TargetsState:
-    """The state at the beginning of a `send_with_retry` call. Its `route` is the first target and key to ask. If `goes_on`
-    is True, the call has only the retries that the call before it has left.
+    """The state at the beginning of a chain. If `goes_on` is True, it has only the retries that the one before it has
+    left.
     """
     chain = ChainState(state.chain.retries, state.chain.slept_s) if goes_on else ChainState()
     state = replace(state, chain=chain)
@@ -173,9 +168,6 @@ def begin(state: TargetsState, rules: Rules, now_s: float, *, goes_on: bool = Fa
 def after_failure(
     state: TargetsState, failure: Failure, *, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> tuple[Decision, TargetsState]:
-    """Decides what to do after a request to the current route failed at `now_s`. Returns the decision and the new
-    state.
-    """
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
         return REFUSED_BY_ALL, state
@@ -195,10 +187,8 @@ def after_failure(
 def after_answer(
     state: TargetsState, rules: Rules
 ) -> tuple[TargetsState, Literal["succeeded", "recovered"] | None]:
-    """The state after an answer, and the change of target that must be reported.
-
-    "succeeded" means that a fallback target gave its first answer since ralph changed to it. "recovered" means that
-    the preferred target answered again. None means that there is nothing to report.
+    """The state after an answer, and the change of target to report: a fallback target's first answer ("succeeded"),
+    or the preferred one answering again ("recovered").
     """
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
@@ -212,38 +202,27 @@ def after_answer(
 
 
 def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
-    """The state and the rules after target `first` became the preferred target. If the target was skipped, it can be
-    asked again, because the user asked for it by name.
-    """
+    """The state and the rules after `first` became the preferred target. If it was skipped, it can be asked again."""
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
     return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
 
 
 def forgiven(state: TargetsState) -> TargetsState:
-    """The state for a new task. No target is skipped in it."""
     return replace(state, skipped=frozenset())
 
 
 def resumed(
     state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
 ) -> TargetsState:
-    """The state with the cooldowns and the current target of an earlier run.
-
-    `ends_s` holds the ends of cooldowns in seconds of the run's clock, by target index. `serving` is the index of the
-    target that was current when the earlier run ended, or None.
-    """
+    """The state with the cooldowns (ends on the run's clock, by target) and the current target of an earlier run."""
     releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
     route = state.route if serving is None else Route(serving)
     return replace(state, releases_s=releases_s, route=route, is_away=route.target != rules.first)
 
 
 def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
-    """The ends of the targets' cooldowns in seconds of the run's clock, by target index.
-
-    A target is left out if one of its keys has no cooldown. The end of a target's cooldown is the end of the first
-    cooldown among its keys. It may have passed already.
-    """
+    """The ends of cooldowns by target: that of the first key to be free. Targets with a free key are left out."""
     found = {}
     for target in range(len(rules.key_counts)):
         routes = rules.keys_of(target)
@@ -254,7 +233,7 @@ def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
 
 
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
-    """The routes that this `send_with_retry` call may still ask. The routes of the preferred target come first."""
+    """The routes that this chain may still ask."""
     out = state.skipped | state.chain.barred
     return [route for target in rules.order for route in rules.keys_of(target) if route not in out]
 
@@ -262,10 +241,8 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state after a request to the current route failed.
-
-    The failure affects only the key, or all keys of the target. Depending on the failure, these keys are not asked
-    again for some time, in this `send_with_retry` call, or in this task.
+    """The state after a failure, which affects only the key, or all keys of the target: they are not asked for some
+    time, in this chain, or in this task.
     """
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain
@@ -316,7 +293,7 @@ def _moved(state: TargetsState, route: Route) -> TargetsState:
 
 
 def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
-    """The route to ask next. None if all routes that may be asked now were asked in this round."""
+    """The route to ask next. None if all that may be asked now were asked in this round."""
     if rules.strategy == "round_robin":
         return _rotated(state, rules)
     usable = usable_routes(state, rules)
@@ -330,10 +307,8 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
 
 
 def _rotated(state: TargetsState, rules: Rules) -> Route | None:
-    """The next route for the strategy `round_robin`, or None if the round is over.
-
-    A `send_with_retry` call begins with the current target. After a permanent failure that may concern only the key,
-    ralph asks the next key of the same target. After any other failure, it asks the next target.
+    """The next route for `round_robin`, or None if the round is over. A chain begins with the current target. After a
+    permanent failure of a key the next key of the same target follows, after any other failure the next target.
     """
     order = rules.order
     place = order.index(state.route.target)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.retry.backoff import standard
-from ralph.retry.call_site import CallSite, Chain
-from ralph.retry.turn_requests import TurnRequests
+from ralph.retry.call_site import CallSite, Chain, TurnRequests
 from ralph.values.controls import RunControls
 from ralph.values.events import ModelFallbackSucceeded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.limits import Budget

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ralph.conversation.messages import Conversation, user_message
+from ralph.conversation.records import assistant_record, run_record, user_record
 from ralph.retry.backoff import RetryPolicy, Wait, custom, off, patient, standard
-from ralph.retry.call_site import CallSite
+from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.loop import send_with_retry
-from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
@@ -30,7 +30,7 @@ from ralph.values.events import (
 )
 from ralph.values.limits import Budget
 from ralph.values.ports import Interrupted, RetryAborted, SignalReceived
-from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, new_log, roster_of, text
+from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, call, new_log, roster_of, text
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Try:
         self.client = ScriptedClient(script)
         self.waiter = FakeWaiter(interrupt_at_s=interrupt_at_s, run_ends_s=run_ends_s)
         self.events = RecordingEvents()
+        self.log = new_log()
         self.controls = RunControls()
         self.roster = roster or roster_of()
         self.policy = policy or standard()
@@ -68,7 +69,7 @@ class Try:
             self.waiter,
             self.waiter.clock,
             self.events,
-            new_log(),
+            self.log,
         )
 
     def send(self, turn: int = 1) -> Answer:
@@ -165,6 +166,18 @@ PERMANENT: list[AgentError] = [
     Json("x"),
     Api(NetworkCause.CERTIFICATE),
 ]
+
+
+def test_the_conversation_is_recovered_on_the_final_failure_alone() -> None:
+    attempt = Try(overloaded(), HELLO, *[overloaded()] * 5)
+    log = attempt.log
+    log.record(run_record(attempt.roster.first_shape, "now", 1, target=attempt.roster.first.name))
+    log.record(user_record(user_message("hi"), task=1), assistant_record(answer(call("a"))))
+    attempt.send()
+    assert log.session.conversation.messages[-1].role == "assistant"
+    with pytest.raises(HttpError):
+        attempt.send()
+    assert log.session.conversation.messages[-1].tool_result_ids == ("a",)
 
 
 @every_row("error", PERMANENT)

@@ -18,10 +18,9 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
-from ralph.retry.call_site import CallSite
+from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.loop import send_with_retry
 from ralph.retry.roster import Roster
-from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import outcome_of
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret

@@ -13,7 +13,7 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
-from ralph.retry.call_site import CallSite
+from ralph.retry.call_site import CallSite, TurnRequests
 from ralph.retry.loop import send_with_retry
 from ralph.retry.roster import Roster
 from ralph.retry.step import (
@@ -27,7 +27,6 @@ from ralph.retry.step import (
     waited,
 )
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, MoveOn, Route, Rules, TargetsState
-from ralph.retry.turn_requests import TurnRequests
 from ralph.values.classify import classify_error
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
