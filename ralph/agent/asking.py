@@ -271,9 +271,7 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """Requests a summary and returns the answer. If the answer arrives in an unreadable form, requests it again, as
-        often as a turn does. These requests are not the turn's synthetic retries.
-        """
+        """Requests a summary and returns the answer."""
         of_turn, requests.damaged_asks = requests.damaged_asks, 0
         try:
             while True:

@@ -190,10 +190,7 @@ class CallRules:
         return refused(refusal.message)
 
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
-        """Checks the form of a call. Returns an error result if the call is malformed, otherwise the call as hooks and
-        rules judge it. So this is the one place where arguments are converted, those of the model and those that a hook
-        or somebody who was asked has changed. The arguments of MCP tools pass as they are.
-        """
+        """Checks the form of a call."""
         if call.name not in self._tools:
             offered = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
             return refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")

@@ -252,9 +252,7 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """A content block as text, or None for a block that is left out. `names` maps the id of each call to the name of
-    its tool. Thinking is left out, and so are blocks of tools that the server runs.
-    """
+    """A content block as text, or None for a block that is left out."""
     match block.get("type"):
         case "text":
             return f"{'User' if role == 'user' else 'Assistant'}: {block['text']}"
@@ -303,9 +301,7 @@ def _section(heading: str, text: str) -> list[Block]:
 def _task_blocks(
     tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
 ) -> list[Block]:
-    """The blocks of the user's prompts. Each prompt gets a heading. If a prompt is left out, a note stands in its
-    place.
-    """
+    """The blocks of the user's prompts."""
     kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
     blocks: list[Block] = []
     for number, task in enumerate(tasks, start=1):

@@ -248,9 +248,7 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """Whether all steps are equal calls, and their results show no progress. Results that are not known yet are
-    ignored.
-    """
+    """Whether all steps are equal calls, and their results show no progress."""
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False

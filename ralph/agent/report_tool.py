@@ -73,9 +73,7 @@ def has_payload(tool: ToolDefinition) -> bool:
 
 
 def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the schema that can be inserted at `properties.payload` of the tool's schema. References from the
-    schema to its own parts are changed to fit this position.
-    """
+    """A copy of the schema that can be inserted at `properties.payload` of the tool's schema."""
     inside: dict[str, Any] = json.loads(json.dumps(schema))
     # `schemas_within` follows all references before it returns, so that none of them has been changed yet.
     for _, one in schemas_within(inside):

@@ -109,11 +109,7 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """The blocks, cut to at most `room_tokens` together if possible.
-
-    An image is kept if the texts can still have their minimum size beside it. Otherwise a short text replaces the
-    image. The texts share the tokens that the images leave.
-    """
+    """The blocks, cut to at most `room_tokens` together if possible."""
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
     kept: list[Block] = []
@@ -147,11 +143,7 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Divides `room` among items of these sizes. Returns the share of each item, in the order of `sizes`.
-
-    The items get their shares from the smallest item to the largest. The share of an item is its size, but at most an
-    equal part of the room that is left.
-    """
+    """Divides `room` among items of these sizes."""
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))

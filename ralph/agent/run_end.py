@@ -113,9 +113,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """Whether the run ended because the model gave no valid report. If so, the report that ralph writes instead says
-        what was wrong with the last report that the model tried to give.
-        """
+        """Whether the run ended because the model gave no valid report."""
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
@@ -162,9 +160,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def _words(self) -> str | None:
-        """The text of the result. If the report is synthetic, the text is the report's summary, followed by the
-        model's last text.
-        """
+        """The text of the result."""
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:

@@ -166,7 +166,6 @@ class AgentLoop:
 
     @property
     def _turn(self) -> int:
-        """The number of the current turn, counted from 1."""
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
@@ -213,9 +212,7 @@ class AgentLoop:
             self._turn_lock.release()
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
-        """Records the end of the run, and returns it as an event. If the journal cannot be written, the outcome is
-        `IO_ERROR`.
-        """
+        """Records the end of the run, and returns it as an event."""
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         left = self._stopped_in_background()
         try:
@@ -274,9 +271,7 @@ class AgentLoop:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Begins the run. Records the prompt and the records in `opening`. If the last answer of an earlier run has
-        tool calls without results, these calls run before the model gets the prompt.
-        """
+        """Begins the run."""
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
         if not blocks:
@@ -300,9 +295,7 @@ class AgentLoop:
         transcript.take_task(blocks, *opening)
 
     def _added_by_gate(self, blocks: Sequence[Block], opening: Sequence[Record]) -> Sequence[Block]:
-        """The blocks that the gate adds to a task. If the gate refuses the task, writes the records in `opening` and
-        then raises `Interrupted`.
-        """
+        """The blocks that the gate adds to a task."""
         try:
             self._take_lock_for_hooks()
             return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
@@ -311,7 +304,6 @@ class AgentLoop:
             raise
 
     def _take_lock_for_hooks(self) -> None:
-        """Takes the turn lock if the gate may run hooks, which may change files."""
         if self._gate.asks_others:
             self._turn_lock.take()
 
@@ -420,12 +412,7 @@ class AgentLoop:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """Acts on a useless answer. If the answer contains an acceptable report, accepts the report. Otherwise
-        discards the answer.
-
-        `is_committed` is True if an earlier process has added the answer to the conversation. Such an answer is not
-        discarded. Returns the end of the run, or the state in which this turn continues.
-        """
+        """Acts on a useless answer."""
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:
@@ -513,9 +500,7 @@ class AgentLoop:
         return None
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """Acts on the last of too many useless answers. Returns the end of the run. If this turn becomes the final
-        turn instead, returns the unchanged state.
-        """
+        """Acts on the last of too many useless answers."""
         ending = self._closing.gave_up(step)
         if ending is not None:
             return ending
@@ -542,9 +527,7 @@ class AgentLoop:
     # --- Asking
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
-        """Requests one complete answer, and returns it with the state of the turn. If the answer arrives in an
-        unreadable form, requests it again at once, as often as `TurnRequests` and the turn allow.
-        """
+        """Requests one complete answer, and returns it with the state of the turn."""
         while True:
             try:
                 return self._ask(), state
@@ -555,9 +538,7 @@ class AgentLoop:
             self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
 
     def _ask(self) -> Answer:
-        """Requests one complete answer, and compacts the context first if needed. Does not add the answer to the
-        conversation.
-        """
+        """Requests one complete answer, and compacts the context first if needed."""
         self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
@@ -586,9 +567,7 @@ class AgentLoop:
         return error.may_be_about_size  # its retries ended early: now it gets all of them
 
     def _make_room(self, trigger: str) -> bool:
-        """Compacts the context. If that fails, begins the final turn. Returns whether another request can succeed
-        now.
-        """
+        """Compacts the context."""
         if self._asking.make_room(trigger, self._requests):
             self._tell_again()
             return True

@@ -103,11 +103,7 @@ class ToolTurn:
         return tuple(self.finished[call.id] for call in self.calls)
 
     def _batches(self) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-        """Divides the calls without a result into groups. The calls of one group run in parallel.
-
-        Consecutive read-only calls form groups of at most `MOST_PARALLEL_CALLS`. Every other call is a group of its
-        own, so that calls with effects run in the model's order.
-        """
+        """Divides the calls without a result into groups."""
         left = [call for call in self.calls if call.id not in self.finished]
         for is_parallel, group in groupby(left, key=lambda call: call.name in self._read_only):
             members = list(group)
@@ -151,9 +147,7 @@ class ToolTurn:
     def _observed(
         self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
     ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
-        """Passes the outputs to the gate, and returns the outputs that the model gets. If the gate raises
-        `Interrupted`, all outputs are recorded first, because the calls have already run.
-        """
+        """Passes the outputs to the gate, and returns the outputs that the model gets."""
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:
             for call, output, took_s in done:
@@ -164,9 +158,7 @@ class ToolTurn:
         return observed
 
     def _announce(self, call: ToolCall) -> None:
-        """Records in the journal that the call is about to run. If the call has effects, the record is made to survive
-        a power failure.
-        """
+        """Records in the journal that the call is about to run."""
         has_effects = call.name not in self._read_only
         self.changes[call.id] = self.toolbox.plan(call) if has_effects else None
         self.log.record(intent_record(call, self.changes[call.id]), sync=has_effects)

@@ -254,11 +254,7 @@ class Transcript:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The blocks of the last message that are sent again together with a new prompt. Empty if the last message is
-        not a user message.
-
-        If the API refused the last request, images are left out, because they may have caused the refusal.
-        """
+        """The blocks of the last message that are sent again together with a new prompt."""
         unanswered = self._unanswered()
         if not self.was_refused:
             return unanswered

@@ -86,8 +86,6 @@ class LoopOutage:
             return None
 
     def _come_back(self) -> None:
-        """Starts a new server at the same port. If another program has taken the port, does nothing, and can be
-        called again.
-        """
+        """Starts a new server at the same port."""
         with suppress(OSError):
             self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())

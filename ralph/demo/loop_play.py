@@ -126,9 +126,7 @@ def _tell_facts(
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
-    """Prints the facts about the loop. Returns whether the project's tests pass. If the loop did not begin, or if the
-    user stopped it, prints nothing and returns False.
-    """
+    """Prints the facts about the loop."""
     try:
         state = store.newest().load()
     except RecordError:
@@ -158,7 +156,6 @@ def _plan(play: _Play, config_file: Path) -> LoopPlan:
 
 
 def _command(plan: LoopPlan) -> str:
-    """The command for `plan`, as a user would type it."""
     commit = " --commit" if plan.commits else ""
     return (
         f"ralph loop -f {_PROMPT}{commit} --max-iterations {plan.limits.max_iterations} \\\n"
@@ -177,9 +174,7 @@ def _settings(play: _Play, base_url: str) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """The waits as a list in TOML, written without exponents. A wait of less than 0.000001 s is written as 0.000001,
-    because 0 would mean that the loop does not wait.
-    """
+    """The waits as a list in TOML, written without exponents."""
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 

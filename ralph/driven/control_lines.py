@@ -271,9 +271,7 @@ def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:
 
 
 def _response(value: object) -> Response | Ignored:
-    """Decodes the response in a line. Returns `Ignored` if the line has no request id, because such a line answers no
-    request.
-    """
+    """Decodes the response in a line."""
     fields = value if isinstance(value, dict) else {}
     request_id, answer = fields.get("request_id"), fields.get("response")
     if not isinstance(request_id, str):
@@ -325,9 +323,7 @@ def _request_id(line: Mapping[str, Any]) -> str | None:
 
 
 def _reason(error: ValidationError, line: Mapping[str, Any]) -> str:
-    """Converts the error to a sentence for the driver. The sentence contains the path, the allowed values, and a
-    short form of the actual value. msgspec's own message would repeat the value, however long the value is.
-    """
+    """Converts the error to a sentence for the driver."""
     text, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.strip(".`")
     if error.__cause__ is not None:  # our own check: its message begins with the field's name

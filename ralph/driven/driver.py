@@ -82,11 +82,7 @@ class MessageDriver:
         return _Messages(run, self.steering, opened).work()
 
     def _open(self, run: Run) -> SessionRun:
-        """Starts the thread that reads control lines, waits for the first line, and then opens the session.
-
-        The first line may be an `initialize` request, which shapes all requests of the session. If the machine has no
-        thread left, the start fails before the session exists, and no line is lost.
-        """
+        """Starts the thread that reads control lines, waits for the first line, and then opens the session."""
         options = run.context.options
         if options.prompt is not None or options.prompt_file is not None:
             raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
@@ -196,9 +192,7 @@ class _Messages:
         return self._run.deliver(stopped, is_told=has_refused or last is None).exit_code
 
     def _refuse_the_rest(self, end: RunEnded) -> bool:
-        """Refuses the remaining messages. Each message gets a result, because the driver waits for it. Returns
-        whether there were any messages.
-        """
+        """Refuses the remaining messages."""
         with suppress(Interrupted):  # after a second signal, the lines read so far must suffice
             self._steering.take_last_lines(self._waiter)
         why = end.errors[-1] if end.errors else end.outcome.value

@@ -161,9 +161,7 @@ def decision_of(fields: Mapping[str, Any]) -> Decision:
 
 
 def _with_updates(decision: Decision, updates: tuple[dict[str, Any], ...]) -> Decision:
-    """Reads the permission updates of an answer. ralph may ignore an update that gives permissions. The first
-    unsupported update that takes permissions away becomes `refused`.
-    """
+    """Reads the permission updates of an answer. ralph may ignore an update that gives permissions."""
     mode: str | None = None
     allowed: list[str] = []
     ignored: list[str] = []

@@ -191,10 +191,7 @@ def _described(file: CommandFile) -> dict[str, str]:
 
 
 def _choices(roster: Roster) -> Iterator[Target]:
-    """The targets of the run, and the known models of Anthropic's API.
-
-    The known models are left out if the settings list targets, or if the first target is at another server.
-    """
+    """The targets of the run, and the known models of Anthropic's API."""
     for name in roster.names:
         yield roster.find(name)
     if roster.takes_any_model and is_default(roster.first.base_url):
@@ -219,9 +216,7 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """The source of the first target's credential, such as an environment variable. Drivers expect the source of a
-    bearer token as `tokenSource`, and the source of an API key as `apiKeySource`.
-    """
+    """The source of the first target's credential, such as an environment variable."""
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization" and first.api == ANTHROPIC
     return {

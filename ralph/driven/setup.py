@@ -278,7 +278,5 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """Whether the value of a key in a request asks for anything. `{"PreToolUse": []}` asks for nothing, because it
-    registers no hook.
-    """
+    """Whether the value of a key in a request asks for anything."""
     return any(value.values()) if isinstance(value, dict) else bool(value)

@@ -235,10 +235,7 @@ class Steering:
         self._respond(failure(None, why))
 
     def _judge_malformed(self, line: Malformed) -> None:
-        """Marks a safeguard as missing if an invalid line requested one.
-
-        An error response would not be enough, because a driver may ignore a response without an id.
-        """
+        """Marks a safeguard as missing if an invalid line requested one."""
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
             self._missing = after_failed_initialize(self._missing, line.fields, line.reason)
@@ -296,11 +293,7 @@ class Steering:
                 return self._status(self._models, waiting_for)
 
     def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
-        """Handles `initialize`.
-
-        Fields that only give information are ignored. A request for a feature that ralph does not have is refused,
-        because the driver would rely on the feature. If a safeguard is missing, no later request changes that.
-        """
+        """Handles `initialize`."""
         self._missing = after_initialize(self._missing, fields)
         if self._missing.for_good is not None:
             raise ValueError(self._missing.for_good)

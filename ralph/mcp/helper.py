@@ -375,7 +375,6 @@ async def _tools(session: ClientSession) -> list[dict[str, Any]]:
 
 
 def _reason(failure: BaseException) -> str:
-    """A text of one line that says why something failed."""
     failure = _cause(failure)
     if isinstance(failure, MCPError):
         return failure.error.message

@@ -96,9 +96,7 @@ def _named(size_bytes: int, media_type: Any, word: str) -> str:
 
 
 def _repeats(texts: Sequence[str], structured: Any) -> bool:
-    """Whether texts say the same as the structured content. The protocol wants servers to send both. FastMCP wraps a value
-    that is no object as `{"result": value}`, and makes a text of each item of a list.
-    """
+    """Whether texts say the same as the structured content."""
     is_wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
     value = structured["result"] if is_wrapped else structured
     if any(_is_same(text, structured) or _is_same(text, value) for text in texts):
@@ -108,7 +106,6 @@ def _repeats(texts: Sequence[str], structured: Any) -> bool:
 
 
 def _is_same(text: str, value: Any) -> bool:
-    """Whether a text is the value, as it is or as JSON."""
     if text == value:
         return True
     try:

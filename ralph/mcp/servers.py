@@ -208,9 +208,7 @@ class OwnServers:
         return link.tools
 
     def _give_up(self, link: _Link) -> None:
-        """Closes a connection that cannot be used any more. Waits briefly for the rest of the server's standard
-        error.
-        """
+        """Closes a connection that cannot be used any more."""
         link.tools = None
         self._send(Disconnect(link.connection))
         until_s = self._clock.now_s() + _LAST_WORDS_S
@@ -322,7 +320,6 @@ class OwnServers:
             self._lose_all()
 
     def _look(self) -> None:
-        """Handles the messages from the helper process that have already arrived."""
         while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
             pass
 

@@ -307,9 +307,7 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
 
 
 def _rotated(state: TargetsState, rules: Rules) -> Route | None:
-    """The next route for `round_robin`, or None if the round is over. A chain begins with the current target. After a
-    permanent failure of a key the next key of the same target follows, after any other failure the next target.
-    """
+    """The next route for `round_robin`, or None if the round is over."""
     order = rules.order
     place = order.index(state.route.target)
     failed = state.chain.failures

@@ -276,9 +276,7 @@ def _drawn(
     new_id: str,
     emit: Callable[[Event], None],
 ) -> tuple[IterationLog | None, list[LiveFile | StatusLine]]:
-    """The sinks that are drawn again while the run waits, and the log of the loop that started the run. Objects of
-    stream-json on a terminal leave no room for a status line.
-    """
+    """The sinks that are drawn again while the run waits, and the log of the loop that started the run."""
     log, of_loop = None, options.of_loop
     drawn: list[LiveFile | StatusLine] = []
     if of_loop is not None:

@@ -190,7 +190,6 @@ class _Records:
             yield record
 
     def forked(self, opening: SessionRecord) -> SessionRecord:
-        """The first record of a fork of these records, as `forked_record` makes it."""
         return forked_record(opening, self._first, self._number, has_moved=self._has_moved)
 
 
@@ -260,7 +259,6 @@ def with_note(prompt: Prompt | None, note: str) -> Prompt:
 
 
 def _last_note(old: Session) -> str:
-    """The last note about a changed sandbox in a session. Empty if there is none."""
     for message in reversed(old.conversation.messages):
         for block in reversed(message.content):
             text = str(block.get("text", "")) if message.role == "user" else ""

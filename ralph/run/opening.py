@@ -111,9 +111,7 @@ class SessionParts:
         return build_mcp(self.context, of_driver)
 
     def _take_rules(self, guards: RunGuards) -> tuple[Sequence[HookCommand], Sequence[str]]:
-        """Sets the rules of the run, and returns its hooks and notices. A resumed session has its own tool lists too,
-        unless the command line selects tools again.
-        """
+        """Sets the rules of the run, and returns its hooks and notices."""
         context, old = self.context, self.session.old
         kept = {} if old is None or context.options.names_tools else old.tool_patterns
         own = patterns_of_tools(context)
@@ -149,9 +147,7 @@ class SessionParts:
             self.plan = with_denied_reads(self.plan, denied.paths, roots, denied.unsearched)
 
     def _make_toolbox(self) -> tuple[LocalToolbox, Sequence[str]]:
-        """The tools, and notices about hooks. A resumed session keeps its selection of tools, unless the command line
-        selects again.
-        """
+        """The tools, and notices about hooks."""
         context, old, hook_plan, doubts = self.context, self.session.old, self.plan, tuple[str, ...]()
         of_loop = context.options.of_loop
         self.guard_files: Mapping[str, str] = {} if of_loop is None else of_loop.guards

@@ -148,9 +148,7 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def _mcp_file(self) -> str | None:
-        """The value of `--mcp-config` if it is a single file. JSON text is left out, because it may hold credentials,
-        and the value is written to the journal.
-        """
+        """The value of `--mcp-config` if it is a single file."""
         words = self.settings.get("mcp.config")
         is_file = isinstance(words, tuple) and len(words) == 1 and words[0].startswith("/")
         return words[0] if is_file and isinstance(words, tuple) else None

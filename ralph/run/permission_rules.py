@@ -66,7 +66,6 @@ def build_guards(
 
 
 def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a file has a top-level key that may be meant as a guard."""
     if not any(documents):
         return False
     from ralph.permissions.settings_keys import wrong_at_top  # noqa: PLC0415 - few runs have settings files
@@ -205,9 +204,7 @@ def _refuse_bypass(mode: PermissionMode, read: Sequence[ClaudeSettings]) -> None
 def _about_rules(
     read: Sequence[ClaudeSettings], counting: Sequence[ClaudeSettings], *, left_out_are_told: bool
 ) -> Iterator[str]:
-    """Notices about the rules in force, and about a repository's allow rules that are not used. `counting` are the
-    files whose allow rules are used.
-    """
+    """Notices about the rules in force, and about a repository's allow rules that are not used."""
     in_force, left_out = [], []
     for found in read:
         counts = any(found is one for one in counting)
@@ -230,7 +227,6 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _notices(read: Sequence[ClaudeSettings], mode: PermissionMode, *, has_sandbox: bool) -> Iterator[str]:
-    """Notices about the parts of the settings files that ralph does not use."""
     for found in read:
         name = found.file.name
         yield from (f"{fact}: {advice}" for fact, advice in not_kept(found, mode))

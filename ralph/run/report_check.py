@@ -167,10 +167,7 @@ def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
 def _unique_items(
     _checker: Checker, wanted: object, instance: object, _schema: object
 ) -> Iterator[ValidationError]:
-    """Checks `uniqueItems` in linear time.
-
-    The check in jsonschema compares all pairs of objects, which takes minutes for a list that a model can send.
-    """
+    """Checks `uniqueItems` in linear time."""
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
 
     if wanted is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
@@ -180,10 +177,7 @@ def _unique_items(
 def _multiple_of(
     _checker: Checker, step: float, instance: object, _schema: object
 ) -> Iterator[ValidationError]:
-    """Checks `multipleOf` with the decimal numbers that the schema and the report contain.
-
-    The check in jsonschema divides floats: for it, 0.07 is no multiple of 0.01.
-    """
+    """Checks `multipleOf` with the decimal numbers that the schema and the report contain."""
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
 
     if is_number(instance) and _exact(instance) % _exact(step):
@@ -191,15 +185,11 @@ def _multiple_of(
 
 
 def _exact(number: Any) -> Fraction:
-    """The number as it is written. A float would be the nearest binary fraction."""
     return Fraction(number if isinstance(number, int) else repr(number))
 
 
 def _hashable(value: Any) -> object:
-    """A hashable key for a JSON value.
-
-    Values that are equal in JSON have equal keys: 1 equals 1.0, but 1 differs from true.
-    """
+    """A hashable key for a JSON value."""
     if isinstance(value, dict):
         return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
     if isinstance(value, list):

@@ -311,9 +311,7 @@ class Run:
         return self._opened.with_resume_command(failed) if self._opened is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records in the journal whether the last result of this process was delivered. The journal has no such
-        record for earlier results of this process.
-        """
+        """Records in the journal whether the last result of this process was delivered."""
         if self._opened is None:
             return
         try:

@@ -60,11 +60,7 @@ def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
 
 
 def _distance(faults: Sequence[ValidationError]) -> tuple[bool, bool, int]:
-    """A sort key that says how far a report is from one alternative.
-
-    A wrong type counts most. A wrong constant comes next, because a constant often identifies the alternative.
-    Otherwise the number of faults decides.
-    """
+    """A sort key that says how far a report is from one alternative."""
     return (
         any(fault.validator == "type" and not fault.path for fault in faults),
         any(fault.validator in {"const", "enum"} for fault in faults),

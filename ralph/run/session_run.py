@@ -189,7 +189,6 @@ class SessionRun:
         return self.with_resume_command(ended)
 
     def _retells(self, *, has_prompt: bool) -> bool:
-        """Whether nothing is left to do but to deliver the old session's result."""
         old = self.session.old
         return not has_prompt and old is not None and old.awaits_delivery
 
