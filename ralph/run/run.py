@@ -109,18 +109,20 @@ class Run:
         return code
 
     def _work_on_prompt(self) -> int:
-        notices: tuple[str, ...] = ()
+        silent = None
         try:
             # The settings come first because they contain the time limits: if standard input never ends, only a time
             # limit ends the wait for the prompt.
             found = self.attempt(self._prompt)
             if isinstance(found, RunEnded):
                 return self.deliver(self.tell(found), is_told=False).exit_code
-            notices = () if found.silent is None else found.silent.in_the_end
+            silent = found.silent
             ended = self.attempt(lambda: self._work_on(found))
         except UsageError as error:
-            return self.deliver_misuse(error, notices)
-        ended = self.tell(replace(ended, notices=(*ended.notices, *notices)))
+            return self.deliver_misuse(error, () if silent is None else silent.in_the_end)
+        # Data may have come since then.
+        late = () if silent is None else silent.in_the_end
+        ended = self.tell(replace(ended, notices=(*ended.notices, *late)))
         return self.deliver(ended, is_told=False).exit_code
 
     def _prompt(self) -> PromptFound:
