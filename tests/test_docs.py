@@ -22,7 +22,7 @@ from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
 from ralph.output.system_events import journal_fields, system_fields
-from ralph.sessions.history import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
+from ralph.sessions.story import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
 from ralph.values.accounts import ACCOUNTS
 from ralph.values.classify import classify_error, failure_kind
 from ralph.values.errors import Api, HttpError, NetworkCause

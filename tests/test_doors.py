@@ -47,11 +47,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.mock_api.openai_request": (),  # shapes of requests, which are made when the module is imported
     "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
     "ralph.output.system_events": ("ralph.output.system_events",),
-    "ralph.pages.journal": (
-        "ralph.pages.journal:_PassedEvent",
-        "ralph.pages.journal:_PassedAnswer",
-        "ralph.pages.journal:_PassedIntent",
-        "ralph.pages.journal:_PassedResult",
+    "ralph.sessions.skimming": (
+        "ralph.sessions.skimming:_EventLine",
+        "ralph.sessions.skimming:_AnswerLine",
+        "ralph.sessions.skimming:_IntentLine",
+        "ralph.sessions.skimming:_ResultLine",
     ),
     "ralph.driven.control_lines": (
         "ralph.driven.control_lines:UserLine",

@@ -22,7 +22,7 @@ from ralph.conversation.records import Record, Recorded, UnknownRecord
 from ralph.conversation.secret_spans import spans_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ralph.values.redaction import SpansOf
 
@@ -101,29 +101,6 @@ def sealed(fields: Mapping[str, Any]) -> bytes:
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
 
-def begins_kind(beginning: bytes, kind: str) -> bool:
-    """Whether `beginning`, the first bytes of a line, belongs to a record of the given kind."""
-    return beginning.partition(b",")[2].startswith(b'"kind":"%s"' % kind.encode())
-
-
-def readable_part(
-    read: Read, size: int, view: View | None = None
-) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records before the first damaged line of a journal of `size` bytes. The second value is the damage, or None
-    if no line is damaged. `view` makes the fields of each record safe to show. None for the records as they are.
-
-    An incomplete last line is not damage, because a run may be writing it now. The result is only for display: a
-    damaged session must not be resumed. Raises NewerFormatError if the journal has a newer format.
-    """
-    records: list[Record] = []
-    try:
-        for number, _, _, line in CheckedLines(read, size):
-            records.append(record_of(line, number, view))
-    except JournalDamage as damage:
-        return tuple(records), damage
-    return tuple(records), None
-
-
 def chunks(read: Read, begin: int, end: int, most: int = FIRST_BYTES) -> Iterator[bytes]:
     """Yields the bytes from `begin` to `end` in chunks, and stops at the end of the file. The first chunk has `most`
     bytes. Each further chunk is twice as long, up to `CHUNK_BYTES`.
@@ -183,14 +160,9 @@ class CheckedLines:
     line is not damage, and is not yielded. It is not kept in memory either.
     """
 
-    def __init__(
-        self, read: Read, size: int, *, skipped: Sequence[str] = (), number: int = 0, offset: int = 0
-    ) -> None:
-        """`size` is the offset after the last byte. Lines of the kinds in `skipped` are checked, but not yielded.
-        `number` and `offset` are the index and the offset of the first line.
-        """
+    def __init__(self, read: Read, size: int, number: int = 0, offset: int = 0) -> None:
+        """`size` is the offset after the last byte. `number` and `offset` are those of the first line."""
         self._read, self._size = read, size
-        self._skipped = tuple(f'{kind}"'.encode() for kind in skipped) or (b"\n",)
         self.number = number
         self.end = offset
         """The offset after the last valid line, when the iteration has ended or has met damage. `number` is then the
@@ -215,13 +187,12 @@ class CheckedLines:
             self.lacks_break = True
 
     def _lines_of(self, data: bytes) -> Iterator[tuple[int, int, str, bytes]]:
-        """Yields the index, the offset, the kind and the bytes of each complete line in `data`. Lines of skipped
-        kinds are not yielded. Raises JournalDamage.
+        """Yields the index, the offset, the kind and the bytes of each complete line in `data`. Raises JournalDamage.
 
         The loop calls only built-in functions, because they are fast, and a store of sessions has hundreds of
         thousands of lines.
         """
-        first, number, skipped, start = self.end, self.number, self._skipped, 0
+        first, number, start = self.end, self.number, 0
         view, find, begins = memoryview(data), data.find, data.startswith
         try:
             while (end := find(b"\n", start)) >= 0:
@@ -229,18 +200,11 @@ class CheckedLines:
                 if data[body:end] != b',"crc":"%08x"}' % zlib.crc32(view[start:body]):
                     raise _unlike_its_checksum(data[start:end], number)
                 head = b'{"seq":%d,"kind":"' % number
-                if not begins(head, start):
-                    self.end = first + start
-                    yield number, first + start, "", data[start:end]
-                elif not begins(skipped, start + len(head)):
-                    self.end = first + start
-                    kind = start + len(head)
-                    yield (
-                        number,
-                        first + start,
-                        data[kind : find(b'"', kind)].decode(errors="replace"),
-                        data[start:end],
-                    )
+                kind, behind = start + len(head), start
+                if begins(head, start):
+                    behind = find(b'"', kind)
+                self.end = first + start
+                yield number, first + start, data[kind:behind].decode(errors="replace"), data[start:end]
                 number += 1
                 start = end + 1
         finally:
@@ -248,8 +212,8 @@ class CheckedLines:
 
 
 def record_of(line: bytes, number: int, view: View | None = None) -> Record:
-    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. `view` is that of
-    `readable_part`. Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
+    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. `view` makes the
+    fields safe to show. Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
     """
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 

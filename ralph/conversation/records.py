@@ -76,6 +76,13 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
         """The working directory in which the next record is to be read."""
         return self.directory if self.copied_cwd is None else _named(self.copied_cwd, self.copied_cwd_bytes)
 
+    @property
+    def without_moves(self) -> int:
+        """The number of records after this one of which the `moved` records have no effect: the fork does not say in
+        which directory the copied records begin, and has a working directory of its own.
+        """
+        return (self.copied or 0) if self.copied_cwd is None else 0
+
 
 class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
     """Says that the session has a new working directory."""

@@ -8,7 +8,6 @@ call has a result, the results become the next user message. No other record is 
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -44,7 +43,7 @@ from ralph.values.tool_calls import (
 from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.conversation.records import Record
     from ralph.values.answer import Answer
@@ -179,33 +178,27 @@ def replay(records: Iterable[Record]) -> Session:
     if the first record is not a `session` record, if a record is impossible at its position, or if the records contain
     no message.
     """
-    session, rest = Session(), iter(records)
-    first = next(rest, None)
-    if not isinstance(first, kinds.SessionRecord | None):
-        raise SessionError("it does not begin as a session's journal does")
-    for number, record in counted(enumerate(chain(() if first is None else (first,), rest))):
-        try:
-            session = apply(session, record)
-        except NonsenseError as error:
-            raise SessionError(f"line {number} makes no sense: {error}") from error
+    session = folded(records)
     if session.shape is NO_SHAPE or not session.conversation.messages:
         raise NoMessageError("it ends before its first message")
     return session
 
 
-def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
-    """Yields the records that have an effect. Each comes with the number of its line, counted from 1.
-
-    `numbered` holds all records, each with the index of its line, counted from 0. If the session is a fork, some
-    records were copied from the old session. If the fork does not say in which directory these begin, the copied
-    `moved` records are left out, because the fork has its own working directory.
-    """
-    copied = 0
-    for seq, record in numbered:
-        if isinstance(record, kinds.SessionRecord):
-            copied = (record.copied or 0) if record.copied_cwd is None else 0
-        if not isinstance(record, kinds.MovedRecord) or seq > copied:
-            yield seq + 1, record
+def folded(records: Iterable[Record]) -> Session:
+    """As `replay`, but the records need not contain a message."""
+    session, without_moves = Session(), 0
+    for seq, record in enumerate(records):
+        if not seq:
+            if not isinstance(record, kinds.SessionRecord):
+                raise SessionError("it does not begin as a session's journal does")
+            without_moves = record.without_moves
+        if isinstance(record, kinds.MovedRecord) and seq <= without_moves:
+            continue
+        try:
+            session = apply(session, record)
+        except NonsenseError as error:
+            raise SessionError(f"line {seq + 1} makes no sense: {error}") from error
+    return session
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:

@@ -26,7 +26,7 @@ from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.trees import remove_tree_if_possible
-from ralph.sessions.looking import look_at
+from ralph.sessions.looking import look_to_list
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
@@ -163,8 +163,8 @@ class ExportedJob:
         if budget_usd is None:
             return None
         if self._job.until is None and journal is not None:
-            history = look_at(journal).history
-            if history.has_message and history.cost_usd is None:
+            story = look_to_list(journal).story
+            if story.has_message and story.cost_usd is None:
                 return 0.0
         return budget_usd - self._process.spending().cost_usd
 

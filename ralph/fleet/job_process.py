@@ -26,7 +26,7 @@ from ralph.loop.process.results import NoResultError, read_result, result_writte
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
-from ralph.sessions.looking import look_at, look_for_words
+from ralph.sessions.looking import look_to_list
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 from ralph.values.vendors import vendor_of
@@ -188,10 +188,10 @@ class JobProcess:
         journal = self.journal()
         if journal is None:
             return None
-        history = look_for_words(journal).history
-        if not history.is_completed:
+        story = look_to_list(journal).story
+        if not story.is_completed:
             return None
-        ended_run = history.runs[-1].ended
+        ended_run = story.runs[-1].ended
         words = (ended_run.result or "") if ended_run is not None else ""
         spending = self.spending()
         return ProcessEnd(
@@ -234,8 +234,8 @@ class JobProcess:
         journal = self.journal()
         if journal is None:
             return Spending(0, 0.0)
-        history = look_at(journal).history
-        return Spending(history.turns, history.cost_usd or 0.0)
+        story = look_to_list(journal).story
+        return Spending(story.turns, story.cost_usd or 0.0)
 
     def journal(self) -> Path | None:
         """The journal of the job's session. None if there is none yet."""
@@ -282,7 +282,7 @@ class JobProcess:
         journal = self.journal()
         if journal is None:
             return False
-        if look_at(journal).history.has_message:
+        if look_to_list(journal).story.has_message:
             return True
         journal.unlink()
         return False

@@ -1,1 +1,1 @@
-"""The HTML page of a night: `ralph report`."""
+"""The HTML pages of `ralph report` and `ralph fleet report`."""

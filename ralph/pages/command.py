@@ -34,7 +34,7 @@ from ralph.values.screen_text import counted, dollars, duration, in_one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ralph.pages.night import Work
+    from ralph.pages.content import Section
 
 MARK_OF_PAGE = b'<meta name="generator" content="ralph report">'
 """Stands within the first `_BEGINNING_BYTES` of each page. By this text ralph recognises a page that it may replace
@@ -69,16 +69,20 @@ def write_report(request: ReportRequest) -> int:
         complain(line)
     subject = find_subject(request.what, request.directory, environment, sessions)
     gathered = gather(subject, environment, sessions, page=path)
-    night = gathered.night
-    for problem in night.missing:
+    content = gathered.content
+    for problem in content.missing:
         complain(redact(problem))
-    if not night.works:
+    if not content.sections:
         return gathered.exit_code
     from ralph.pages.page import html_of  # noqa: PLC0415 - nothing else needs the template engine
 
-    html = html_of(night)
-    lines = [redact(in_one_line(headline(work))) for work in night.works[:_MOST_HEADLINES]]
-    lines += [f"and {len(night.works) - _MOST_HEADLINES} more"] if len(night.works) > _MOST_HEADLINES else []
+    html = html_of(content)
+    lines = [redact(in_one_line(headline(section))) for section in content.sections[:_MOST_HEADLINES]]
+    lines += (
+        [f"and {len(content.sections) - _MOST_HEADLINES} more"]
+        if len(content.sections) > _MOST_HEADLINES
+        else []
+    )
     directories = _repository_directories(request)
     is_done = put_page(
         html, path, lines, directories, is_opened=request.is_opened, writable=gathered.writable
@@ -97,7 +101,7 @@ def put_page(
 ) -> bool:
     """Writes the page to the file, which only the user can read, or to standard output if `path` is None, and prints where it is and the lines.
     Returns False if the file cannot be written, which standard error then tells. `directories` are those of
-    `place_of_page`, and `writable` are those that commands of the works could write.
+    `place_of_page`, and `writable` are those that commands of these sessions could write.
     """
     with suppress(ReaderLeftError):
         if path is None:
@@ -116,14 +120,18 @@ def put_page(
     return True
 
 
-def headline(work: Work) -> str:
+def headline(section: Section) -> str:
     """One line that says how the work ended, and what it took."""
-    name = f"loop {work.id}" if work.is_loop else f"session {work.id[:8]}"
-    why = f": {work.reason}" if work.reason else ""
-    parts = [counted(len(work.parts), "iteration")] if work.is_loop else []
-    parts += [counted(work.turns, "turn"), dollars(work.cost_usd), duration(work.ended_s - work.began_s)]
-    parts += [counted(len(work.commits) + work.more_commits, "commit")] if work.commits else []
-    return f"{name}: {work.outcome}{why} ({', '.join(parts)})"
+    name = f"loop {section.id}" if section.is_loop else f"session {section.id[:8]}"
+    why = f": {section.reason}" if section.reason else ""
+    parts = [counted(len(section.parts), "iteration")] if section.is_loop else []
+    parts += [
+        counted(section.turns, "turn"),
+        dollars(section.cost_usd),
+        duration(section.ended_s - section.began_s),
+    ]
+    parts += [counted(len(section.commits) + section.more_commits, "commit")] if section.commits else []
+    return f"{name}: {section.outcome}{why} ({', '.join(parts)})"
 
 
 def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:

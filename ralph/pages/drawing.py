@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from ralph.pages.night import Stretch, StretchKind
+from ralph.pages.content import Stretch, StretchKind
 from ralph.values.screen_text import duration
 
 if TYPE_CHECKING:
     import enum
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.pages.night import Mark, Point
+    from ralph.pages.content import Mark, Point
 
 WHOLE = 100.0
 """The width of the axis, in per cent."""
@@ -201,19 +201,17 @@ def length_s(stretch: Drawn) -> float:
     return took_s if 0 < took_s < math.inf else 0.0
 
 
-def marks_of(marks: Iterable[Mark], axis: Axis) -> dict[str, list[Bar]]:
-    """The marks by kind. Marks of a kind at the same place become one, which says how many it stands for."""
+def marks_of(marks: Iterable[Mark], axis: Axis, most: int) -> dict[str, list[Bar]]:
+    """The marks by kind. Marks of a kind at the same of `most` places become one, which says how many it stands for."""
     of_kind: dict[str, list[Mark]] = {}
     for mark in sorted(marks, key=lambda mark: mark.at_s):
         of_kind.setdefault(mark.kind.value, []).append(mark)
-    return {kind: [*_joined(kind, ordered, axis)] for kind, ordered in of_kind.items()}
+    slot = max(NARROWEST, WHOLE / most)
+    return {kind: [*_joined(kind, ordered, axis, slot)] for kind, ordered in of_kind.items()}
 
 
-def _joined(kind: str, marks: Sequence[Mark], axis: Axis) -> Iterator[Bar]:
-    def slot(mark: Mark) -> int:
-        return int(axis.place(mark.at_s) / NARROWEST)
-
-    for _, group in itertools.groupby(marks, key=slot):
+def _joined(kind: str, marks: Sequence[Mark], axis: Axis, slot: float) -> Iterator[Bar]:
+    for _, group in itertools.groupby(marks, key=lambda mark: int(axis.place(mark.at_s) / slot)):
         first, *more = group
         title = first.label + (f" and {len(more)} more" if more else "")
         yield Bar(kind, axis.place(first.at_s), 0.0, title, first.entry)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ralph import __version__
 from ralph.pages.command import place_of_page, put_page
 from ralph.pages.excerpts import Excerpts
-from ralph.pages.fleet_story import fleet_night_of
+from ralph.pages.fleet_story import fleet_content_of
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
@@ -42,14 +42,14 @@ def write_fleet_report(request: FleetReportRequest, store: Fleet) -> int:
     path = place_of_page(request.output, directories)
     sets, jobs, attempts = store.rows_for_report(request.sets)
     redactor = Redactor(known_secrets(os.environ))
-    night = fleet_night_of(
+    content = fleet_content_of(
         sets, jobs, attempts, made_at_s=time.time(), version=__version__, excerpts=Excerpts(redactor)
     )
     if request.is_store_named:
-        night = replace(night, notes=("The commands on this page need the same --db.",))
-    from ralph.pages.fleet_page import fleet_html_of, headline_of_night  # noqa: PLC0415 - the template engine
+        content = replace(content, notes=("The commands on this page need the same --db.",))
+    from ralph.pages.fleet_page import fleet_html_of, headline_of_fleet  # noqa: PLC0415 - the template engine
 
-    html = fleet_html_of(night)
-    lines = [redactor.redact_all(in_one_line(headline_of_night(night)))]
+    html = fleet_html_of(content)
+    lines = [redactor.redact_all(in_one_line(headline_of_fleet(content)))]
     is_done = put_page(html, path, lines, directories, is_opened=request.is_opened)
     return 0 if is_done else Outcome.IO_ERROR.exit_code()

@@ -1,4 +1,4 @@
-"""Turns a `FleetNight` into one HTML file: the template `fleet.html` in the frame of all pages."""
+"""Turns a `FleetContent` into one HTML file: the template `fleet.html` in the frame of all pages."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.pages.content import Stretch, StretchKind
 from ralph.pages.drawing import axis_of, bars_of, totals_of, with_gaps
-from ralph.pages.fleet_night import TakeupEnd
-from ralph.pages.night import Stretch, StretchKind
+from ralph.pages.fleet_content import AttemptKind
 from ralph.pages.page_frame import Join, Lane, Timeline, headline_of, rendered, timeline_of
 from ralph.values.screen_text import counted
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from ralph.pages.fleet_night import FleetNight, SlotRow
+    from ralph.pages.fleet_content import FleetContent, SlotRow
 
 _MOST_BARS, _FEWEST_BARS, _WIDEST_ROW_BARS = 6_000, 100, 400
 _HEIGHT, _PITCH = 18, 23
@@ -41,62 +41,62 @@ class FleetTotals(Struct, frozen=True, kw_only=True):
     ended_s: float
 
 
-def fleet_html_of(night: FleetNight, zone: tzinfo | None = None) -> bytes:
+def fleet_html_of(content: FleetContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
-    time_line = _time_line(night, zone)
-    spent = totals_of(bar for row in night.rows for bar in row.bars)
+    time_line = _time_line(content, zone)
+    spent = totals_of(bar for row in content.rows for bar in row.bars)
     return rendered(
         "fleet.html",
-        place=night.place,
-        version=night.version,
-        made_at_s=night.made_at_s,
+        place=content.place,
+        version=content.version,
+        made_at_s=content.made_at_s,
         zone=zone,
-        night=night,
-        totals=totals_of_sets(night),
+        content=content,
+        totals=totals_of_sets(content),
         time_line=time_line,
-        legend=[(kind.value, spent[kind.value]) for kind in TakeupEnd if kind.value in spent],
+        legend=[(kind.value, spent[kind.value]) for kind in AttemptKind if kind.value in spent],
         signs={"done": "✓", "failed": "✗", "blocked": "✗", "cancelled": "✗"},
     )
 
 
-def totals_of_sets(night: FleetNight) -> FleetTotals:
+def totals_of_sets(content: FleetContent) -> FleetTotals:
     """The sums over all sets of the page, and the one sentence that says how they are."""
     numbers: dict[str, int] = {}
-    for one in night.sets:
+    for one in content.sets:
         for count in one.states:
             numbers[count.state] = numbers.get(count.state, 0) + count.number
-    jobs, done = sum(one.jobs for one in night.sets), numbers.get("done", 0)
+    jobs, done = sum(one.jobs for one in content.sets), numbers.get("done", 0)
     bad = [f"{numbers[state]} {state}" for state in ("failed", "blocked", "cancelled") if state in numbers]
-    still_open = sum(one.open_jobs for one in night.sets)
+    still_open = sum(one.open_jobs for one in content.sets)
     is_open = [f"{still_open} open"] if still_open else []
     headline = f"{', '.join([*bad, *is_open])} of {counted(jobs, 'job')}"
-    budgets = [one.budget_usd for one in night.sets if one.budget_usd is not None]
+    budgets = [one.budget_usd for one in content.sets if one.budget_usd is not None]
     return FleetTotals(
         headline=headline if bad or is_open else f"All done: {counted(jobs, 'job')}",
         verdict="bad" if bad else "open" if is_open else "good",
         jobs=jobs,
         done=done,
         states=list(numbers.items()),
-        cost_usd=sum(one.cost_usd for one in night.sets),
-        reserved_usd=sum(one.reserved_usd for one in night.sets),
-        budget_usd=sum(budgets) if budgets and len(budgets) == len(night.sets) else None,
-        turns=sum(one.turns for one in night.sets),
-        began_s=min((one.began_s for one in night.sets), default=night.made_at_s),
-        ended_s=max((one.ended_s for one in night.sets), default=night.made_at_s),
+        cost_usd=sum(one.cost_usd for one in content.sets),
+        reserved_usd=sum(one.reserved_usd for one in content.sets),
+        budget_usd=sum(budgets) if budgets and len(budgets) == len(content.sets) else None,
+        turns=sum(one.turns for one in content.sets),
+        began_s=min((one.began_s for one in content.sets), default=content.made_at_s),
+        ended_s=max((one.ended_s for one in content.sets), default=content.made_at_s),
     )
 
 
-def _time_line(night: FleetNight, zone: tzinfo | None) -> Timeline | None:
+def _time_line(content: FleetContent, zone: tzinfo | None) -> Timeline | None:
     """The rows of all machines on one axis. None if no attempt has begun."""
-    bars = [bar for row in night.rows for bar in row.bars]
+    bars = [bar for row in content.rows for bar in row.bars]
     if not bars:
         return None
     busy = [Stretch(StretchKind.MODEL, bar.began_s, bar.ended_s, "") for bar in bars]
     axis = axis_of(min(bar.began_s for bar in bars), max(bar.ended_s for bar in bars), with_gaps(busy))
-    most = min(max(_MOST_BARS // len(night.rows), _FEWEST_BARS), _WIDEST_ROW_BARS)
+    most = min(max(_MOST_BARS // len(content.rows), _FEWEST_BARS), _WIDEST_ROW_BARS)
     lanes = [
         Lane("bars", _short_name(row), place * _PITCH, _HEIGHT, bars=bars_of(row.bars, axis, most))
-        for place, row in enumerate(night.rows)
+        for place, row in enumerate(content.rows)
     ]
     joins = [
         Join(
@@ -107,7 +107,7 @@ def _time_line(night: FleetNight, zone: tzinfo | None) -> Timeline | None:
             one.label,
             one.is_after_loss,
         )
-        for one in night.takeovers
+        for one in content.takeovers
     ]
     label = f"Time line of {counted(len(bars), 'attempt')} on {counted(len(lanes), 'row')}"
     return timeline_of("time", label, len(lanes) * _PITCH, lanes, axis=axis, zone=zone, joins=joins)
@@ -123,9 +123,9 @@ def _short_name(row: SlotRow) -> str:
     return name if len(name) <= _NAME_CHARS else f"{name[:5]}…{name[-6:]}"
 
 
-def headline_of_night(night: FleetNight) -> str:
+def headline_of_fleet(content: FleetContent) -> str:
     """One line about all sets."""
-    totals = totals_of_sets(night)
-    first = next(iter(night.exits), None)
+    totals = totals_of_sets(content)
+    first = next(iter(content.exits), None)
     worst = "" if first is None else f"; the worst: exit {first.exit_code}, {headline_of(first.outcome)}"
-    return f"{night.place}: {totals.headline}{worst}"
+    return f"{content.place}: {totals.headline}{worst}"

@@ -15,21 +15,21 @@ from ralph.fleet.decisions import JobState, badness, outcome_of, worst_exit_code
 from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.listing import limits_text
+from ralph.pages.budget import PageBudget
 from ralph.pages.excerpts import size_in_html
-from ralph.pages.fleet_night import (
+from ralph.pages.fleet_content import (
+    AttemptBar,
+    AttemptKind,
+    AttemptStory,
     ExitCount,
-    FleetNight,
+    FleetContent,
     JobDetails,
     JobStory,
     SetStory,
     SlotRow,
     StateCount,
     Takeover,
-    TakeupBar,
-    TakeupEnd,
-    TakeupStory,
 )
-from ralph.pages.page_room import PageRoom
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted
 
@@ -44,7 +44,7 @@ MOST_ROWS = 40
 """The number of rows of the time line."""
 _ROWS_BYTES, _ROW_BYTES = 5_000_000, 420
 """The room of all rows of jobs, and what one takes beside its texts."""
-_MOST_TAKEUPS = 12
+_MOST_ATTEMPTS = 12
 _MOST_TAKEOVERS = 200
 _MOST_SETS = 200
 _MOST_EXITS = 30
@@ -57,7 +57,7 @@ _FAILED, _CANCELLING = "failed", "cancelling"
 _WORST_FIRST = ("failed", "blocked", "cancelled", "cancelling", "running", "queued", "waiting", "done")
 
 
-def fleet_night_of(
+def fleet_content_of(
     sets: Sequence[SetRow],
     jobs: Sequence[JobRow],
     attempts: Iterable[AttemptRow],
@@ -65,11 +65,11 @@ def fleet_night_of(
     made_at_s: float,
     version: str,
     excerpts: Excerpts,
-) -> FleetNight:
+) -> FleetContent:
     """The content of the page about these sets. `jobs` and `attempts` are all those of the sets. Attempts of jobs that
     are not among `jobs` are left out: they were added after the jobs had been read.
     """
-    return _Night(sets, jobs, attempts, made_at_s, excerpts).made(version)
+    return _FleetFold(sets, jobs, attempts, made_at_s, excerpts).made(version)
 
 
 def state_of(row: JobRow) -> str:
@@ -89,7 +89,7 @@ def order_of(row: JobRow) -> tuple[int, int, str, int]:
     return _WORST_FIRST.index(state_of(row)), code, row.set_name, row.position
 
 
-class _Night:
+class _FleetFold:
     def __init__(
         self,
         sets: Sequence[SetRow],
@@ -110,11 +110,11 @@ class _Night:
         self._next_of_executor = _next_starts(known)
         for one in sorted(known, key=lambda one: one.generation):
             self._attempts[one.set_name, one.job].append(one)
-        self._room = PageRoom(excerpts, works=MOST_DETAILS, parts=MOST_DETAILS)
+        self._budget = PageBudget(excerpts, sections=MOST_DETAILS, parts=MOST_DETAILS)
         self._left_out: list[str] = []
 
-    def made(self, version: str) -> FleetNight:
-        stories = {key: self._takeups(key) for key in self._attempts}
+    def made(self, version: str) -> FleetContent:
+        stories = {key: self._attempts_of(key) for key in self._attempts}
         jobs = self._job_stories(stories)
         anchors = {
             (row.set_name, row.id): story.anchor
@@ -125,14 +125,14 @@ class _Night:
         sets = self._sets[:_MOST_SETS]
         if len(sets) < len(self._sets):
             self._left_out.append(f"{counted(len(self._sets) - len(sets), 'more set')}: ralph fleet ls")
-        return FleetNight(
+        return FleetContent(
             made_at_s=self._now_s,
             version=version,
             place=self._place(),
             sets=tuple(self._set_story(row) for row in sets),
             exits=tuple(self._exits(anchors)),
             attempts=sum(map(len, stories.values())),
-            lost=sum(one.kind is TakeupEnd.LOST for takeups in stories.values() for one in takeups),
+            lost=sum(one.kind is AttemptKind.LOST for attempts in stories.values() for one in attempts),
             jobs=tuple(jobs),
             rows=tuple(rows),
             takeovers=tuple(takeovers),
@@ -197,13 +197,13 @@ class _Night:
 
     # --- jobs
 
-    def _job_stories(self, stories: dict[tuple[str, str], list[TakeupStory]]) -> list[JobStory]:
+    def _job_stories(self, stories: dict[tuple[str, str], list[AttemptStory]]) -> list[JobStory]:
         made: list[JobStory] = []
-        room = _ROWS_BYTES
+        budget = _ROWS_BYTES
         for number, row in enumerate(self._jobs):
             story = self._job_story(row, stories.get((row.set_name, row.id), []), number)
-            room -= _ROW_BYTES + sum(map(_size, (story.set_name, story.id, story.reason, story.machines)))
-            if room < 0:
+            budget -= _ROW_BYTES + sum(map(_size, (story.set_name, story.id, story.reason, story.machines)))
+            if budget < 0:
                 self._left_out.append(
                     f"{counted(len(self._jobs) - number, 'more job')}, all of them {story.state} or better: "
                     "ralph fleet ls SET"
@@ -217,8 +217,8 @@ class _Night:
             self._left_out.append(f"the details of {counted(bare, 'job')} ({worst}): ralph fleet show SET/ID")
         return made
 
-    def _job_story(self, row: JobRow, takeups: Sequence[TakeupStory], number: int) -> JobStory:
-        machines = list(dict.fromkeys(one.machine for one in takeups))
+    def _job_story(self, row: JobRow, attempts: Sequence[AttemptStory], number: int) -> JobStory:
+        machines = list(dict.fromkeys(one.machine for one in attempts))
         return JobStory(
             anchor=f"job{number}",
             set_name=self._line(row.set_name, _NAME_CHARS),
@@ -233,12 +233,12 @@ class _Night:
             cost_usd=row.cost_usd,
             began_s=row.started_at,
             ended_s=None if row.started_at is None else row.ended_at or self._now_s,
-            attempts=len(takeups),
+            attempts=len(attempts),
             machines=self._line(", ".join(machines), _NAME_CHARS),
-            details=self._details(row, takeups) if number < MOST_DETAILS else None,
+            details=self._details(row, attempts) if number < MOST_DETAILS else None,
         )
 
-    def _details(self, row: JobRow, takeups: Sequence[TakeupStory]) -> JobDetails:
+    def _details(self, row: JobRow, attempts: Sequence[AttemptStory]) -> JobDetails:
         plain, words = self._excerpts.plain, self._words
         branch = ref = prompt = until = problem = ""
         try:
@@ -249,19 +249,19 @@ class _Night:
             branch, ref, prompt, until = branch_of(job), job.ref or "", job.prompt, job.until or ""
         unpushed = row.planned if row.planned != row.commit else None
         return JobDetails(
-            reason=self._room.reason(row.reason or ""),
+            reason=self._budget.reason(row.reason or ""),
             repository=words(row.repository),
             ref=words(ref),
             branch=words(branch),
             commit=words(row.commit or ""),
             unpushed=words(unpushed or ""),
-            prompt=self._room.task(prompt),
+            prompt=self._budget.task(prompt),
             until=words(until),
             after=self._line(", ".join(_names_in(row.after)), _WORDS_CHARS),
             problem=problem,
-            answer=self._room.words(row.result or ""),
-            takeups=tuple(takeups[-_MOST_TAKEUPS:]),
-            more_takeups=max(len(takeups) - _MOST_TAKEUPS, 0),
+            answer=self._budget.words(row.result or ""),
+            attempts=tuple(attempts[-_MOST_ATTEMPTS:]),
+            more_attempts=max(len(attempts) - _MOST_ATTEMPTS, 0),
             commands=tuple(
                 plain(one) for one in self._commands(row, branch if row.commit is not None else "") if one
             ),
@@ -287,16 +287,16 @@ class _Night:
 
     # --- attempts
 
-    def _takeups(self, key: tuple[str, str]) -> list[TakeupStory]:
+    def _attempts_of(self, key: tuple[str, str]) -> list[AttemptStory]:
         """The attempts of a job in order."""
         job, rows = self._by_key[key], self._attempts[key]
-        made: list[TakeupStory] = []
+        made: list[AttemptStory] = []
         for at, row in enumerate(rows):
             after = rows[at + 1] if at + 1 < len(rows) else None
             kind = _end_of(row, job, is_last=after is None)
             before = made[-1] if made else None
             made.append(
-                TakeupStory(
+                AttemptStory(
                     attempt=row.attempt,
                     machine=self._line(row.machine, _NAME_CHARS),
                     executor=self._line(row.executor, _NAME_CHARS),
@@ -308,7 +308,7 @@ class _Night:
                     ended_s=self._end_s(row, job, after),
                     turns=row.turns,
                     cost_usd=row.cost_usd,
-                    has_taken_over=before is not None and before.kind is TakeupEnd.LOST,
+                    has_taken_over=before is not None and before.kind is AttemptKind.LOST,
                 )
             )
         return made
@@ -327,18 +327,18 @@ class _Night:
     # --- time line
 
     def _time_line(
-        self, stories: dict[tuple[str, str], list[TakeupStory]], anchors: dict[tuple[str, str], str]
+        self, stories: dict[tuple[str, str], list[AttemptStory]], anchors: dict[tuple[str, str], str]
     ) -> tuple[list[SlotRow], list[Takeover]]:
         packed: dict[str, list[_FilledRow]] = defaultdict(list)
         ordered = sorted(
-            ((one.began_s, key, at) for key, takeups in stories.items() for at, one in enumerate(takeups))
+            ((one.began_s, key, at) for key, attempts in stories.items() for at, one in enumerate(attempts))
         )
-        of_takeup: dict[tuple[tuple[str, str], int], _FilledRow] = {}
+        row_of: dict[tuple[tuple[str, str], int], _FilledRow] = {}
         for _, key, at in ordered:
             one = stories[key][at]
             slot = _row_for(packed[one.machine], one)
             slot.take(one, _bar_of(key, one, anchors.get(key), self._excerpts))
-            of_takeup[key, at] = slot
+            row_of[key, at] = slot
         slots = [slot for machine in sorted(packed) for slot in packed[machine]]
         kept = sorted(slots, key=lambda slot: slot.interest)[:MOST_ROWS]
         if len(kept) < len(slots):
@@ -357,19 +357,19 @@ class _Night:
         ]
         takeovers = [
             Takeover(
-                places[id(of_takeup[key, at])],
+                places[id(row_of[key, at])],
                 one.ended_s,
-                places[id(of_takeup[key, at + 1])],
+                places[id(row_of[key, at + 1])],
                 after.began_s,
                 f"{self._line(key[0], _NAME_CHARS)}/{self._line(key[1], _NAME_CHARS)}: from {one.executor} to "
                 f"{after.executor}",
-                one.kind is TakeupEnd.LOST,
+                one.kind is AttemptKind.LOST,
             )
-            for key, takeups in stories.items()
-            for at, (one, after) in enumerate(itertools.pairwise(takeups))
+            for key, attempts in stories.items()
+            for at, (one, after) in enumerate(itertools.pairwise(attempts))
             if one.executor != after.executor
-            and id(of_takeup[key, at]) in places
-            and id(of_takeup[key, at + 1]) in places
+            and id(row_of[key, at]) in places
+            and id(row_of[key, at + 1]) in places
         ]
         takeovers.sort(key=lambda one: (not one.is_after_loss, one.at_s))
         if len(takeovers) > _MOST_TAKEOVERS:
@@ -381,11 +381,11 @@ class _FilledRow:
     """A row of the time line while it is filled."""
 
     def __init__(self) -> None:
-        self.bars: list[TakeupBar] = []
+        self.bars: list[AttemptBar] = []
         self.executor = ""
         self.ended_s = 0.0
 
-    def take(self, one: TakeupStory, bar: TakeupBar) -> None:
+    def take(self, one: AttemptStory, bar: AttemptBar) -> None:
         self.bars.append(bar)
         self.executor = one.executor
         self.ended_s = max(one.ended_s, self.ended_s)
@@ -394,10 +394,10 @@ class _FilledRow:
     def interest(self) -> tuple[int, int, int]:
         """Rows with lost attempts come first, then those with failures, then those with more attempts."""
         kinds = Counter(bar.kind for bar in self.bars)
-        return -kinds[TakeupEnd.LOST], -kinds[TakeupEnd.FAILED], -len(self.bars)
+        return -kinds[AttemptKind.LOST], -kinds[AttemptKind.FAILED], -len(self.bars)
 
 
-def _row_for(slots: list[_FilledRow], one: TakeupStory) -> _FilledRow:
+def _row_for(slots: list[_FilledRow], one: AttemptStory) -> _FilledRow:
     """The row of the same executor, else one that is free, else a new one. An executor has one job at a time."""
     for slot in slots:
         if slot.executor == one.executor and slot.ended_s <= one.began_s:
@@ -409,9 +409,9 @@ def _row_for(slots: list[_FilledRow], one: TakeupStory) -> _FilledRow:
     return slots[-1]
 
 
-def _bar_of(key: tuple[str, str], one: TakeupStory, anchor: str | None, excerpts: Excerpts) -> TakeupBar:
+def _bar_of(key: tuple[str, str], one: AttemptStory, anchor: str | None, excerpts: Excerpts) -> AttemptBar:
     label = f"{excerpts.line(key[0], _NAME_CHARS)}/{excerpts.line(key[1], _NAME_CHARS)} attempt {one.attempt}"
-    return TakeupBar(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
+    return AttemptBar(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
 
 
 def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], float]:
@@ -426,19 +426,19 @@ def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], floa
     }
 
 
-def _end_of(row: AttemptRow, job: JobRow, *, is_last: bool) -> TakeupEnd:
+def _end_of(row: AttemptRow, job: JobRow, *, is_last: bool) -> AttemptKind:
     if row.ended_at is None:
-        return TakeupEnd.RUNNING if is_last and job.state is JobState.RUNNING else TakeupEnd.LOST
+        return AttemptKind.RUNNING if is_last and job.state is JobState.RUNNING else AttemptKind.LOST
     if row.exit_code is None:  # another worker has closed it
-        return TakeupEnd.LOST
+        return AttemptKind.LOST
     if not row.exit_code:
-        return TakeupEnd.DONE
+        return AttemptKind.DONE
     if is_last and job.state is JobState.CANCELLED:
-        return TakeupEnd.CANCELLED
+        return AttemptKind.CANCELLED
     is_end = is_last and job.state in {JobState.DONE, JobState.UNDELIVERED}
     if not is_end and (row.exit_code in _GOES_ON or row.exit_code > 128):
-        return TakeupEnd.LATER
-    return TakeupEnd.FAILED
+        return AttemptKind.LATER
+    return AttemptKind.FAILED
 
 
 def _names_in(after: str) -> list[str]:

@@ -16,13 +16,14 @@ from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.store import LoopStore
 from ralph.machine.opened_file import read_regular_file
+from ralph.pages.budget import PageBudget
+from ralph.pages.content import PageContent, Section
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
 from ralph.pages.journal import JournalRead, PageShare, number_of_lines, read_journal
-from ralph.pages.night import Night, Work
-from ralph.pages.page_room import PageRoom
-from ralph.pages.works import GitFacts, LoopFacts, iterations_of, loop_work, moment_s, session_work
+from ralph.pages.sections import GitFacts, LoopFacts, iterations_of, loop_section, seconds_of, session_section
 from ralph.sessions.store import SessionStore
+from ralph.sessions.story import NEWER_FORMAT
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
     from ralph.loop.state import LoopState
     from ralph.pages.finding import ReportSubject
 
-MOST_WORKS = 100
-"""The maximum number of works on a page. A directory may have thousands of sessions."""
+MOST_SECTIONS = 100
+"""The maximum number of sections on a page. A directory may have thousands of sessions."""
 _MOST_PROMPT_BYTES = 1024 * 1024
 
 
 class Gathered(Struct, frozen=True):
-    night: Night
+    content: PageContent
     exit_code: int
     """0, or the exit code of the first thing that could not be read."""
     writable: tuple[str, ...] = ()
-    """The directories that commands of the works could write."""
+    """The directories that commands of these sessions could write."""
 
 
 class _OpenedLoop(Struct, frozen=True):
@@ -92,11 +93,11 @@ class _Gathering:
         sessions = [
             path for path in self._subject.sessions if not self._subject.is_directory or path not in of_loops
         ]
-        left_out = len(sessions) - max(MOST_WORKS - len(loops), 0)
+        left_out = len(sessions) - max(MOST_SECTIONS - len(loops), 0)
         if left_out > 0:
             sessions = sessions[:-left_out]
             self._missing.append(
-                f"the oldest {left_out} sessions are left out: a page shows {MOST_WORKS} works; `ralph sessions ls` "
+                f"the oldest {left_out} sessions are left out: a page shows {MOST_SECTIONS}; `ralph sessions ls` "
                 "lists them all"
             )
         lines = {path: number_of_lines(path) for path in (*of_loops, *sessions)}
@@ -112,27 +113,26 @@ class _Gathering:
             found |= view.found
         # What the journals say is secret may be in commits, in the output of a check or in a loop's record too.
         self._excerpts = Excerpts(Redactor(self._secrets | found))
-        room = PageRoom(
+        budget = PageBudget(
             self._excerpts,
-            works=len(loops) + len(sessions),
+            sections=len(loops) + len(sessions),
             parts=len(loops) + sum(max(len(read.story.runs), 1) for read in reads.values()),
-            steps=sum(len(run.steps) for read in reads.values() for run in read.story.runs),
         )
-        works: list[Work] = []
-        with git_reader(self._environment, self._excerpts, works=room.works) as git:
-            works += [self._loop(loop, reads, git, room) for loop in loops]
+        sections: list[Section] = []
+        with git_reader(self._environment, self._excerpts, sections=budget.sections) as git:
+            sections += [self._loop(loop, reads, git, budget) for loop in loops]
             for path in sessions:
                 if path in reads:
-                    works += self._session(reads[path], git, room)
-        works.sort(key=lambda work: work.ended_s, reverse=True)
-        night = Night(
+                    sections += self._session(reads[path], git, budget)
+        sections.sort(key=lambda section: section.ended_s, reverse=True)
+        content = PageContent(
             self._now_s,
             __version__,
-            tuple(works),
+            tuple(sections),
             self._excerpts.plain(self._subject.place),
             tuple(self._missing),
         )
-        return Gathered(night, self._exit_code, tuple(self._writable))
+        return Gathered(content, self._exit_code, tuple(self._writable))
 
     def _tell_missing(self, text: str, outcome: Outcome) -> None:
         self._missing.append(self._excerpts.plain(text))
@@ -140,7 +140,7 @@ class _Gathering:
 
     def _tell_damage(self, read: JournalRead) -> None:
         if read.problem is not None:
-            outcome = Outcome.CONFIG if read.is_newer else Outcome.IO_ERROR
+            outcome = Outcome.CONFIG if read.look.outcome == NEWER_FORMAT else Outcome.IO_ERROR
             self._tell_missing(f"session {read.id}: {read.problem}", outcome)
 
     def _opened(self, record: FileRecord) -> _OpenedLoop | None:
@@ -165,8 +165,8 @@ class _Gathering:
         return _OpenedLoop(record, state, paths)
 
     def _loop(
-        self, loop: _OpenedLoop, reads: Mapping[Path, JournalRead], git: GitReader, room: PageRoom
-    ) -> Work:
+        self, loop: _OpenedLoop, reads: Mapping[Path, JournalRead], git: GitReader, budget: PageBudget
+    ) -> Section:
         state, record = loop.state, loop.record
         directory = Path(state.plan.directory)
         is_newest = self._is_newest(record, directory)
@@ -181,7 +181,7 @@ class _Gathering:
             str(int(record.folder.name)), state, self._task_of(state), is_running, is_newest, journals, checks
         )
         asked = self._asked(git, self._question(state, is_newest=is_newest))
-        return loop_work(facts, asked, room, now_s=self._now_s)
+        return loop_section(facts, asked, budget, now_s=self._now_s)
 
     def _asked(self, git: GitReader, question: GitQuestion) -> GitFacts:
         self._writable |= dict.fromkeys((str(question.directory), *map(str, question.writable)))
@@ -222,8 +222,8 @@ class _Gathering:
         return GitQuestion(
             Path(state.plan.directory),
             tuple(ranges),
-            began_s=moment_s(state.started_at) or 0.0,
-            ended_s=(moment_s(state.updated_at) if state.ended is not None else None) or self._now_s,
+            began_s=seconds_of(state.started_at) or 0.0,
+            ended_s=(seconds_of(state.updated_at) if state.ended is not None else None) or self._now_s,
             has_uncommitted=is_newest,
             left_out=(*self._own_files, *map(Path, state.plan.own_paths)),
             looked=(
@@ -234,26 +234,27 @@ class _Gathering:
             writable=state.plan.added_directories,
         )
 
-    def _session(self, read: JournalRead, git: GitReader, room: PageRoom) -> list[Work]:
-        """The work of a session. Empty if nothing of the journal could be read."""
+    def _session(self, read: JournalRead, git: GitReader, budget: PageBudget) -> list[Section]:
+        """The section of a session. Empty if nothing of the journal could be read."""
         story = read.story
         self._tell_damage(read)
         if story.opening is None and not story.runs:
             return []
         facts = self._asked(git, self._question_of(read))
         resume = None if read.is_running or not story.task else self._resume_command(read)
-        return [session_work(read, facts, room, now_s=self._now_s, resume=resume)]
+        return [session_section(read, facts, budget, now_s=self._now_s, resume=resume)]
 
     def _question_of(self, read: JournalRead) -> GitQuestion:
         story = read.story
         directory = Path("/" if story.opening is None else story.opening.directory)
-        own = [step for run in story.runs if not run.is_copied for step in run.steps]
+        of_runs = zip(story.runs, read.transcript.steps, strict=True)
+        own = [step for run, steps in of_runs if not run.is_copied for step in steps]
         times = [step.at_s for step in own if step.at_s is not None]
         return GitQuestion(
             directory,
-            began_s=min(times, default=read.written_at_s),
-            ended_s=self._now_s if read.is_running else read.written_at_s,
-            has_uncommitted=self._store.last_of(directory) == read.path,
+            began_s=min(times, default=read.look.written_at_s),
+            ended_s=self._now_s if read.is_running else read.look.written_at_s,
+            has_uncommitted=self._store.last_of(directory) == read.look.path,
             left_out=self._own_files,
             looked=tuple(one for run in story.runs for one in run.looked),
             is_unmarked=read.is_unmarked,

@@ -1,4 +1,4 @@
-"""Asks git for the commits of a work with their diffs, and for the files that it changed. Git runs no program that the
+"""Asks git for the commits of a session or loop with their diffs, and for the files that it changed. Git runs no program that the
 repository names: no external diff, no text conversion, no hook, no pager, no signature check. The time, the output and
 the memory of each call are bounded. The working directory and the repository are not changed.
 """
@@ -33,9 +33,9 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.pages.content import ChangedFile, Commit, FileDiff
 from ralph.pages.excerpts import size_in_html
-from ralph.pages.night import ChangedFile, Commit, FileDiff
-from ralph.pages.works import GitFacts
+from ralph.pages.sections import GitFacts
 from ralph.places.gather import gather_places
 from ralph.places.git_places import borrowed_objects
 from ralph.values.credentials import child_environment, known_secrets
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ralph.pages.excerpts import Excerpts
     from ralph.values.redaction import LookedCommit
 
-# Several works share these two numbers and `MOST_COMMITS`.
+# Several sections share these two numbers and `MOST_COMMITS`.
 _MOST_FILES = 1_000
 _MOST_FILES_OF_COMMIT = 100
 _MOST_OUTPUT_BYTES = 16 * 1024 * 1024
@@ -79,7 +79,7 @@ class CommitRange(Struct, frozen=True):
 
 
 class GitQuestion(Struct, frozen=True):
-    """The question of one work to git."""
+    """The question of one section to git."""
 
     directory: Path
     ranges: tuple[CommitRange, ...] = ()
@@ -151,16 +151,16 @@ class GitReader:
         self,
         seams: GitSeams,
         excerpts: Excerpts,
-        works: int = 1,
+        sections: int = 1,
         environment: Mapping[str, str] = {},
     ) -> None:
-        """`works` is the number of works that share the page. The variables of `environment` say where secrets are."""
+        """`sections` is the number of sections that share the page. The variables of `environment` say where secrets are."""
         self._environment = environment
         self._seams = seams
         self._excerpts = excerpts
-        self._most_commits = max(MOST_COMMITS // works, _LEAST_COMMITS)
-        self._most_files = max(_MOST_FILES // works, _LEAST_FILES)
-        self._diffs_bytes = _DIFF_BUDGET_BYTES // works
+        self._most_commits = max(MOST_COMMITS // sections, _LEAST_COMMITS)
+        self._most_files = max(_MOST_FILES // sections, _LEAST_FILES)
+        self._diffs_bytes = _DIFF_BUDGET_BYTES // sections
 
     def facts(self, question: GitQuestion) -> GitFacts:
         """The answer to the question. If git fails, a note says why."""
@@ -372,14 +372,14 @@ class GitReader:
 
 
 @contextmanager
-def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int) -> Iterator[GitReader]:
-    """Makes a `GitReader`. Its git gets the environment without credentials. `works` is as in `GitReader`."""
+def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, sections: int) -> Iterator[GitReader]:
+    """Makes a `GitReader`. Its git gets the environment without credentials. `sections` is as in `GitReader`."""
     harmless = child_environment(environment, (), known_secrets(environment))
     supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
     clock = SystemClock()
     try:
         yield GitReader(
-            GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(works, 1), environment
+            GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(sections, 1), environment
         )
     finally:
         supervisor.close()

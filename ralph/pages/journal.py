@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
 from ralph.conversation.journal_lines import CHUNK_BYTES, CheckedLines, JournalDamage, record_of, written_at
-from ralph.conversation.records import NewerFormatError
 from ralph.machine.opened_file import open_regular_file
-from ralph.pages.story import Incidents, PassedAttempt, SessionStory, StoryOptions
-from ralph.sessions.history import KILLED, RUNNING
-from ralph.sessions.looking import is_locked
-from ralph.values.outcome import Delivery
+from ralph.pages.transcript import PageTranscript, TranscriptOptions
+from ralph.sessions.looking import SessionLook, look_by
+from ralph.sessions.skimming import record_without_texts
+from ralph.sessions.story import DAMAGED, KILLED, NEWER_FORMAT, RUNNING, SessionStory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from ralph.conversation.journal_lines import Read
     from ralph.conversation.secret_spans import RecordView
     from ralph.pages.excerpts import Excerpts
 
 UNKNOWN = "unknown"
-
 # The texts of all entries of a page, in bytes of HTML. A page must stay under 10 MB, and the rest takes about 4 MB.
 _BUDGET_BYTES = 5_000_000
 _MOST_CHARS, _LEAST_CHARS = 16_000, 250
@@ -41,68 +38,43 @@ _LINES_PER_ENTRY = 2
 one or two entries."""
 _SHARE_OF_FIRST = 3
 """A third of the lines that are decoded completely is at the beginning."""
-_TURN_ASKED = b'"subtype":"turn_asked"'
-_ATTEMPT = b'"subtype":"attempt"'
 
 
-class _PassedEvent(Struct, frozen=True):
-    event: PassedAttempt
-    at: float | None = None
-    secrets: tuple[Any, ...] = ()
-
-
-class _PassedUsage(Struct, frozen=True):
-    usage: dict[str, Any]
-
-
-class _PassedAnswer(Struct, frozen=True):
-    message: _PassedUsage
-    at: float | None = None
-
-
-class _PassedIntent(Struct, frozen=True):
-    id: str
-    name: str
-    at: float | None = None
-    secrets: tuple[Any, ...] = ()
-
-
-class _PassedResult(Struct, frozen=True):
-    tool_use_id: str
-    is_error: bool = False
-    at: float | None = None
-
-
-class JournalRead:
+class JournalRead(Struct, frozen=True):
     """A journal that was read."""
 
-    def __init__(self, path: Path, story: SessionStory, incidents: Incidents, written_at_s: float) -> None:
-        """`written_at_s` is the time of the last write to the file."""
-        self.path = path
-        self.story = story
-        self.incidents = incidents
-        self.written_at_s = written_at_s
-        self.is_running = False
-        self.is_unmarked = False
-        """True if an older ralph made a part of it, and did not record where secrets are."""
-        self.is_newer = False
-        """True if a newer ralph wrote the journal in a format that this one cannot read."""
-        self.problem: str | None = None
-        """Why the journal cannot be shown, or not all of it. None if all is shown."""
+    look: SessionLook
+    transcript: PageTranscript
+    is_unmarked: bool
+    """True if an older ralph made a part of it, and did not record where secrets are."""
 
     @property
     def id(self) -> str:
-        return self.path.stem
+        return self.look.id
+
+    @property
+    def story(self) -> SessionStory:
+        return self.transcript.story
+
+    @property
+    def is_running(self) -> bool:
+        return self.look.outcome == RUNNING
+
+    @property
+    def problem(self) -> str | None:
+        """Why the journal cannot be shown, or not all of it. None if all is shown."""
+        is_cut = self.look.outcome in {DAMAGED, NEWER_FORMAT}
+        return f"{self.look.problem}; what follows cannot be shown" if is_cut else self.look.problem
 
     @property
     def outcome(self) -> str:
         """The outcome of the last run, or `RUNNING`, `KILLED` or `UNKNOWN`."""
-        runs = self.story.runs
         if self.is_running:
             return RUNNING
         if self.problem is not None:
             return UNKNOWN
-        return KILLED if not runs or runs[-1].ended is None else runs[-1].ended.outcome
+        ended = self.story.runs[-1].ended if self.story.runs else None
+        return KILLED if ended is None else ended.outcome
 
 
 class PageShare(Struct, frozen=True):
@@ -139,93 +111,22 @@ def read_journal(
     secrets out of the records. Raises FileNotFoundError.
     """
     most = share.entries_of(lines)
-    incidents = Incidents()
-    options = StoryOptions(prefix, share.most_chars, most, f"ralph sessions export {path.stem}")
-    story = SessionStory(options, excerpts, incidents)
-    read = JournalRead(path, story, incidents, path.stat().st_mtime)
-    shown = most * _LINES_PER_ENTRY
-    passed = range(shown // _SHARE_OF_FIRST, lines - shown + shown // _SHARE_OF_FIRST)
-    try:
-        with os.fdopen(open_regular_file(path), "rb", 0) as file:
-            descriptor = file.fileno()
-            for number, _, kind, line in CheckedLines(
-                partial(os.pread, descriptor), os.fstat(descriptor).st_size
-            ):
-                if (
-                    number in passed
-                    and (passes := _PASSED.get(kind)) is not None
-                    and _has_passed(passes, story, line)
-                ):
-                    continue
-                story.take(record_of(line, number, view), written_at(line), number)
-        read.is_running = _may_run(story) and is_locked(path)
-    except (JournalDamage, NewerFormatError) as found:
-        read.is_newer = isinstance(found, NewerFormatError)
-        read.problem = f"{found}; what follows cannot be shown"
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        read.problem = error.strerror or type(error).__name__
-    read.is_unmarked = view.has_unmarked
-    return read
+    options = TranscriptOptions(prefix, share.most_chars, most, f"ralph sessions export {path.stem}")
+    complete = most * _LINES_PER_ENTRY
+    between = range(complete // _SHARE_OF_FIRST, lines - complete + complete // _SHARE_OF_FIRST)
+    made = [PageTranscript(options, excerpts)]
 
+    def fold(read: Read, size: int) -> tuple[SessionStory, JournalDamage | None]:
+        made[0] = transcript = PageTranscript(options, excerpts)
+        try:
+            for number, _, kind, line in CheckedLines(read, size):
+                record = record_without_texts(line, kind) if number in between else None
+                has_texts = record is None
+                record = record or record_of(line, number, view)
+                transcript.take(record, written_at(line), number, has_texts=has_texts)
+        except JournalDamage as damage:
+            return transcript.story, damage
+        return transcript.story, None
 
-def _may_run(story: SessionStory) -> bool:
-    """Whether a process may be at work on the session. If the last result was delivered, there is none. The lock is
-    then not tried, because that may disturb a run that is just starting.
-    """
-    last = story.runs[-1] if story.runs else None
-    if last is None or last.ended is None:
-        return True
-    return not last.ended.delivered and (last.delivery is None or last.delivery.state is Delivery.FAILED)
-
-
-def _has_passed(passes: Callable[[SessionStory, bytes], bool], story: SessionStory, line: bytes) -> bool:
-    try:
-        return passes(story, line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # it is decoded completely, which tells what is wrong
-        return False
-
-
-def _pass_event(story: SessionStory, line: bytes) -> bool:
-    if _TURN_ASKED in line:
-        return True
-    if _ATTEMPT not in line:
-        return False
-    event = _EVENTS.decode(line)
-    if event.secrets:  # `view` must cut them
-        return False
-    story.pass_attempt(event.event, event.at)
-    return True
-
-
-def _pass_answer(story: SessionStory, line: bytes) -> bool:
-    answer = _ANSWERS.decode(line)
-    story.pass_answer(answer.message.usage, answer.at)
-    return True
-
-
-def _pass_intent(story: SessionStory, line: bytes) -> bool:
-    intent = _INTENTS.decode(line)
-    if intent.secrets:
-        return False
-    story.pass_intent(intent.id, intent.name, intent.at)
-    return True
-
-
-def _pass_result(story: SessionStory, line: bytes) -> bool:
-    result = _RESULTS.decode(line)
-    story.pass_result(result.tool_use_id, result.at, is_error=result.is_error)
-    return True
-
-
-_EVENTS = msgspec.json.Decoder(_PassedEvent)
-_ANSWERS = msgspec.json.Decoder(_PassedAnswer)
-_INTENTS = msgspec.json.Decoder(_PassedIntent)
-_RESULTS = msgspec.json.Decoder(_PassedResult)
-_PASSED: dict[str, Callable[[SessionStory, bytes], bool]] = {
-    "event": _pass_event,
-    "assistant": _pass_answer,
-    "tool_intent": _pass_intent,
-    "tool_result": _pass_result,
-}
+    look = look_by(path, fold)
+    return JournalRead(look, made[0], view.has_unmarked)

@@ -61,7 +61,7 @@ _OUTCOMES = {
 
 
 class Block(Struct, frozen=True):
-    """A part on the timeline of its work."""
+    """A part on the timeline of its section."""
 
     x: float
     width: float

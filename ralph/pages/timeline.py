@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.pages.night import Mark, MarkKind, Point, Stretch, StretchKind
+from ralph.pages.content import Mark, MarkKind, Stretch, StretchKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -214,37 +214,3 @@ def _without(whole: Stretch, taken: Stretch) -> Iterator[Stretch]:
         yield replace(whole, ended_s=min(whole.ended_s, taken.began_s))
     if whole.ended_s > taken.ended_s:
         yield replace(whole, began_s=max(whole.began_s, taken.ended_s))
-
-
-def fewer_stretches(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
-    """At most about `most` stretches. Short neighbours are joined to one, whose kind is the kind that took most of
-    the time.
-    """
-    if len(stretches) <= most:
-        return list(stretches)
-    least_s = (stretches[-1].ended_s - stretches[0].began_s) * 2 / most
-    made: list[Stretch] = []
-    group: list[Stretch] = []
-    for one in stretches:
-        if group and one.ended_s - group[0].began_s > least_s:
-            made.append(_joined(group))
-            group = []
-        group.append(one)
-    return [*made, _joined(group)]
-
-
-def _joined(group: Sequence[Stretch]) -> Stretch:
-    if len(group) == 1:
-        return group[0]
-    seconds: dict[StretchKind, float] = {}
-    for one in group:
-        seconds[one.kind] = seconds.get(one.kind, 0.0) + one.ended_s - one.began_s
-    kind = max(seconds, key=lambda each: seconds[each])
-    label = f"{len(group)} steps, mostly {kind.value}"
-    return Stretch(kind, group[0].began_s, group[-1].ended_s, label, group[0].entry)
-
-
-def fewer_points(points: Sequence[Point], most: int) -> tuple[Point, ...]:
-    """At most `most` + 1 points, evenly chosen. The last one is kept."""
-    every = -(-len(points) // most)
-    return tuple(points) if every <= 1 else (*points[::every], points[-1])

@@ -30,8 +30,8 @@ from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of
 from ralph.sessions.naming import named_session
-from ralph.sessions.skimming import skim
 from ralph.sessions.store import written_at
+from ralph.sessions.story import SessionStory
 from ralph.settings.tables import OF_VENDOR
 from ralph.values.endpoint import ANTHROPIC
 from ralph.values.events import SessionTotal
@@ -86,11 +86,11 @@ class _Opening:
         journal, old = self._read(path, records)
         move = moved_record(str(self._cwd)) if old.cwd != str(self._cwd) else None
         try:
-            history = skim(journal.read, journal.size).history
-            notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
-            total = SessionTotal(history.turns, history.cost_usd)
+            story = records.story
+            notices = [f"going on with {named_session(old.id, age_s, story.given_title or story.task)}"]
+            total = SessionTotal(story.turns, story.cost_usd)
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
-            again = history.runs[-1].opening.again if history.runs else {}
+            again = story.runs[-1].opening.again if story.runs else {}
             _refuse_another_server(old, self._settings, again)
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
@@ -171,9 +171,12 @@ class _Opening:
 
 
 class _Records:
-    """Decodes the records of a journal. Of the records that have passed, keeps only what a fork and a redactor need."""
+    """Decodes the records of a journal. Of the records that have passed, keeps only their story, and what a fork and a
+    redactor need.
+    """
 
     def __init__(self) -> None:
+        self.story = SessionStory()
         self._first: Record | None = None
         self._number = 0
         self._has_moved = False
@@ -184,6 +187,7 @@ class _Records:
         for number, line in lines:
             self.secrets |= marked_secrets(line)
             record = record_of(line, number)
+            self.story.take(record, number)
             self._first = self._first or record
             self._number = number
             self._has_moved = self._has_moved or isinstance(record, MovedRecord)

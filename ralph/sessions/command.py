@@ -10,8 +10,6 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +18,8 @@ from msgspec import Struct
 from ralph.conversation.records import SessionError
 from ralph.conversation.secret_spans import RecordView
 from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
-from ralph.sessions import history as names
-from ralph.sessions.document import as_json, markdown, said_in, session_export
+from ralph.sessions import story as outcomes
+from ralph.sessions.document import as_json, markdown, session_export, texts_in
 from ralph.sessions.journal import SessionLockedError
 from ralph.sessions.list_text import SessionList, session_object
 from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list
@@ -36,7 +34,7 @@ from ralph.values.resume_command import NEXT_PROMPT, resume_command
 from ralph.values.screen_text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 _MOST_LINES_FOUND = 3
@@ -60,33 +58,37 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
     with a damaged journal is listed as damaged, and does not change the exit code.
     """
     newest_first = _newest_first(place.store, of_all=of_all)
-    try:
+    view = _view()
+
+    def looks() -> Iterator[SessionLook]:
+        for path in newest_first:
+            with suppress(FileNotFoundError):  # removed since it was listed
+                yield look_to_list(path, view)
+
+    def lines() -> Iterator[str]:
+        listed = _list(of_all=of_all)
+        if sys.stdout.isatty():
+            yield listed.header()
+        for look in looks():
+            yield view.redactor.redact_all(listed.row(look))
+
+    with suppress(ReaderLeftError):
         if is_json:
-            view = _view()
-            objects = [_object(look) for look in _looks(newest_first, view)]
+            objects = [session_object(look) for look in looks()]
             print_lines([as_json(redacted(objects, view.redactor.redact_all))])
         elif newest_first:
-            print_lines(_list_lines(newest_first, of_all=of_all))
-    except ReaderLeftError:
-        pass
+            print_lines(lines())
     return 0
 
 
 def _newest_first(store: SessionStore, *, of_all: bool) -> list[Path]:
     """The journals of the working directory or all journals, and a line if there is none."""
-    paths = store.all() if of_all else store.of(_cwd())
-    newest_first = [
-        path for _, path in sorted(((written_at(path), path) for path in paths), key=itemgetter(0))[::-1]
-    ]
+    newest_first = sorted(store.all() if of_all else store.of(_cwd()), key=written_at, reverse=True)
     _tell_skipped(store, None if of_all else _cwd())
     if not newest_first:
         where = store.root if of_all else _cwd()
         complain(f"there is no session {'in' if of_all else 'of'} {where} yet")
     return newest_first
-
-
-def _object(look: SessionLook) -> dict[str, Any]:
-    return session_object(str(look.path), look.id, look.written_at_s, look.outcome, look.history)
 
 
 def search_sessions(place: SessionsPlace, words: str, *, of_all: bool, is_json: bool) -> int:
@@ -100,36 +102,39 @@ def search_sessions(place: SessionsPlace, words: str, *, of_all: bool, is_json: 
     objects: list[dict[str, Any]] = []
 
     def output() -> Iterator[str]:
-        paths, matches = _newest_first(place.store, of_all=of_all), 0
+        paths, has_match = _newest_first(place.store, of_all=of_all), False
         for path in paths:
             try:
                 look = look_at(path, view)
             except FileNotFoundError:  # removed since it was listed
                 continue
-            texts = map(view.redactor.redact_all, said_in(look.history))
-            lines = (line.strip() for text in texts for line in text.splitlines())
-            found = [*dict.fromkeys(line for line in lines if wanted in line.casefold())]
+            found = _lines_with(wanted, look, view)
             if look.problem is not None:
                 complain(view.redactor.redact_all(f"{look.path} was searched only in part: {look.problem}"))
-            matches += len(found)
+            has_match = has_match or bool(found)
+            parts = [around(line, wanted) for line in found[:_MOST_LINES_FOUND]]
             if found and is_json:
-                shown = [around(line, wanted) for line in found[:_MOST_LINES_FOUND]]
-                objects.append({**_object(look), "matches": len(found), "lines": shown})
+                objects.append({**session_object(look), "matches": len(found), "lines": parts})
             elif found:
-                yield view.redactor.redact_all(
-                    listed.row(look.id, look.written_at_s, look.outcome, look.history)
-                )
-                yield from (f"    > {around(line, wanted)}" for line in found[:_MOST_LINES_FOUND])
+                yield view.redactor.redact_all(listed.row(look))
+                yield from (f"    > {part}" for part in parts)
                 if len(found) > _MOST_LINES_FOUND:
                     yield f"    ({counted(len(found) - _MOST_LINES_FOUND, 'more line')})"
         if is_json:
             yield as_json(redacted(objects, view.redactor.redact_all))
-        if paths and not matches:
+        if paths and not has_match:
             complain(f"the text occurs in none of {counted(len(paths), 'session')}")
 
     with suppress(ReaderLeftError):
         print_lines(output())
     return 0
+
+
+def _lines_with(wanted: str, look: SessionLook, view: RecordView) -> list[str]:
+    """The different lines of the session's texts that contain the folded text `wanted`."""
+    texts = map(view.redactor.redact_all, texts_in(look.story))
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return [*dict.fromkeys(line for line in lines if wanted in line.casefold())]
 
 
 def remove_sessions(place: SessionsPlace, sessions: Sequence[str]) -> int:
@@ -147,9 +152,9 @@ def remove_sessions(place: SessionsPlace, sessions: Sequence[str]) -> int:
             complain(f"{path} cannot be removed: {error.strerror}")
             codes.append(Outcome.IO_ERROR.exit_code())
         else:
-            told = named_session(look.id, max(0.0, time.time() - look.written_at_s), look.task)
+            removed = named_session(look.id, time.time() - look.written_at_s, look.task)
             with suppress(ReaderLeftError):
-                print_lines([view.redactor.redact_all(f"removed {told}")])
+                print_lines([view.redactor.redact_all(f"removed {removed}")])
     return max(codes)
 
 
@@ -157,24 +162,17 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
     """Prints the course of one session and returns the exit code. If the journal has a damaged record, the output
     ends before that record.
     """
-    store = place.store
-    view = _view()
+    store, view = place.store, _view()
     look = look_at(_found(store, prefix), view)
-    if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
+    if look.outcome in (outcomes.NEWER_FORMAT, outcomes.UNREADABLE):
         return _refuse(look)
     text = SessionText(has_color=_has_color())
-    try:
-        header = text.header(look.id, look.outcome, look.history, _iso(look.written_at_s))
-        problem = _guarded(
-            map(view.redactor.redact_all, chain(header, text.story(look.outcome, look.history))), look.problem
-        )
-        if problem is not None:
-            print_lines(["", text.damage(problem)])
-            return Outcome.IO_ERROR.exit_code()
-        if look.outcome != names.RUNNING and look.history.task:
+    with suppress(ReaderLeftError):
+        print_lines(map(view.redactor.redact_all, text.lines(look)))
+        if look.problem is not None:
+            print_lines(["", text.damage(look.problem)])
+        elif look.outcome != outcomes.RUNNING and look.story.task:
             print_lines(["", text.resume_line(_resume_command_of(look, store, place))])
-    except ReaderLeftError:
-        pass
     return _code(look.problem)
 
 
@@ -184,17 +182,18 @@ def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -
     """
     view = _view()
     look = look_at(_found(place.store, prefix), view)
-    if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
+    if look.outcome in (outcomes.NEWER_FORMAT, outcomes.UNREADABLE):
         return _refuse(look)
     problem = look.problem
     try:
         if is_json:
-            problem = _guarded(_json_lines(look, view), problem)
+            print_lines([as_json(redacted(session_export(look), view.redactor.redact_all))])
         else:
-            lines = markdown(look.id, look.outcome, look.history, problem)
-            problem = _guarded(map(view.redactor.redact_all, lines), problem)
+            print_lines(map(view.redactor.redact_all, markdown(look)))
     except ReaderLeftError:
         pass
+    except SessionError as error:
+        problem = problem or str(error)
     if problem is not None:
         complain(view.redactor.redact_all(f"the journal {look.path} is damaged: {problem}"))
     return _code(problem)
@@ -210,39 +209,8 @@ def _list(*, of_all: bool) -> SessionList:
     )
 
 
-def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
-    listed = _list(of_all=of_all)
-    if sys.stdout.isatty():
-        yield listed.header()
-    view = _view()
-    for look in _looks(paths, view):
-        yield view.redactor.redact_all(listed.row(look.id, look.written_at_s, look.outcome, look.history))
-
-
-def _looks(paths: Iterable[Path], view: RecordView) -> Iterator[SessionLook]:
-    for path in paths:
-        with suppress(FileNotFoundError):  # removed since it was listed
-            yield look_to_list(path, view)
-
-
-def _json_lines(look: SessionLook, view: RecordView) -> Iterator[str]:
-    exported = session_export(look.id, look.outcome, look.history, look.records, look.problem)
-    yield as_json(redacted(exported, view.redactor.redact_all))
-
-
 def _view() -> RecordView:
     return RecordView(Redactor(known_secrets(os.environ)))
-
-
-def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Prints the lines. Returns the problem to report, or None: `problem` if it is given, otherwise the text of a
-    SessionError that was raised while the lines were made.
-    """
-    try:
-        print_lines(lines)
-    except SessionError as error:
-        return problem or str(error)
-    return problem
 
 
 def _tell_skipped(store: SessionStore, cwd: Path | None) -> None:
@@ -279,7 +247,7 @@ def _here() -> Path | None:
 
 
 def _refuse(look: SessionLook) -> int:
-    if look.outcome == names.NEWER_FORMAT:
+    if look.outcome == outcomes.NEWER_FORMAT:
         complain(f"session {look.id} cannot be read: {look.problem}")
         return Outcome.CONFIG.exit_code()
     complain(f"cannot read {look.path}: {look.problem}")
@@ -288,19 +256,15 @@ def _refuse(look: SessionLook) -> int:
 
 def _resume_command_of(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
     """The command that resumes the session when the user types it in the current directory."""
-    opening = look.history.opening
+    opening = look.story.opening
     directory = str(_here()) if opening is None else opening.directory
     return resume_command(
         store.short_name(look.id),
         cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
         session_dir=None if place.directory is None else str(place.directory),
-        again=look.history.runs[-1].opening.again if look.history.runs else None,
-        prompt=NEXT_PROMPT if look.history.is_completed else None,
+        again=look.story.runs[-1].opening.again if look.story.runs else None,
+        prompt=NEXT_PROMPT if look.story.is_completed else None,
     )
-
-
-def _iso(moment_s: float) -> str:
-    return datetime.fromtimestamp(moment_s, tz=UTC).isoformat()
 
 
 def _code(problem: str | None) -> int:

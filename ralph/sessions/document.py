@@ -9,106 +9,114 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ralph.conversation.records import EventRecord
+from ralph.conversation.reading import Reading
+from ralph.conversation.session import replay
 from ralph.output.narration import Narration
-from ralph.sessions.history import DAMAGED, KILLED, RUNNING, messages_of
-from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
+from ralph.sessions.story import (
+    DAMAGED,
+    KILLED,
+    RUNNING,
+    CallOutcome,
+    EventStep,
+    ModelText,
+    OtherBlock,
+    Prompt,
+)
 from ralph.sessions.story_text import no_result, result_text
-from ralph.sessions.words import attempts_line, cost_text, ending
+from ralph.sessions.words import cost_text, ending, event_lines
 from ralph.values.screen_text import counted, in_one_line, json_for_terminal, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from ralph.conversation.records import Record
-    from ralph.sessions.history import RunHistory, SessionHistory
-    from ralph.sessions.story import Happening
-    from ralph.values.events import Event
+    from ralph.sessions.looking import SessionLook
+    from ralph.sessions.story import RunStory, SessionStory, Step
 
 EXPORT_VERSION = 1
 """The version of the JSON export. It increases when the meaning of a field changes."""
 
 
-def markdown(session_id: str, outcome: str, history: SessionHistory, problem: str | None) -> Iterator[str]:
-    opening = history.opening
-    yield f"# Session {session_id}"
+def markdown(look: SessionLook) -> Iterator[str]:
+    story = look.story
+    yield f"# Session {look.id}"
     yield ""
     for name in ("cwd", "created_at", "ralph", "forked_from"):
-        value = getattr(opening, name, None)
+        value = getattr(story.opening, name, None)
         if value is not None:
             yield f"- {name}: {_inline(value)}"
-    yield f"- outcome: {outcome}"
-    yield f"- total: {counted(history.turns, 'turn')}, {cost_text(history.cost_usd)}"
-    for run, happenings in story_of(history):
+    yield f"- outcome: {look.outcome}"
+    yield f"- total: {counted(story.turns, 'turn')}, {cost_text(story.cost_usd)}"
+    for run in story.runs:
         copied = " (copied from the session this one was forked from)" if run.is_copied else ""
-        yield from (
-            "",
-            f"## Run {run.number}{copied}",
-            "",
-            f"{run.opening.started_at}, {_inline(run.opening.model)}",
-        )
-        end = outcome if run is history.runs[-1] else KILLED
-        for happening in happenings:
-            yield from _block(happening, end)
-        yield from ("", f"**{_end_of(run, end)}**")
-    if problem is not None:
-        yield from ("", f"**Damaged: {_inline(problem)}; what follows cannot be read.**")
+        began = f"{run.opening.started_at}, {_inline(run.opening.model)}"
+        yield from ("", f"## Run {run.number}{copied}", "", began)
+        outcome = look.outcome if run is story.runs[-1] else KILLED
+        for step in (*run.steps, *run.open_calls()):
+            yield from _block(step, outcome)
+        yield from ("", f"**{_end_of(run, outcome)}**")
+    if look.problem is not None:
+        yield from ("", f"**Damaged: {_inline(look.problem)}; what follows cannot be read.**")
 
 
-def session_export(
-    session_id: str, outcome: str, history: SessionHistory, records: Sequence[Record], problem: str | None
-) -> dict[str, Any]:
+def session_export(look: SessionLook) -> dict[str, Any]:
     """The session as an object for JSON. Raises SessionError if the records do not form a conversation."""
-    opening = history.opening
-    runs = [_run_object(run) for run in history.runs]
+    story = look.story
+    runs = [_run_object(run) for run in story.runs]
     return {
         "version": EXPORT_VERSION,
-        "id": session_id,
-        "title": history.title,
-        "cwd": getattr(opening, "cwd", None),
-        "created_at": getattr(opening, "created_at", None),
-        "ralph": getattr(opening, "ralph", None),
-        "forked_from": getattr(opening, "forked_from", None),
-        "outcome": outcome,
-        "damage": problem,
+        "id": look.id,
+        "title": story.title,
+        "cwd": getattr(story.opening, "cwd", None),
+        "created_at": getattr(story.opening, "created_at", None),
+        "ralph": getattr(story.opening, "ralph", None),
+        "forked_from": getattr(story.opening, "forked_from", None),
+        "outcome": look.outcome,
+        "damage": look.problem,
         "runs": runs,
-        "messages": messages_of(records),
+        "messages": _messages(look),
         "events": [
-            {"run": run.number, "seq": line - 1, **record.event}
-            for run in history.runs
-            for line, record in run.lines
-            if isinstance(record, EventRecord)
+            {"run": run.number, "seq": step.seq, **step.fields}
+            for run in story.runs
+            for step in run.steps
+            if isinstance(step, EventStep)
         ],
         "totals": {
-            "runs": len(history.own_runs),
-            "turns": history.turns,
-            "cost_usd": history.cost_usd,
+            "runs": len(story.own_runs),
+            "turns": story.turns,
+            "cost_usd": story.cost_usd,
             "duration_s": round(sum(run["duration_s"] or 0 for run in runs if not run["is_copied"]), 3),
         },
     }
 
 
-def said_in(history: SessionHistory) -> Iterator[str]:
+def _messages(look: SessionLook) -> list[dict[str, Any]]:
+    """The messages in the form in which the API gets them. Empty if the session has no message."""
+    if not look.story.has_message:
+        return []
+    session = replay(look.records)
+    return [json.loads(message.body) for message in Reading(session.shape).of(session.conversation).messages]
+
+
+def texts_in(story: SessionStory) -> Iterator[str]:
     """The texts of the session that a search looks through: title, prompts, the model's text, calls and results."""
-    yield history.title or ""
-    for _, happenings in story_of(history):
-        for happening in happenings:
-            match happening:
-                case Prompted() | Said():
-                    yield happening.text
-                case Called(call=call, result=result):
-                    yield from (
-                        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                        for value in call.arguments.values()
-                    )
-                    yield "" if result is None else result_text(result)
+    yield story.title or ""
+    for step in (step for run in story.runs for step in (*run.steps, *run.open_calls())):
+        match step:
+            case Prompt() | ModelText():
+                yield step.text
+            case CallOutcome(call=call, result=result):
+                yield from (
+                    value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                    for value in call.arguments.values()
+                )
+                yield "" if result is None else result_text(result)
 
 
 def as_json(value: object) -> str:
     return json_for_terminal(json.dumps(value, ensure_ascii=False, indent=1))
 
 
-def _run_object(run: RunHistory) -> dict[str, Any]:
+def _run_object(run: RunStory) -> dict[str, Any]:
     ended = run.ended
     return {
         "number": run.number,
@@ -128,26 +136,25 @@ def _run_object(run: RunHistory) -> dict[str, Any]:
     }
 
 
-def _block(happening: Happening, outcome: str) -> Iterator[str]:
-    yield ""
-    match happening:
-        case Prompted():
-            who = "ralph, to the model" if happening.is_automatic else "Prompt"
-            yield from (f"### {who}", "", *_quoted(happening.text))
-        case Said():
-            yield from ("### Model", "", *_quoted(happening.text))
+def _block(step: Step, outcome: str) -> Iterator[str]:
+    match step:
+        case Prompt():
+            who = "ralph, to the model" if step.is_automatic else "Prompt"
+            yield from ("", f"### {who}", "", *_quoted(step.text))
+        case ModelText():
+            yield from ("", "### Model", "", *_quoted(step.text))
         case OtherBlock():
-            block = dict(happening.block)
+            block = dict(step.block)
             text = block.get("thinking") if block.get("type") == "thinking" else None
             shown = text if isinstance(text, str) else json.dumps(block, ensure_ascii=False, indent=1)
-            yield from (f"### Model: {_inline(str(block.get('type')))}", "", *_fenced(shown))
-        case Called():
-            yield from _call(happening, outcome)
-        case Happened():
-            yield from _event(happening.fields, happening.event)
+            yield from ("", f"### Model: {_inline(str(block.get('type')))}", "", *_fenced(shown))
+        case CallOutcome():
+            yield from ("", *_call(step, outcome))
+        case EventStep():
+            yield from ("", *_event(step.fields))
 
 
-def _call(called: Called, outcome: str) -> Iterator[str]:
+def _call(called: CallOutcome, outcome: str) -> Iterator[str]:
     yield f"### Call: {_inline(called.call.name)}"
     for name, value in called.call.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
@@ -160,17 +167,14 @@ def _call(called: Called, outcome: str) -> Iterator[str]:
         yield from ("", *_fenced(result_text(called.result)))
 
 
-def _event(fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
-    if fields.get("subtype") == "turn_asked" and attempts_line(fields) is None:
-        return  # there was only one attempt, which is shown already
-    lines = [] if event is None else list(Narration(is_quiet=False, has_color=False).lines(event))
-    about_attempts = attempts_line(fields)
-    if about_attempts is not None:
-        lines.insert(0, about_attempts)
-    yield from _fenced("\n".join(lines) or json.dumps(dict(fields), ensure_ascii=False))
+def _event(fields: Mapping[str, Any]) -> list[str]:
+    lines = event_lines(fields, Narration(is_quiet=False, has_color=False))
+    if not lines and fields.get("subtype") == "turn_asked":
+        return []  # there was only one attempt, which is shown already
+    return _fenced("\n".join(lines) or json.dumps(dict(fields), ensure_ascii=False))
 
 
-def _end_of(run: RunHistory, outcome: str) -> str:
+def _end_of(run: RunStory, outcome: str) -> str:
     if run.ended is not None:
         undelivered = f"; {run.undelivered}" if run.undelivered is not None else ""
         return _inline(f"{ending(run.ended)}{undelivered}")

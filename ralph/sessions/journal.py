@@ -182,11 +182,6 @@ class FileJournal:
         except OSError as error:
             raise JournalError(self.path, error) from error
 
-    @property
-    def size(self) -> int:
-        """The size of all complete lines in bytes."""
-        return self._size
-
     def lines_behind_first(self) -> Iterator[bytes]:
         """The bytes of all complete lines except the first one, in chunks. Raises JournalError."""
         is_behind = False

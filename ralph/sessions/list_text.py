@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.output.narration import Narration
-from ralph.sessions.history import RUNNING
 from ralph.sessions.naming import shortened
 from ralph.sessions.places import SHORT_ID_CHARS
+from ralph.sessions.story import RUNNING
 from ralph.sessions.words import cost_text
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import columns_of, cut_to_columns, in_one_line
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.output.standard_streams import Color
-    from ralph.sessions.history import SessionHistory
+    from ralph.sessions.looking import SessionLook
 
 _LONGEST_DIRECTORY = 28
 _SHORTEST_DIRECTORY = 12
@@ -82,19 +82,20 @@ class SessionList:
         line = self._line({key: _COLUMNS[key].name for key in self._columns}, "TITLE")
         return self._narration.color("dim", line)
 
-    def row(self, session_id: str, written_at_s: float, outcome: str, history: SessionHistory) -> str:
-        directory = in_one_line("?" if history.opening is None else history.opening.cwd)
+    def row(self, look: SessionLook) -> str:
+        story = look.story
+        directory = in_one_line("?" if story.opening is None else story.opening.cwd)
         if self._width is not None and "directory" in self._columns:
             directory = _tail(directory, self._columns["directory"])
         cells = {
-            "id": session_id[:SHORT_ID_CHARS],
-            "time": self._time(written_at_s),
+            "id": look.id[:SHORT_ID_CHARS],
+            "time": self._time(look.written_at_s),
             "directory": directory,
-            "outcome": outcome,
-            "turns": str(history.turns),
-            "cost": cost_text(history.cost_usd),
+            "outcome": look.outcome,
+            "turns": str(story.turns),
+            "cost": cost_text(story.cost_usd),
         }
-        return self._line(cells, in_one_line(history.title or ""), _color_of(outcome))
+        return self._line(cells, in_one_line(story.title or ""), _color_of(look.outcome))
 
     def _line(self, cells: Mapping[str, str], title: str, color: Color | None = None) -> str:
         shown = []
@@ -111,25 +112,23 @@ class SessionList:
         return f"{written:%m-%d %H:%M}" if written.year == self._now.year else f"{written:%Y-%m-%d}"
 
 
-def session_object(
-    path: str, session_id: str, written_at_s: float, outcome: str, history: SessionHistory
-) -> dict[str, Any]:
-    opening = history.opening
+def session_object(look: SessionLook) -> dict[str, Any]:
+    story, cost_usd = look.story, look.story.cost_usd
     return {
-        "id": session_id,
-        "outcome": outcome,
-        "last_written_at": datetime.fromtimestamp(written_at_s, tz=UTC).isoformat(),
-        "created_at": getattr(opening, "created_at", None),
-        "cwd": getattr(opening, "cwd", None),
-        "forked_from": getattr(opening, "forked_from", None),
-        "ralph": getattr(opening, "ralph", None),
-        "model": history.runs[-1].opening.model if history.runs else None,
-        "runs": len(history.own_runs),
-        "turns": history.turns,
-        "cost_usd": None if history.cost_usd is None else round(history.cost_usd, 6),
-        "title": history.title,
-        "task": shortened(history.task, _TASK_JSON_CHARS),
-        "path": path,
+        "id": look.id,
+        "outcome": look.outcome,
+        "last_written_at": datetime.fromtimestamp(look.written_at_s, tz=UTC).isoformat(),
+        "created_at": getattr(story.opening, "created_at", None),
+        "cwd": getattr(story.opening, "cwd", None),
+        "forked_from": getattr(story.opening, "forked_from", None),
+        "ralph": getattr(story.opening, "ralph", None),
+        "model": story.runs[-1].opening.model if story.runs else None,
+        "runs": len(story.own_runs),
+        "turns": story.turns,
+        "cost_usd": None if cost_usd is None else round(cost_usd, 6),
+        "title": story.title,
+        "task": shortened(story.task, _TASK_JSON_CHARS),
+        "path": str(look.path),
     }
 
 

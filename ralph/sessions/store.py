@@ -14,8 +14,6 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ralph.conversation.journal_lines import begins_kind
-from ralph.machine.opened_file import open_regular_file
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.places import (
     SHORT_ID_CHARS,
@@ -37,11 +35,9 @@ from ralph.values.ports import JournalError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import BinaryIO
 
     from ralph.values.redaction import SpansOf
 
-_PIECE_BYTES = 64 * 1024
 _MOST_NAMED = 3
 _MOST_AMBIGUOUS = 5
 
@@ -162,7 +158,7 @@ class SessionStore:
         found: list[Path] = []
         for path in self.all():
             with suppress(FileNotFoundError):  # it was deleted just now
-                if plain(look_to_list(path).history.title) == wanted != "":
+                if plain(look_to_list(path).story.title) == wanted != "":
                     found.append(path)
         return found
 
@@ -218,49 +214,29 @@ class SessionStore:
 
 
 def _names(paths: Iterable[Path]) -> str:
-    from ralph.sessions.looking import look_at  # noqa: PLC0415 - only a mistake needs it
+    from ralph.sessions.looking import look_to_list  # noqa: PLC0415 - only a mistake needs it
     from ralph.sessions.naming import named_session  # noqa: PLC0415 - only a mistake needs it
 
     now_s = time.time()
     named = []
     for path in paths:
         with suppress(FileNotFoundError):
-            look = look_at(path)
+            look = look_to_list(path)
             named.append(named_session(look.id, now_s - look.written_at_s, look.task))
     return ", ".join(named)
 
 
 def _has_message(path: Path) -> bool:
-    """Whether the journal contains a user message. Without one, it cannot be resumed. Reads the journal in pieces,
-    because the record before the first message may be large.
+    """Whether the journal contains a user message, without which it cannot be resumed. Also True if it cannot be read:
+    opening it reports why.
     """
+    from ralph.sessions.looking import look_to_list  # noqa: PLC0415 - for --continue alone
+
     try:
-        with os.fdopen(open_regular_file(path), "rb") as file:
-            begins_line = True
-            while piece := file.readline(_PIECE_BYTES):
-                if b"\0" in piece:  # it is damaged; opening it will report that
-                    return True
-                if begins_line and begins_kind(piece, "user"):
-                    return _is_whole(piece, file)
-                begins_line = piece.endswith(b"\n")
+        look = look_to_list(path)
     except FileNotFoundError:  # it was deleted just now
         return False
-    except OSError:  # do not skip it silently: opening it will report the problem
-        return True
-    return False
-
-
-def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
-    """Whether the line that starts with `beginning` is complete. A line is incomplete if a process was killed while
-    it wrote the line. Returns True for a line with NUL bytes, because that damage is reported when the journal is
-    opened.
-    """
-    end = beginning
-    while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
-        end = end[-2:] + piece
-        if b"\0" in end:
-            return True
-    return end.endswith((b'"}\n', b'"}'))
+    return look.problem is not None or look.story.has_message
 
 
 def _temporary_place(works: Sequence[Path | str]) -> Path:

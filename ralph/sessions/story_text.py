@@ -4,21 +4,20 @@ are shortened here, but not by `document.py`. No I/O happens here.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line
-from ralph.sessions.history import DAMAGED, KILLED, RUNNING
-from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
-from ralph.sessions.words import attempts_line, cost_text, ending, local_time
+from ralph.sessions.story import DAMAGED, KILLED, RUNNING, CallOutcome, EventStep, ModelText, Prompt
+from ralph.sessions.words import cost_text, ending, event_lines, local_time
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted, foreign_lines, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.sessions.history import RunHistory, SessionHistory
-    from ralph.sessions.story import Happening
-    from ralph.values.events import Event
+    from ralph.sessions.looking import SessionLook
+    from ralph.sessions.story import RunStory, Step
     from ralph.values.tool_calls import ToolResult
 
 _PROMPT_LINES = 24
@@ -31,37 +30,39 @@ class SessionText:
         self._narration = Narration(is_quiet=False, has_color=has_color)
         self._color = self._narration.color
 
-    def header(
-        self, session_id: str, outcome: str, history: SessionHistory, written_at: str
-    ) -> Iterator[str]:
-        opening = history.opening
-        made = "?, by ralph ?"
+    def lines(self, look: SessionLook) -> Iterator[str]:
+        yield from self._header(look)
+        for run in look.story.runs:
+            yield ""
+            copied = ", copied from the session that this one was forked from" if run.is_copied else ""
+            began = f"{local_time(run.opening.started_at)}, {one_line(run.opening.model)}{copied}"
+            yield self._color("dim", f"[run {run.number}] {began}")
+            outcome = look.outcome if run is look.story.runs[-1] else KILLED
+            for step in (*run.steps, *run.open_calls()):
+                yield from self._step(step, outcome)
+            yield from self._run_end(run, outcome)
+
+    def _header(self, look: SessionLook) -> Iterator[str]:
+        story, opening = look.story, look.story.opening
+        made, forked_from = "?, by ralph ?", None
         if opening is not None:
             made = f"{local_time(opening.created_at)}, by ralph {opening.ralph}"
-        forked_from = None if opening is None else opening.forked_from
+            forked_from = opening.forked_from
+        written = local_time(datetime.fromtimestamp(look.written_at_s, tz=UTC).isoformat())
         rows = {
-            "session": f"{session_id} ({outcome})",
-            "title": history.title or "",
+            "session": f"{look.id} ({look.outcome})",
+            "title": story.title or "",
             "directory": "?" if opening is None else opening.cwd,
-            "model": history.runs[-1].opening.model if history.runs else "?",
+            "model": story.runs[-1].opening.model if story.runs else "?",
             "made": made,
-            "written": f"last {local_time(written_at)}",
+            "written": f"last {written}",
             "forked": "" if forked_from is None else f"from {forked_from}",
-            "total": f"{counted(len(history.own_runs), 'run')}, {counted(history.turns, 'turn')}, "
-            f"{cost_text(history.cost_usd)}",
+            "total": f"{counted(len(story.own_runs), 'run')}, {counted(story.turns, 'turn')}, "
+            f"{cost_text(story.cost_usd)}",
         }
         for name, value in rows.items():
             if value:
                 yield f"{self._color('dim', f'{name:9}')} {one_line(str(value))}"
-
-    def story(self, outcome: str, history: SessionHistory) -> Iterator[str]:
-        for run, happenings in story_of(history):
-            yield ""
-            yield from self._run_opening(run)
-            end = outcome if run is history.runs[-1] else KILLED
-            for happening in happenings:
-                yield from self._lines(happening, end)
-            yield from self._run_end(run, end)
 
     def damage(self, problem: str) -> str:
         return self._color("red", f"[damaged] {one_line(problem)}; what follows cannot be read")
@@ -69,14 +70,7 @@ class SessionText:
     def resume_line(self, command: str) -> str:
         return self._color("dim", f"[ralph] go on with: {command}")
 
-    def _run_opening(self, run: RunHistory) -> Iterator[str]:
-        copied = ", copied from the session that this one was forked from" if run.is_copied else ""
-        line = (
-            f"[run {run.number}] {local_time(run.opening.started_at)}, {one_line(run.opening.model)}{copied}"
-        )
-        yield self._color("dim", line)
-
-    def _run_end(self, run: RunHistory, outcome: str) -> Iterator[str]:
+    def _run_end(self, run: RunStory, outcome: str) -> Iterator[str]:
         if run.ended is not None:
             is_good = run.ended.outcome == Outcome.COMPLETED.value
             yield self._color("green" if is_good else "red", f"[ralph] {ending(run.ended)}")
@@ -89,24 +83,22 @@ class SessionText:
             at_least = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} at least"
             yield self._color("red", f"[killed] here: this run has no end [{at_least}]")
 
-    def _lines(self, happening: Happening, outcome: str) -> Iterator[str]:
-        match happening:
-            case Prompted():
-                yield from self._prompt(happening)
-            case Said():
-                yield from foreign_lines(happening.text)
-            case Called():
-                yield self._color("blue", f"[tool] {describe_call(happening.call)}")
-                if happening.result is not None:
-                    yield from self._result(happening.result)
+    def _step(self, step: Step, outcome: str) -> Iterator[str]:
+        match step:  # the thinking of a model is not shown
+            case Prompt():
+                yield from self._prompt(step)
+            case ModelText():
+                yield from foreign_lines(step.text)
+            case CallOutcome():
+                yield self._color("blue", f"[tool] {describe_call(step.call)}")
+                if step.result is not None:
+                    yield from self._result(step.result)
                 else:
-                    yield self._color("yellow", f"  {no_result(happening, outcome)}")
-            case Happened():
-                yield from self._event(happening.fields, happening.event)
-            case OtherBlock():
-                pass  # the thinking of a model is not part of the story
+                    yield self._color("yellow", f"  {no_result(step, outcome)}")
+            case EventStep():
+                yield from event_lines(step.fields, self._narration)
 
-    def _prompt(self, prompt: Prompted) -> Iterator[str]:
+    def _prompt(self, prompt: Prompt) -> Iterator[str]:
         if prompt.is_automatic:
             yield self._color("dim", f"[ralph] to the model: {one_line(prompt.text)}")
             return
@@ -121,18 +113,6 @@ class SessionText:
         for line in _gist(result_text(result)):
             yield self._color("dim", f"  | {line}")
 
-    def _event(self, fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
-        about_attempts = attempts_line(fields)
-        if about_attempts is not None:
-            error = fields.get("error") if fields.get("kind") != "interrupted" else None
-            yield self._color("red" if error else "dim", about_attempts)
-            return
-        if fields.get("subtype") == "response_discarded":
-            yield self._color("yellow", "[discarded] an answer does not count")
-            return
-        if event is not None:
-            yield from self._narration.lines(event)
-
 
 def result_text(result: ToolResult) -> str:
     """The text of a result. For a block that is not text, shows the block's type."""
@@ -145,7 +125,7 @@ def result_text(result: ToolResult) -> str:
     )
 
 
-def no_result(called: Called, outcome: str) -> str:
+def no_result(called: CallOutcome, outcome: str) -> str:
     """The reason why a call has no result. `outcome` is the outcome of the run that made the call."""
     if outcome == RUNNING:
         return "under way" if called.was_started else "not started yet"

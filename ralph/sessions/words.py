@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import ValidationError
+
 from ralph.output.narration import one_line
+from ralph.output.system_events import event_of
 from ralph.values.screen_text import counted, dollars, duration
 from ralph.values.usage import TokenUsage
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.conversation.records import EndedRecord
+    from ralph.output.narration import Narration
 
 
 def cost_text(cost_usd: float | None) -> str:
@@ -27,10 +31,26 @@ def local_time(moment: str) -> str:
         return moment
 
 
-def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """The line about an event. If the event is an attempt to get an answer, the line describes this attempt. If the
-    event ends a turn with several attempts, the line sums them up. None for other events.
+def event_lines(fields: Mapping[str, Any], narration: Narration) -> list[str]:
+    """The lines about an event of a journal, in the words of a run. Empty if there is nothing to say, and for an event
+    that only a newer ralph knows.
     """
+    if fields.get("subtype") == "response_discarded":
+        return [narration.color("yellow", "[discarded] an answer does not count")]
+    try:
+        event = event_of(fields)
+        about_attempts = _attempts_line(fields)
+    except (ValidationError, KeyError, TypeError, ValueError):
+        return []
+    lines = [] if event is None else list(narration.lines(event))
+    if about_attempts is not None:
+        has_failed = fields.get("error") and fields.get("kind") != "interrupted"
+        lines.insert(0, narration.color("red" if has_failed else "dim", about_attempts))
+    return lines
+
+
+def _attempts_line(fields: Mapping[str, Any]) -> str | None:
+    """A line about an attempt to get an answer, or a sum of the attempts of a turn. None for other events."""
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
             took = f"{duration(fields['latency_s'])}{_counts(fields)}"

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import Record, compacted_record, user_record
 from ralph.conversation.session import replay
-from ralph.sessions.history import history_of, messages_of
-from ralph.sessions.story import Prompted, story_of
+from ralph.sessions.story import Prompt
 from ralph.values.events import ContextCompacted
 from ralph.values.outcome import Outcome
 from tests.agent.small_windows import DONE, SUMMARY, SmallServer, World, works
 from tests.fakes import FakeJournal, answer, as_written, call, text
 from tests.journals.corpus import JOURNALS
-from tests.journals.reading import read_lines
+from tests.journals.reading import read_lines, story_of
 from tests.rows import every_row
 from tests.sessions.session_journals import Told
 
@@ -75,16 +74,11 @@ def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: 
 
 def test_the_journal_keeps_everything_and_the_story_tells_all_of_it() -> None:
     assert [record.kind for record in RECORDS].count("assistant") == len(SCRIPT)
-    story = str(list(story_of(history_of(RECORDS))))
-    assert all(f"Step {number}." in story for number in range(1, 8))
-    assert "compact_boundary" not in story, "events are the recorder's to write"
-    assert [message["role"] for message in messages_of(RECORDS)] == [
-        message.role for message in WHOLE.run.conversation.messages
-    ]
-    [prompted] = [
-        one for _, told in story_of(history_of(RECORDS)) for one in told if isinstance(one, Prompted)
-    ]
-    assert prompted == Prompted(TASK)
+    steps = [step for run in story_of(RECORDS).runs for step in run.steps]
+    assert all(f"Step {number}." in str(steps) for number in range(1, 8))
+    assert "compact_boundary" not in str(steps), "events are the recorder's to write"
+    assert replay(RECORDS).conversation.messages == WHOLE.run.conversation.messages
+    assert [step for step in steps if isinstance(step, Prompt)] == [Prompt(TASK)]
 
 
 def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> None:

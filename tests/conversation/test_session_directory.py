@@ -8,20 +8,17 @@ from msgspec.structs import replace
 
 from ralph.conversation.growing import GrowingMapping
 from ralph.conversation.records import moved_record, session_record
-from ralph.conversation.session import Session, apply, counted
-from ralph.sessions.history import history_of
+from ralph.conversation.session import Session, apply, folded
 from tests.fakes import FakeJournal
-from tests.journals.reading import forked_record
+from tests.journals.reading import forked_record, story_of
 from tests.rows import every_row
 from tests.sessions.session_journals import Told
 
 
 def directory_of(records: list[Any]) -> str:
     """The directory of a session for a run that resumes it, and for people. Both must be equal."""
-    session = Session()
-    for _, record in counted(enumerate(records)):
-        session = apply(session, record)
-    opening = history_of(records).opening
+    session = folded(records)
+    opening = story_of(records).opening
     assert opening is not None
     assert opening.directory == session.cwd
     return session.cwd

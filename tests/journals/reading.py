@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.conversation import journal_lines, records
-from ralph.conversation.journal_lines import CheckedLines, record_of
+from ralph.conversation import records
+from ralph.conversation.journal_lines import CheckedLines, JournalDamage, record_of
+from ralph.sessions.story import SessionStory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.conversation.journal_lines import JournalDamage, Read, View
+    from ralph.conversation.journal_lines import Read, View
     from ralph.conversation.records import Record, SessionRecord
 
 
@@ -35,7 +36,21 @@ def read_lines(data: bytes) -> JournalReading:
 
 
 def readable_part(data: bytes, view: View | None = None) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    return journal_lines.readable_part(reads(data), len(data), view)
+    """The records before the first damage, and the damage."""
+    found: list[Record] = []
+    try:
+        for number, _, _, line in CheckedLines(reads(data), len(data)):
+            found.append(record_of(line, number, view))
+    except JournalDamage as damage:
+        return tuple(found), damage
+    return tuple(found), None
+
+
+def story_of(told: Sequence[Record]) -> SessionStory:
+    story = SessionStory(keeps_steps=True)
+    for number, record in enumerate(told):
+        story.take(record, number)
+    return story
 
 
 def forked_record(opening: SessionRecord, old: Sequence[Record]) -> SessionRecord:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from ralph.conversation.records import EventRecord
 from ralph.sessions.document import as_json, markdown, session_export
-from ralph.sessions.history import KILLED, RUNNING, history_of
 from ralph.sessions.list_text import SessionList
+from ralph.sessions.story import KILLED, RUNNING
 from ralph.sessions.story_text import SessionText
 from ralph.values.events import ClockFired, ResponseDiscarded
 from ralph.values.outcome import Outcome
@@ -21,11 +21,12 @@ NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
 
 def story(journal: Told, outcome: str = "completed", *, has_color: bool = False) -> list[str]:
-    return list(SessionText(has_color=has_color).story(outcome, history_of(journal.records)))
+    lines = list(SessionText(has_color=has_color).lines(journal.look(outcome)))
+    return lines[lines.index("") :]
 
 
 def document(journal: Told, outcome: str = "completed") -> str:
-    return "\n".join(markdown(SESSION_ID, outcome, history_of(journal.records), None))
+    return "\n".join(markdown(journal.look(outcome)))
 
 
 def test_the_story_reads_in_the_order_of_what_happened() -> None:
@@ -107,9 +108,7 @@ def test_nothing_that_was_said_moves_the_cursor() -> None:
     journal.ends(Outcome.IO_ERROR, evil)
     for shown in ("\n".join(story(journal)), document(journal)):
         assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown) == []
-    exported = as_json(
-        session_export(SESSION_ID, "io_error", history_of(journal.records), journal.records, None)
-    )
+    exported = as_json(session_export(journal.look("io_error")))
     assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", exported) == []
     assert evil in str(json.loads(exported)["messages"][1]["content"][0]["text"])
 
@@ -155,8 +154,7 @@ def test_the_document_leaves_nothing_out() -> None:
 
 
 def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
-    records = completed().records
-    exported = session_export(SESSION_ID, "completed", history_of(records), records, None)
+    exported = session_export(completed().look())
     assert {"version", "id", "cwd", "created_at", "runs", "messages", "events", "totals"} <= set(exported)
     assert exported["runs"][0]["request"]["system"][0]["text"] == "system"
     assert [event["subtype"] for event in exported["events"]] == [
@@ -175,10 +173,10 @@ def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
 def test_a_line_of_the_list_fits_its_width() -> None:
     listed = SessionList(now=NOW, width=80, has_directory=False, has_color=False)
     journal = Told().run().prompt("a\x1b[31m task of several words that is longer than any line " * 3)
-    history = history_of(journal.ends(Outcome.API_UNAVAILABLE).records)
-    line = listed.row(SESSION_ID, NOW.timestamp(), "api_unavailable", history)
+    journal.ends(Outcome.API_UNAVAILABLE)
+    line = listed.row(journal.look("api_unavailable", NOW.timestamp()))
     assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several word…"
     assert len(line) <= 80
     assert len(listed.header()) <= 80
-    old = listed.row(SESSION_ID, NOW.timestamp() - 400 * 86_400, "completed", history)
+    old = listed.row(journal.look(written_at_s=NOW.timestamp() - 400 * 86_400))
     assert old.split()[1] == "2025-10-18"

@@ -10,13 +10,13 @@ from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.rows import AttemptRow, JobRow, SetRow
 from ralph.pages.excerpts import Excerpts
-from ralph.pages.fleet_story import fleet_night_of
+from ralph.pages.fleet_story import fleet_content_of
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.pages.fleet_night import FleetNight
+    from ralph.pages.fleet_content import FleetContent
 
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 21:30 UTC
 NOW_S = BEGAN_S + 6 * 3600
@@ -157,8 +157,8 @@ ATTEMPTS = [
 
 def night_of(
     sets: Any = None, jobs: Any = None, attempts: Any = None, secrets: Sequence[str] = ()
-) -> FleetNight:
-    return fleet_night_of(
+) -> FleetContent:
+    return fleet_content_of(
         SETS if sets is None else sets,
         JOBS if jobs is None else jobs,
         ATTEMPTS if attempts is None else attempts,

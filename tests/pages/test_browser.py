@@ -12,9 +12,9 @@ import pytest
 
 from ralph.pages.fleet_page import fleet_html_of
 from ralph.pages.page import html_of
+from tests.pages.contents import NIGHT, SEVERAL
 from tests.pages.fleet_rows import night_of
-from tests.pages.hostile_night import FULL, HOSTILE, Walk
-from tests.pages.nights import NIGHT, SEVERAL
+from tests.pages.hostile_content import FULL, HOSTILE, Walk
 from tests.pages.test_fleet_page import FULL_FLEET
 from tests.patience import PATIENCE_S
 from tests.services.outside_programs import program_or_skip
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from ralph.pages.night import Night
+    from ralph.pages.content import PageContent
 
 pytestmark = pytest.mark.outside
 
@@ -70,9 +70,9 @@ class Opened:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path):
-    def show(night: Night, **options: object) -> Opened:
+    def show(content: PageContent, **options: object) -> Opened:
         file = tmp_path / "night.html"
-        file.write_bytes(html_of(night, UTC))
+        file.write_bytes(html_of(content, UTC))
         return Opened(browser, file, **options)
 
     return show

@@ -15,28 +15,28 @@ from ralph.fleet.takeups import WorkerStore
 from ralph.pages.command import MARK_OF_PAGE
 from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of
-from tests.pages.hostile_night import HOSTILE, Walk
+from tests.pages.hostile_content import HOSTILE, Walk
 from tests.pages.test_page import Structure
 from tests.program.conftest import ralph_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.pages.fleet_night import FleetNight
+    from ralph.pages.fleet_content import FleetContent
     from tests.program.conftest import Finished
 
 
-def full_night() -> FleetNight:
+def full_night() -> FleetContent:
     """A night in which each field has a text."""
-    night = night_of()
+    content = night_of()
     jobs = []
-    for job in night.jobs:
+    for job in content.jobs:
         assert job.details is not None
         details = replace(
-            job.details, ref="main", until="make test", after="api", problem="unknown format", more_takeups=1
+            job.details, ref="main", until="make test", after="api", problem="unknown format", more_attempts=1
         )
         jobs.append(replace(job, details=details))
-    return replace(night, jobs=tuple(jobs), notes=("use --db",), left_out=("3 more jobs",))
+    return replace(content, jobs=tuple(jobs), notes=("use --db",), left_out=("3 more jobs",))
 
 
 FULL_FLEET = full_night()
@@ -79,7 +79,7 @@ def test_a_set_without_an_attempt_has_a_page_without_a_time_line() -> None:
 def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_there(tmp_path: Path) -> None:
     ralph = ralph_in(tmp_path)
     ralph.environment["RALPH_STATE_DIR"] = str(tmp_path / "state")
-    work = ralph.cwd
+    section = ralph.cwd
 
     def report(*words: str) -> Finished:
         return ralph("fleet", "report", *words)
@@ -106,7 +106,7 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
 
     done = report()
     assert done.code == 0, done.stderr
-    page = work / "ralph-report.html"
+    page = section / "ralph-report.html"
     assert done.stdout.splitlines() == [
         str(page),
         "set night: 1 failed, 1 open of 3 jobs; the worst: exit 1, The task failed",

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ralph.fleet.decisions import JobState
 from ralph.pages.excerpts import size_in_html
-from ralph.pages.fleet_night import TakeupEnd
-from ralph.pages.fleet_page import fleet_html_of, headline_of_night, totals_of_sets
+from ralph.pages.fleet_content import AttemptKind
+from ralph.pages.fleet_page import fleet_html_of, headline_of_fleet, totals_of_sets
 from ralph.pages.fleet_story import MOST_DETAILS, MOST_ROWS
 from tests.pages.fleet_rows import (
     ATTEMPTS,
@@ -36,14 +36,14 @@ def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
         job_row("gone", JobState.CANCELLED, 143),
         job_row("blocked", JobState.BLOCKED, 70),
     ]
-    night = night_of([set_row()], [*ended, *others], [])
+    content = night_of([set_row()], [*ended, *others], [])
     failed = [f"e{code}" for code in (70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143)]
-    assert [job.id for job in night.jobs] == [
+    assert [job.id for job in content.jobs] == [
         *failed,
         *("blocked", "gone", "stops", "runs", "queued", "waits", "e0"),
     ]
-    assert [one.exit_code for one in night.exits] == [70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143]
-    (one,) = night.sets
+    assert [one.exit_code for one in content.exits] == [70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143]
+    (one,) = content.sets
     assert one.exit_code == 70
     assert [(count.state, count.number) for count in one.states] == [
         *(("failed", 12), ("blocked", 1), ("cancelled", 1), ("cancelling", 1), ("running", 1)),
@@ -52,8 +52,8 @@ def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
 
 
 def test_sums_are_those_of_all_jobs_and_the_budget_is_known_only_if_each_set_has_one() -> None:
-    night = night_of()
-    totals = totals_of_sets(night)
+    content = night_of()
+    totals = totals_of_sets(content)
     assert totals.headline == "2 failed, 1 blocked, 1 cancelled, 3 open of 10 jobs"
     assert totals.verdict == "bad"
     assert (totals.jobs, totals.done, totals.turns) == (10, 3, 137)
@@ -61,8 +61,8 @@ def test_sums_are_those_of_all_jobs_and_the_budget_is_known_only_if_each_set_has
     assert totals.reserved_usd == 1.5
     assert totals.budget_usd == 25.0
     assert (totals.began_s, totals.ended_s) == (BEGAN_S, NOW_S)
-    assert (night.attempts, night.lost) == (len(ATTEMPTS), 1)
-    assert headline_of_night(night).endswith("of 10 jobs; the worst: exit 74, Disk or git failed")
+    assert (content.attempts, content.lost) == (len(ATTEMPTS), 1)
+    assert headline_of_fleet(content).endswith("of 10 jobs; the worst: exit 74, Disk or git failed")
     without = night_of([set_row(max_budget_usd=20.0), set_row("nightly")])
     assert totals_of_sets(without).budget_usd is None
     good = totals_of_sets(night_of([set_row()], [job_row("a")], []))
@@ -70,41 +70,41 @@ def test_sums_are_those_of_all_jobs_and_the_budget_is_known_only_if_each_set_has
 
 
 def test_an_attempt_that_lost_its_worker_ends_where_another_worker_takes_over() -> None:
-    night = night_of()
-    billing = next(job for job in night.jobs if job.id == "billing")
+    content = night_of()
+    billing = next(job for job in content.jobs if job.id == "billing")
     assert billing.machines == "west, east"
     assert billing.details is not None
-    first, second = billing.details.takeups
-    assert (first.kind, second.kind) == (TakeupEnd.LOST, TakeupEnd.DONE)
+    first, second = billing.details.attempts
+    assert (first.kind, second.kind) == (AttemptKind.LOST, AttemptKind.DONE)
     assert (first.has_taken_over, second.has_taken_over) == (False, True)
-    (over,) = night.takeovers
+    (over,) = content.takeovers
     assert over.is_after_loss
     assert over.label == "upgrade/billing: from west-202-b to east-102-c"
-    assert (night.rows[over.row].name, night.rows[over.to_row].name) == ("west", "east 2")
-    assert [row.name for row in night.rows] == ["east 1", "east 2", "north", "west"]
+    assert (content.rows[over.row].name, content.rows[over.to_row].name) == ("west", "east 2")
+    assert [row.name for row in content.rows] == ["east 1", "east 2", "north", "west"]
 
 
 @every_row(
-    ("state", "job_code", "end_minute", "code", "takeups", "kind"),
+    ("state", "job_code", "end_minute", "code", "attempts", "kind"),
     [
-        (JobState.DONE, 0, 5, 0, 1, TakeupEnd.DONE),
-        (JobState.DONE, 75, 5, 75, 1, TakeupEnd.FAILED),
-        (JobState.QUEUED, None, 5, 75, 1, TakeupEnd.LATER),
-        (JobState.QUEUED, None, 5, 1, 1, TakeupEnd.FAILED),
-        (JobState.DONE, 0, 5, 143, 2, TakeupEnd.LATER),
-        (JobState.CANCELLED, 143, 5, 143, 1, TakeupEnd.CANCELLED),
-        (JobState.RUNNING, None, None, None, 1, TakeupEnd.RUNNING),
-        (JobState.RUNNING, None, None, None, 2, TakeupEnd.LOST),
-        (JobState.DONE, 75, None, None, 1, TakeupEnd.LOST),
-        (JobState.RUNNING, None, 5, None, 1, TakeupEnd.LOST),
+        (JobState.DONE, 0, 5, 0, 1, AttemptKind.DONE),
+        (JobState.DONE, 75, 5, 75, 1, AttemptKind.FAILED),
+        (JobState.QUEUED, None, 5, 75, 1, AttemptKind.LATER),
+        (JobState.QUEUED, None, 5, 1, 1, AttemptKind.FAILED),
+        (JobState.DONE, 0, 5, 143, 2, AttemptKind.LATER),
+        (JobState.CANCELLED, 143, 5, 143, 1, AttemptKind.CANCELLED),
+        (JobState.RUNNING, None, None, None, 1, AttemptKind.RUNNING),
+        (JobState.RUNNING, None, None, None, 2, AttemptKind.LOST),
+        (JobState.DONE, 75, None, None, 1, AttemptKind.LOST),
+        (JobState.RUNNING, None, 5, None, 1, AttemptKind.LOST),
     ],
 )
-def test_the_end_of_an_attempt(state, job_code, end_minute, code, takeups, kind) -> None:
+def test_the_end_of_an_attempt(state, job_code, end_minute, code, attempts, kind) -> None:
     rows = [attempt_row("a", 1, "m-1", (0, end_minute), code)]
-    rows += [attempt_row("a", 2, "m-2", (10, 20), 0)] if takeups == 2 else []
-    night = night_of([set_row()], [job_row("a", state, job_code)], rows)
-    assert night.jobs[0].details is not None
-    assert night.jobs[0].details.takeups[0].kind is kind
+    rows += [attempt_row("a", 2, "m-2", (10, 20), 0)] if attempts == 2 else []
+    content = night_of([set_row()], [job_row("a", state, job_code)], rows)
+    assert content.jobs[0].details is not None
+    assert content.jobs[0].details.attempts[0].kind is kind
 
 
 def test_an_attempt_without_a_recorded_end_is_drawn_until_the_next_fact() -> None:
@@ -115,16 +115,19 @@ def test_an_attempt_without_a_recorded_end_is_drawn_until_the_next_fact() -> Non
 
 
 def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None:
-    night = night_of()
-    commands = {job.id: job.details.commands for job in night.jobs if job.details is not None}
+    content = night_of()
+    commands = {job.id: job.details.commands for job in content.jobs if job.details is not None}
     assert commands["search"] == ("ralph fleet retry upgrade/search", "ralph fleet logs upgrade/search")
     assert commands["docs"] == ("ralph fleet retry upgrade/search",)
     assert commands["export"] == ("ralph fleet logs -f upgrade/export",)
     assert commands["api"][0] == "git fetch git@host.example:shop/ledger.git ralph/api"
     assert not any("git fetch" in one for one in commands["web"])
-    unpushed = {job.id: job.details.unpushed for job in night.jobs if job.details is not None}
+    unpushed = {job.id: job.details.unpushed for job in content.jobs if job.details is not None}
     assert (unpushed["web"], unpushed["api"]) == (COMMIT, "")
-    assert night.sets[0].commands == ("ralph fleet retry --failed --set upgrade", "ralph fleet work upgrade")
+    assert content.sets[0].commands == (
+        "ralph fleet retry --failed --set upgrade",
+        "ralph fleet work upgrade",
+    )
 
     def fetched(repository: str) -> list[str]:
         row = job_row("a", generation=1, commit="c0ffee", repository=repository)
@@ -138,10 +141,10 @@ def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None
 
 
 def test_a_job_that_this_version_cannot_read_is_shown_with_the_reason() -> None:
-    night = night_of([set_row()], [job_row("a", content=b'{"format": 9}')], [])
-    assert night.jobs[0].details is not None
-    assert "has format 9" in night.jobs[0].details.problem
-    assert "has format 9" in fleet_html_of(night).decode()
+    content = night_of([set_row()], [job_row("a", content=b'{"format": 9}')], [])
+    assert content.jobs[0].details is not None
+    assert "has format 9" in content.jobs[0].details.problem
+    assert "has format 9" in fleet_html_of(content).decode()
 
 
 def test_known_credentials_are_not_on_the_page() -> None:
@@ -167,15 +170,17 @@ def test_ten_thousand_jobs_have_a_row_each_and_the_failed_ones_details() -> None
         attempt_row(row.id, 1, f"m{at % 50}-{at}", (at % 300, at % 300 + 2), 0)
         for at, row in enumerate([*failed, *done])
     ]
-    night = night_of([set_row()], [*done, *failed], attempts)
-    page = fleet_html_of(night)
+    content = night_of([set_row()], [*done, *failed], attempts)
+    page = fleet_html_of(content)
     assert len(page) < 10_000_000
-    assert sum(job.details is not None for job in night.jobs) == MOST_DETAILS
-    assert all(job.state == "failed" for job in night.jobs[:400])
-    assert len(night.rows) == MOST_ROWS
-    assert "the details of 9700 jobs (the first of them is failed): ralph fleet show SET/ID" in night.left_out
-    assert any("of the time line with" in line for line in night.left_out)
-    assert len(night.jobs) == 10_000
+    assert sum(job.details is not None for job in content.jobs) == MOST_DETAILS
+    assert all(job.state == "failed" for job in content.jobs[:400])
+    assert len(content.rows) == MOST_ROWS
+    assert (
+        "the details of 9700 jobs (the first of them is failed): ralph fleet show SET/ID" in content.left_out
+    )
+    assert any("of the time line with" in line for line in content.left_out)
+    assert len(content.jobs) == 10_000
     assert page.count(b'<tr><td><span class="badge') == 10_000
 
 
@@ -183,9 +188,9 @@ def test_rows_that_have_no_room_are_counted() -> None:
     text = "'" * 160
     row = job_row("j", JobState.DONE, 1, reason=text)
     jobs = [replace(row, id=f"j{at}") for at in range(5_000)]
-    night = night_of([set_row()], jobs, [])
-    left = 5_000 - len(night.jobs)
+    content = night_of([set_row()], jobs, [])
+    left = 5_000 - len(content.jobs)
     assert 0 < left < 5_000
-    assert f"{left} more jobs, all of them failed or better: ralph fleet ls SET" in night.left_out
-    assert sum(size_in_html(job.reason) for job in night.jobs) < 3_600_000
-    assert night.sets[0].jobs == 5_000
+    assert f"{left} more jobs, all of them failed or better: ralph fleet ls SET" in content.left_out
+    assert sum(size_in_html(job.reason) for job in content.jobs) < 3_600_000
+    assert content.sets[0].jobs == 5_000

@@ -15,10 +15,10 @@ from ralph.conversation.journal_lines import line_of
 from ralph.loop.state import IterationRecord, LoopState, state_text
 from ralph.loop.store import LoopStore
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
+from ralph.pages.content import CheckRun, EntryKind, StretchKind
 from ralph.pages.excerpts import _LONGEST_SHAPE_CHARS, Excerpts
 from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
-from ralph.pages.night import CheckRun, EntryKind, StretchKind
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
@@ -30,7 +30,7 @@ from tests.rows import every_row
 from tests.sessions.session_journals import SESSION_ID, Told, completed
 
 if TYPE_CHECKING:
-    from ralph.pages.night import Work
+    from ralph.pages.content import Section
 
 JOURNALS = Path(__file__).parent.parent / "journals"
 BEGAN_S = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC).timestamp()
@@ -42,10 +42,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {"RALPH_STATE_DIR": str(tmp_path / "state"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
 
 
-def work_of(environment: dict[str, str], tmp_path: Path, what: str | None = None) -> Work:
+def work_of(environment: dict[str, str], tmp_path: Path, what: str | None = None) -> Section:
     directory = tmp_path / "work"
-    (work,) = gather(find_subject(what, directory, environment, None), environment, None).night.works
-    return work
+    (section,) = gather(find_subject(what, directory, environment, None), environment, None).content.sections
+    return section
 
 
 def keep(environment: dict[str, str], tmp_path: Path, data: bytes, name: str = SESSION_ID) -> Path:
@@ -68,27 +68,27 @@ def test_a_page_counts_as_sessions_ls_does(name: str, tmp_path_factory) -> None:
     environment = {"RALPH_STATE_DIR": str(tmp_path / "state"), "PATH": os.environ["PATH"]}
     journal = (JOURNALS / f"{name}.jsonl").read_bytes()
     look = look_at(keep(environment, tmp_path, journal, name))
-    work = work_of(environment, tmp_path)
-    last = look.history.runs[-1].ended
-    assert work.outcome == ("killed" if last is None else last.outcome)
-    assert work.turns == look.history.turns
-    assert work.cost_usd == pytest.approx(look.history.cost_usd)
-    assert [part.is_copied for part in work.parts] == [run.is_copied for run in look.history.runs]
+    section = work_of(environment, tmp_path)
+    last = look.story.runs[-1].ended
+    assert section.outcome == ("killed" if last is None else last.outcome)
+    assert section.turns == look.story.turns
+    assert section.cost_usd == pytest.approx(look.story.cost_usd)
+    assert [part.is_copied for part in section.parts] == [run.is_copied for run in look.story.runs]
     has_times = b',"at":' in journal
-    assert any("without the times" in note for note in work.notes) is not has_times
-    entries = [entry for part in work.parts for entry in part.entries]
+    assert any("without the times" in note for note in section.notes) is not has_times
+    entries = [entry for part in section.parts for entry in part.entries]
     assert len({entry.id for entry in entries}) == len(entries)
-    named = {mark.entry for part in work.parts for mark in part.marks}
-    named |= {stretch.entry for part in work.parts for stretch in part.stretches}
+    named = {mark.entry for part in section.parts for mark in part.marks}
+    named |= {stretch.entry for part in section.parts for stretch in part.stretches}
     assert named <= {None, *(entry.id for entry in entries)}
 
 
 def test_the_times_of_lines_place_the_calls_and_the_answers(environment, tmp_path) -> None:
     keep(environment, tmp_path, with_times(completed().data))
-    work = work_of(environment, tmp_path)
-    (part,) = work.parts
+    section = work_of(environment, tmp_path)
+    (part,) = section.parts
     assert part.began_s == BEGAN_S + 1
-    assert not any("without the times" in note for note in work.notes)
+    assert not any("without the times" in note for note in section.notes)
     kinds = [(one.kind, one.label) for one in part.stretches]
     assert (StretchKind.TOOL, "Bash: pytest -q") in kinds
     assert (StretchKind.WAITING, "waiting before a retry") in kinds
@@ -97,7 +97,7 @@ def test_the_times_of_lines_place_the_calls_and_the_answers(environment, tmp_pat
     failed = next(entry for entry in part.entries if entry.title == "Bash: pytest -q")
     assert (failed.is_error, failed.text) == (True, "pytest -q")
     assert (failed.result or "").endswith("Exit code 1")
-    assert {count.name: count.number for count in work.counts} == {"retries": 1, "calls with an error": 1}
+    assert {count.name: count.number for count in section.counts} == {"retries": 1, "calls with an error": 1}
 
 
 def test_long_results_are_cut_where_that_is_said_and_keep_both_ends(environment, tmp_path) -> None:
@@ -221,15 +221,15 @@ def test_a_record_of_an_older_ralph_whose_session_is_deleted_is_shown_with_what_
         del fields["iterations"][0][name]
     del fields["waits"]
     record.path.write_text(json.dumps(fields))
-    work = work_of(environment, tmp_path)
-    (part,) = work.parts
+    section = work_of(environment, tmp_path)
+    (part,) = section.parts
     assert (part.turns, part.cost_usd, part.outcome, part.began_s) == (2, 0.5, "completed", None)
     assert part.check is not None
     assert (part.check.words, part.check.has_passed, part.check.output) == ("passed", True, "3 passed")
     assert part.problem is not None
     assert "is not any more" in part.problem or "was deleted" in part.problem
-    assert [file.path for file in work.files] == ["a\nb.py"]
-    assert any("not under git" in note for note in work.notes)
+    assert [file.path for file in section.files] == ["a\nb.py"]
+    assert any("not under git" in note for note in section.notes)
 
 
 def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_path) -> None:
@@ -238,20 +238,20 @@ def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_pa
     LoopStore.for_user(environment, tmp_path / "work").begin().save(old_record())
     gathered = gather(find_subject(None, tmp_path / "work", environment, None), environment, None)
     assert gathered.exit_code == 74
-    assert "line 2 does not match its checksum" in gathered.night.missing[0]
-    (work,) = gathered.night.works
-    assert "line 2 does not match its checksum" in (work.parts[0].problem or "")
-    assert not any("checksum" in note for note in work.notes)  # the page has the problems of parts
+    assert "line 2 does not match its checksum" in gathered.content.missing[0]
+    (section,) = gathered.content.sections
+    assert "line 2 does not match its checksum" in (section.parts[0].problem or "")
+    assert not any("checksum" in note for note in section.notes)  # the page has the problems of parts
 
 
 def test_files_that_the_loop_itself_writes_are_no_changed_files(environment, tmp_path) -> None:
     (tmp_path / "work").rmdir()
-    work = committed(tmp_path / "work", tmp_path / "home").top
+    section = committed(tmp_path / "work", tmp_path / "home").top
     for name in ("night.html", "left.txt"):
-        (work / name).write_text("new")
+        (section / name).write_text("new")
     state = old_record()
-    plan = replace(state.plan, directory=str(work), own_paths=(str(work / "night.html"),))
-    LoopStore.for_user(environment, work).begin().save(replace(state, plan=plan))
+    plan = replace(state.plan, directory=str(section), own_paths=(str(section / "night.html"),))
+    LoopStore.for_user(environment, section).begin().save(replace(state, plan=plan))
     assert [file.path for file in work_of(environment, tmp_path).files] == ["left.txt"]
 
 
@@ -284,5 +284,5 @@ def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp
     keep(environment, tmp_path, Told(other).run().prompt("go").answers(text("Done.")).ends().data, other)
     LoopStore.for_user(environment, tmp_path / "work").begin().save(old_record())
     subject = find_subject(str(tmp_path / "work"), tmp_path, environment, None)
-    works = gather(subject, environment, None).night.works
-    assert sorted(work.id for work in works) == sorted(["1", other])
+    sections = gather(subject, environment, None).content.sections
+    assert sorted(section.id for section in sections) == sorted(["1", other])

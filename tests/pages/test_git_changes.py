@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ralph.pages.works import GitFacts
+    from ralph.pages.sections import GitFacts
     from tests.git.repositories import Repository
 
 
@@ -186,7 +186,7 @@ def test_what_has_no_room_on_the_page_is_counted_all_the_same(repository) -> Non
         repository.write(f"dir/{number}", "one\ntwo\n")
     (repository.top / "huge").write_bytes(b"a line of text\n" * 1_200_000)
     after = repository.commit_all()
-    reader = GitReader(repository.seams(), Excerpts(Redactor()), works=100)
+    reader = GitReader(repository.seams(), Excerpts(Redactor()), sections=100)
     facts = reader.facts(asked(repository, CommitRange(1, before, after)))
     (commit,) = facts.commits
     assert (len(commit.files), commit.more_files, commit.more_added) == (100, 31, 60)

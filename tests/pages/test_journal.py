@@ -67,19 +67,23 @@ def test_the_timeline_of_a_long_journal_is_that_of_a_journal_that_is_decoded_com
     def timeline(one: JournalRead) -> list[tuple[object, ...]]:
         return [
             (step.what, step.at_s, step.took_s, step.wait_s, step.call_id, step.cost_usd, step.context_tokens)
-            for run in one.story.runs
-            for step in run.steps
+            for steps in one.transcript.steps
+            for step in steps
             # The sum of a turn has no time of its own on the timeline.
             if step.took_s or step.call_id or step.context_tokens or step.mark
         ]
 
     assert timeline(passed) == timeline(whole)
-    assert passed.incidents.numbers == whole.incidents.numbers == {"calls with an error": TURNS // 5}
+    assert (
+        passed.transcript.incidents.numbers
+        == whole.transcript.incidents.numbers
+        == {"calls with an error": TURNS // 5}
+    )
     ran, ran_whole = passed.story.runs[0], whole.story.runs[0]
-    assert (ran.turns, ran.attempts_usd) == (ran_whole.turns, ran_whole.attempts_usd)
+    assert (ran.turns, ran.cost_usd) == (ran_whole.turns, ran_whole.cost_usd)
 
-    entries = passed.story.entries()
-    assert len(whole.story.entries()) > 100 > len(entries)
+    (entries,) = passed.transcript.entries()
+    assert len(whole.transcript.entries()[0]) > 100 > len(entries)
     (gap,) = [entry for entry in entries if entry.id == "e-gap"]
     assert gap.title.endswith("entries are left out here")
     assert gap.shown_by == "ralph sessions export s"
@@ -117,7 +121,7 @@ def test_names_in_the_middle_of_a_long_journal_show_no_secret(knows: bool, tmp_p
     records = told.ends().records
     spans_of = Redactor([secret] if knows else []).spans
     path.write_bytes(b"".join(line_of(at, one, 1000.0 + at, spans_of) for at, one in enumerate(records)))
-    story = read(path, len(records), 1_000_000_000).story
-    labels = [step.label for run in story.runs for step in run.steps]
+    transcript = read(path, len(records), 1_000_000_000).transcript
+    labels = [step.label for steps in transcript.steps for step in steps]
     assert sum("[redacted]" in label for label in labels) > TURNS
     assert "s3cr3t" not in repr(labels)

@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 from msgspec.structs import replace
 
 from ralph.pages import page as page_module
-from ralph.pages.night import CheckRun, Night, Stretch, StretchKind, TranscriptEntry
+from ralph.pages.content import CheckRun, PageContent, Stretch, StretchKind, TranscriptEntry
 from ralph.pages.page import html_of
-from tests.pages.hostile_night import FULL, HOSTILE, Walk
-from tests.pages.nights import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
+from tests.pages.contents import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
+from tests.pages.hostile_content import FULL, HOSTILE, Walk
 from tests.rows import every_row
 
 
@@ -69,13 +69,13 @@ def test_every_text_of_a_night_stands_on_the_page() -> None:
 
 def test_hidden_characters_are_shown_by_name_and_colours_of_programs_are_left_out() -> None:
     place = "a\x1b[1;31mb\x1b[0m\x07\x85\u202e\ud800\U000e0041"
-    page = html_of(Night(made_at_s=0.0, version="1", works=(), place=place)).decode()
+    page = html_of(PageContent(made_at_s=0.0, version="1", sections=(), place=place)).decode()
     assert "ab␇⟨U+0085⟩⟨U+202E⟩⟨U+D800⟩⟨U+E0041⟩" in page
 
 
 def test_characters_that_make_other_code_look_the_same_are_named_and_those_that_scripts_need_stay() -> None:
     place = "a\u3164 is\u200dAdmin x\ufe01\ufe0f\U000e0101 \u0645\u06cc\u200c\u062e 1\ufe0f\u20e3 \U0001f469\u200d\U0001f680"
-    page = html_of(Night(made_at_s=0.0, version="1", works=(), place=place)).decode()
+    page = html_of(PageContent(made_at_s=0.0, version="1", sections=(), place=place)).decode()
     assert (
         "a⟨U+3164⟩ is⟨U+200D⟩Admin x⟨U+FE01⟩⟨U+FE0F⟩⟨U+E0101⟩ \u0645\u06cc\u200c\u062e 1\ufe0f\u20e3" in page
     )
@@ -118,9 +118,9 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
 
 
 def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
-    work = SEVERAL.works[1]
-    copied = replace(work.parts[0], number=7, is_copied=True, entries=())
-    page = html_of(replace(NIGHT, works=(replace(work, parts=(copied, *work.parts)),)), UTC)
+    section = SEVERAL.sections[1]
+    copied = replace(section.parts[0], number=7, is_copied=True, entries=())
+    page = html_of(replace(NIGHT, sections=(replace(section, parts=(copied, *section.parts)),)), UTC)
     texts = " ".join(" ".join(Structure(page).texts).split())
     assert "Runs 1 14 turns" in texts
     assert "Stopped at a limit (copied)" in texts
@@ -138,13 +138,13 @@ def test_times_are_in_the_zone_of_the_reader() -> None:
 @every_row("at_s", [float("nan"), float("inf"), 1e300, -1e300])
 def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     part = replace(
-        NIGHT.works[0].parts[0],
+        NIGHT.sections[0].parts[0],
         began_s=at_s,
         stretches=(Stretch(StretchKind.MODEL, at_s, at_s, "turn 1"), Stretch(StretchKind.TOOL, 0, at_s, "x")),
-        entries=(replace(NIGHT.works[0].parts[0].entries[0], at_s=at_s),),
+        entries=(replace(NIGHT.sections[0].parts[0].entries[0], at_s=at_s),),
     )
-    work = replace(NIGHT.works[0], parts=(part,), ended_s=at_s, costs=(), cost_usd=at_s)
-    page = html_of(replace(NIGHT, works=(work,), made_at_s=at_s), UTC)
+    section = replace(NIGHT.sections[0], parts=(part,), ended_s=at_s, costs=(), cost_usd=at_s)
+    page = html_of(replace(NIGHT, sections=(section,), made_at_s=at_s), UTC)
     assert b"NaN" not in page
     assert b"nan%" not in page
 
@@ -152,9 +152,9 @@ def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
 def test_many_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_their_own(monkeypatch) -> None:
     assert page_module._MOST_PART_TIMELINES == 1_000
     monkeypatch.setattr(page_module, "_MOST_PART_TIMELINES", 30)
-    part = replace(NIGHT.works[0].parts[0], entries=(), problem="its session was deleted", is_problem=True)
+    part = replace(NIGHT.sections[0].parts[0], entries=(), problem="its session was deleted", is_problem=True)
     parts = tuple(replace(part, number=number) for number in range(60))
-    page = html_of(replace(NIGHT, works=(replace(loop_of_eight(), parts=parts),)), UTC).decode()
+    page = html_of(replace(NIGHT, sections=(replace(loop_of_eight(), parts=parts),)), UTC).decode()
     told = page[page.index("What went wrong") : page.index(">Timeline<")]
     assert told.count("was deleted") == 8
     assert told.count("and 52 iterations more") == 2
@@ -163,20 +163,23 @@ def test_many_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_t
 
 
 def test_the_headline_counts_what_has_no_room_on_the_page() -> None:
-    work = loop_of_eight()
-    commit = replace(work.commits[0], more_files=99_900, more_added=7_000, shown_by="git show 1")
+    section = loop_of_eight()
+    commit = replace(section.commits[0], more_files=99_900, more_added=7_000, shown_by="git show 1")
     page = html_of(
-        replace(NIGHT, works=(replace(work, commits=(commit,), more_commits=1_700, more_files=98_000),)), UTC
+        replace(
+            NIGHT, sections=(replace(section, commits=(commit,), more_commits=1_700, more_files=98_000),)
+        ),
+        UTC,
     ).decode()
     assert "<dt>Commits</dt><dd><b>1701</b>" in page
-    assert f"{98_000 + len(work.files)} files" in page
+    assert f"{98_000 + len(section.files)} files" in page
     assert f"{99_900 + len(commit.files)} files" in page
     assert "99900 files more: <code>git show 1</code>" in page
 
 
 def test_a_night_of_nothing_is_a_page() -> None:
     assert b"Nothing was recorded here" in html_of(
-        Night(made_at_s=0, version="1", works=(), place="here"), UTC
+        PageContent(made_at_s=0, version="1", sections=(), place="here"), UTC
     )
 
 
@@ -184,13 +187,13 @@ def test_a_long_night_makes_a_small_page() -> None:
     """50 iterations with 1,250 stretches in all, and 5,000 entries with 150 characters each."""
     entries = tuple(
         TranscriptEntry(
-            f"e{number}", NIGHT.works[0].parts[0].entries[1].kind, BEGAN_S + number, "t" * 50, "x" * 100
+            f"e{number}", NIGHT.sections[0].parts[0].entries[1].kind, BEGAN_S + number, "t" * 50, "x" * 100
         )
         for number in range(100)
     )
     parts = tuple(
         replace(
-            NIGHT.works[0].parts[0],
+            NIGHT.sections[0].parts[0],
             number=number,
             began_s=BEGAN_S + number * 576,
             ended_s=BEGAN_S + (number + 1) * 576,
@@ -203,8 +206,8 @@ def test_a_long_night_makes_a_small_page() -> None:
         )
         for number in range(50)
     )
-    work = replace(loop_of_eight(), parts=parts, ended_s=BEGAN_S + 28_800)
-    page = html_of(replace(NIGHT, works=(work,)), UTC)
+    section = replace(loop_of_eight(), parts=parts, ended_s=BEGAN_S + 28_800)
+    page = html_of(replace(NIGHT, sections=(section,)), UTC)
     texts = 5_000 * 150
     assert len(page) - texts < 300 * 5_000
     timeline = page[: page.index(b"What happened")]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory, which is the working directory, and a state directory beside it."""
     made = tmp_path / "work"
     made.mkdir()
@@ -35,36 +35,36 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def report(work: Path) -> Callable[..., int]:
+def report(section: Path) -> Callable[..., int]:
     def run(what: str | None = None, **fields: object) -> int:
-        return write_report(ReportRequest(what, work, **fields))  # type: ignore[arg-type]
+        return write_report(ReportRequest(what, section, **fields))  # type: ignore[arg-type]
 
     return run
 
 
-def kept(work: Path, data: bytes, session_id: str = SESSION_ID) -> Path:
+def kept(section: Path, data: bytes, session_id: str = SESSION_ID) -> Path:
     store = SessionStore.for_user(os.environ)
-    path = store.place_of(work) / f"{session_id}.jsonl"
+    path = store.place_of(section) / f"{session_id}.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     return path
 
 
-def loop_kept(work: Path, reason: str) -> FileRecord:
-    record = LoopStore.for_user(os.environ, work).begin()
-    plan = LoopPlan(str(work), str(work), prompt="Do it all.")
+def loop_kept(section: Path, reason: str) -> FileRecord:
+    record = LoopStore.for_user(os.environ, section).begin()
+    plan = LoopPlan(str(section), str(section), prompt="Do it all.")
     end = LoopEnd(Outcome.COMPLETED, 0, reason)
     moment = "2026-11-21T12:00:00+00:00"
     record.save(LoopState(plan, moment, 4711, updated_at=moment, ended=end))
     return record
 
 
-def test_the_newest_loop_is_shown_else_the_newest_session(work, report, capfd) -> None:
-    kept(work, completed().data)
+def test_the_newest_loop_is_shown_else_the_newest_session(section, report, capfd) -> None:
+    kept(section, completed().data)
     assert report() == 0
     assert f"session {SESSION_ID[:8]}: completed" in capfd.readouterr().out
-    loop_kept(work, "the first end")
-    loop_kept(work, "the second end")
+    loop_kept(section, "the first end")
+    loop_kept(section, "the second end")
     assert report() == 0
     assert "loop 2: completed: the second end" in capfd.readouterr().out
     for named in ("1", "0001"):
@@ -75,10 +75,10 @@ def test_the_newest_loop_is_shown_else_the_newest_session(work, report, capfd) -
     assert capfd.readouterr().out.count(": completed") == 1 + 3
 
 
-def test_what_is_not_there_is_a_usage_error_that_names_what_is(work, report) -> None:
+def test_what_is_not_there_is_a_usage_error_that_names_what_is(section, report) -> None:
     with pytest.raises(UsageError, match="no loop and no session"):
         report()
-    loop_kept(work, "done")
+    loop_kept(section, "done")
     with pytest.raises(UsageError, match=r"no loop 7 .* the loops here are 1"):
         report("7")
     with pytest.raises(UsageError, match="no session that begins with 'beef'"):
@@ -87,9 +87,9 @@ def test_what_is_not_there_is_a_usage_error_that_names_what_is(work, report) -> 
         report("./nowhere")
 
 
-def test_a_page_is_replaced_and_no_other_file_unless_it_is_named(work, report) -> None:
-    kept(work, completed().data)
-    page = work / "ralph-report.html"
+def test_a_page_is_replaced_and_no_other_file_unless_it_is_named(section, report) -> None:
+    kept(section, completed().data)
+    page = section / "ralph-report.html"
     page.write_text("my own notes")
     with pytest.raises(UsageError, match="ralph report did not make it"):
         report()
@@ -100,31 +100,31 @@ def test_a_page_is_replaced_and_no_other_file_unless_it_is_named(work, report) -
     assert report() == 0
     assert MARK_OF_PAGE in page.read_bytes()[:2048]
     assert b"<!-- before -->" not in page.read_bytes()
-    other = work / "notes.html"
+    other = section / "notes.html"
     other.write_text("mine")
     assert report(output=str(other)) == 0
     assert MARK_OF_PAGE in other.read_bytes()
 
 
-def test_no_page_is_written_through_a_planted_link_or_into_a_git_directory(work, report, tmp_path) -> None:
-    kept(work, completed().data)
-    (work / ".git").mkdir()
+def test_no_page_is_written_through_a_planted_link_or_into_a_git_directory(section, report, tmp_path) -> None:
+    kept(section, completed().data)
+    (section / ".git").mkdir()
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "page.html").write_text("kept")
-    (work / "away").symlink_to(outside)
-    (work / "ralph-report.html").symlink_to(outside / "page.html")
+    (section / "away").symlink_to(outside)
+    (section / "ralph-report.html").symlink_to(outside / "page.html")
     with pytest.raises(UsageError, match="did not make it"):
         report()
     with pytest.raises(UsageError, match="leads out of its repository"):
-        report(output=str(work / "away" / "page.html"))
+        report(output=str(section / "away" / "page.html"))
     with pytest.raises(UsageError, match="git's own"):
-        report(output=str(work / ".git" / "page.html"))
-    (work / "inner").symlink_to(work / ".git")
+        report(output=str(section / ".git" / "page.html"))
+    (section / "inner").symlink_to(section / ".git")
     with pytest.raises(UsageError, match="git's own"):
-        report(output=str(work / "inner" / "page.html"))
+        report(output=str(section / "inner" / "page.html"))
     assert (outside / "page.html").read_text() == "kept"
-    assert report(output=str(work / "ralph-report.html")) == 0  # the link itself is replaced
+    assert report(output=str(section / "ralph-report.html")) == 0  # the link itself is replaced
     assert (outside / "page.html").read_text() == "kept"
 
 
@@ -143,33 +143,33 @@ def test_no_page_is_written_through_a_planted_link_or_into_a_git_directory(work,
         "../state/page.html",
     ],
 )
-def test_a_page_is_no_protected_file(work, report, tmp_path, monkeypatch, place) -> None:
+def test_a_page_is_no_protected_file(section, report, tmp_path, monkeypatch, place) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    kept(work, completed().data)
-    if not (work / "inner").exists():
+    kept(section, completed().data)
+    if not (section / "inner").exists():
         for directory in ("work/.claude", "work/sub", "home/.ssh", "home/.config/ralph"):
             (tmp_path / directory).mkdir(parents=True)
-        (work / "inner").symlink_to(work / ".claude")
+        (section / "inner").symlink_to(section / ".claude")
     with pytest.raises(UsageError, match="is protected"):
-        report(output=os.path.normpath(work / place))
+        report(output=os.path.normpath(section / place))
     with pytest.raises(UsageError, match="is protected"):
-        place_of_page(os.path.normpath(work / place), (work,))
+        place_of_page(os.path.normpath(section / place), (section,))
 
 
 def test_with_a_dash_the_page_is_standard_output_and_the_headline_is_not_in_it(
-    work, report, capfdbinary
+    section, report, capfdbinary
 ) -> None:
-    kept(work, completed().data)
+    kept(section, completed().data)
     assert report(output="-") == 0
     out, err = capfdbinary.readouterr()
     assert MARK_OF_PAGE in out
     assert out.rstrip().endswith(b"</html>")
     assert err.startswith(b"ralph: session")
-    assert not list(work.iterdir())
+    assert not list(section.iterdir())
 
 
-def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(work, report, capfd) -> None:
-    path = kept(work, completed().data)
+def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(section, report, capfd) -> None:
+    path = kept(section, completed().data)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"delivered", b"delivared")]))
     assert report(output="-") == 74
@@ -179,20 +179,20 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(work, report, 
     assert "$?" in told.out, "what comes after the damage may have cost something"
 
 
-def test_what_cannot_be_read_at_all_makes_no_page(work, report, capfd) -> None:
-    kept(work, sealed({"seq": 0, "kind": "session", "format": 9, "ralph": "9.0"}))
+def test_what_cannot_be_read_at_all_makes_no_page(section, report, capfd) -> None:
+    kept(section, sealed({"seq": 0, "kind": "session", "format": 9, "ralph": "9.0"}))
     assert report() == 78
-    record = loop_kept(work, "done")
+    record = loop_kept(section, "done")
     record.path.write_text("{")
     assert report() == 74
     assert "is damaged" in capfd.readouterr().err
-    assert not list(work.iterdir())
+    assert not list(section.iterdir())
 
 
 def test_where_there_is_no_browser_the_page_is_made_and_that_is_said(
-    work, report, capfd, monkeypatch
+    section, report, capfd, monkeypatch
 ) -> None:
-    kept(work, Told().run().prompt("look").data)
+    kept(section, Told().run().prompt("look").data)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     assert report(is_opened=True) == 0
@@ -200,12 +200,12 @@ def test_where_there_is_no_browser_the_page_is_made_and_that_is_said(
 
 
 @pytest.mark.parametrize("place", ["in the work", "elsewhere"])
-def test_the_page_is_shown_by_the_users_own_program(work, report, tmp_path, monkeypatch, place) -> None:
+def test_the_page_is_shown_by_the_users_own_program(section, report, tmp_path, monkeypatch, place) -> None:
     """Also if the user stands elsewhere, and in PATH is a directory that commands of the work could write."""
     added = tmp_path / "added"
     added.mkdir()
     told = Told().run(writable=(str(added),)).prompt("look")
-    kept(work, told.data)
+    kept(section, told.data)
     if place == "elsewhere":
         (tmp_path / place).mkdir()
         monkeypatch.chdir(tmp_path / place)
@@ -215,13 +215,13 @@ def test_the_page_is_shown_by_the_users_own_program(work, report, tmp_path, monk
     program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\nenv > {tmp_path}/given\nbasename x\n')
     program.chmod(0o755)
     for name in ("xdg-open", "basename"):
-        for planted in (work / name, added / name):
+        for planted in (section / name, added / name):
             planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/planted-ran\n")
             planted.chmod(0o755)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-the-user")
-    monkeypatch.setenv("BASH_ENV", str(work / "xdg-open"))
-    monkeypatch.setenv("PATH", f"{work}:{added}:{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("BASH_ENV", str(section / "xdg-open"))
+    monkeypatch.setenv("PATH", f"{section}:{added}:{programs}:{os.environ['PATH']}")
     assert report(is_opened=True) == 0
     assert (tmp_path / "opened").read_text().strip() == (Path.cwd() / "ralph-report.html").as_uri()
     given = (tmp_path / "given").read_text()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from msgspec.structs import replace
 
-from ralph.pages.night import MarkKind, Point, Stretch, StretchKind
+from ralph.pages.content import MarkKind, Stretch, StretchKind
 from ralph.pages.timeline import (
     JournalStep,
     What,
-    fewer_points,
-    fewer_stretches,
     marks_of,
     stretches_of,
     timed,
@@ -115,21 +111,3 @@ def test_a_known_wait_takes_the_place_of_idle_time_and_gaps_but_not_of_work() ->
     part = replace(outage, began_s=20.0, ended_s=30.0)
     made = [(one.kind, one.began_s, one.ended_s) for one in with_known(busy, [part])]
     assert made[1:4] == [(IDLE, 10.0, 20.0), (StretchKind.OUTAGE, 20.0, 30.0), (IDLE, 30.0, 50.0)]
-
-
-def test_many_short_stretches_become_few_and_a_long_one_stays() -> None:
-    short = [Stretch(TOOL if at % 3 else MODEL, float(at), at + 0.9, "call") for at in range(300)]
-    long = Stretch(WAITING, 300.0, 900.0, "long")
-    made = fewer_stretches([*short, long], 30)
-    assert len(made) <= 30
-    assert made[-1] == long
-    assert made[0].kind is TOOL
-    assert made[0].label.endswith("steps, mostly tool")
-    assert all(one.ended_s <= following.began_s for one, following in pairwise(made))
-
-
-def test_of_many_points_the_last_one_is_kept() -> None:
-    points = [Point(float(at), float(at)) for at in range(1001)]
-    fewer = fewer_points(points, 100)
-    assert len(fewer) <= 102
-    assert fewer[-1] == points[-1]

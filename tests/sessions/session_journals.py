@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from ralph.conversation.records import (
     user_record,
 )
 from ralph.output.system_events import journal_fields
+from ralph.sessions.looking import SessionLook
 from ralph.values.events import AttemptEnded, Notice, RetryRecovered, RetryScheduled, RunEnded, TurnAsked
 from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
@@ -28,8 +30,10 @@ from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.fakes import FakeJournal, answer, call, text
+from tests.journals.reading import story_of
 
 if TYPE_CHECKING:
+    from ralph.sessions.story import SessionStory
     from ralph.values.answer import Answer
     from ralph.values.events import Event
 
@@ -96,6 +100,15 @@ class Told(FakeJournal):
             failed = replace(ended, exit_code=Outcome.IO_ERROR.exit_code(), errors=(*errors, "no room"))
             self.append(delivery_record(delivery, failed))
         return self
+
+    @property
+    def story(self) -> SessionStory:
+        return story_of(self.records)
+
+    def look(self, outcome: str = "completed", written_at_s: float = 0.0) -> SessionLook:
+        return SessionLook(
+            Path(f"{SESSION_ID}.jsonl"), written_at_s, outcome, self.story, tuple(self.records)
+        )
 
     @property
     def data(self) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ralph.sessions.history import history_of
 from ralph.sessions.list_text import SessionList
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
@@ -17,10 +16,10 @@ DIRECTORY = "/home/somebody/projects/\u89e3\u6790\u5668/a/long/way/below"
 
 def listed(width: int | None, *, has_directory: bool) -> list[str]:
     """The header, and the row of one session."""
-    history = history_of(Told(cwd=DIRECTORY).run("2026-11-20T00:00:00+00:00").prompt(TASK).records)
+    journal = Told(cwd=DIRECTORY).run("2026-11-20T00:00:00+00:00").prompt(TASK)
     now = datetime(2026, 11, 20, tzinfo=UTC)
     rows = SessionList(now=now, width=width, has_directory=has_directory, has_color=False)
-    return [rows.header(), rows.row("3f2a9c1e-0000", now.timestamp(), "completed", history)]
+    return [rows.header(), rows.row(journal.look(written_at_s=now.timestamp()))]
 
 
 @every_row(

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,11 +23,11 @@ from ralph.conversation.records import (
     moved_record,
     session_record,
 )
-from ralph.sessions.history import DAMAGED, SessionHistory, history_of
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.list_text import session_object
 from ralph.sessions.looking import SessionLook, look_at, look_to_list
 from ralph.sessions.skimming import LONG_BYTES, skim
+from ralph.sessions.story import DAMAGED, SessionStory
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
 from tests.journals.reading import forked_record, read_lines, readable_part
@@ -36,7 +37,6 @@ from tests.sessions.session_journals import ANSWERED, FAILED, SESSION_ID, Told, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def resumed() -> Told:
@@ -134,23 +134,28 @@ class Reader:
         return chunk
 
 
-Row = tuple[dict[str, Any], bool, str | None]
+Row = tuple[dict[str, Any], str | None]
 
 
-def row(has_lines: bool, history: SessionHistory, problem: JournalDamage | str | None) -> Row:
-    shown = session_object("", SESSION_ID, 0.0, str(history.end), history)
-    return shown, has_lines, None if problem is None else str(problem)
+def row(story: SessionStory, problem: JournalDamage | None) -> Row:
+    look = SessionLook(Path(f"{SESSION_ID}.jsonl"), 0.0, str(story.end), story)
+    return session_object(look), None if problem is None else str(problem)
 
 
 def row_by(read: Reader, size: int) -> Row:
     """The row in a list of sessions, if even the shortest runs are skipped."""
-    seen = skim(read, size, long_bytes=0)
-    return row(seen.has_lines, seen.history, seen.damage)
+    return row(*skim(read, size, long_bytes=0))
 
 
 def whole(data: bytes) -> Row:
     records, damage = readable_part(data)
-    return row(bool(records), history_of(records), damage)
+    story = SessionStory()
+    try:
+        for number, record in enumerate(records):
+            story.take(record, number)
+    except JournalDamage as nonsense:
+        damage = nonsense
+    return row(story, damage)
 
 
 def part(data: bytes, size: int | None = None) -> Row:
@@ -166,8 +171,8 @@ def ends_of_lines(data: bytes) -> list[int]:
     return [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
 
 
-def shown(look: SessionLook) -> tuple[dict[str, Any], str | None]:
-    return session_object("", look.id, 0.0, look.outcome, look.history), look.problem
+def shown(look: SessionLook) -> Row:
+    return session_object(look), look.problem
 
 
 def assert_shown_alike(path: Path, data: bytes) -> tuple[SessionLook, SessionLook]:
@@ -185,10 +190,9 @@ def test_a_journal_cut_anywhere_is_listed_as_it_reads_whole(tmp_path: Path, name
     for data, begin in [(made, 0)] if name == "newer" else both_to_cut(made, path):
         for end in (0, *ends_of_lines(data)):
             for cut in {end, end - 1, end - 2, end + 40} & set(range(begin, len(data) + 1)):
-                _, read = assert_shown_alike(path, data[:cut])
+                assert_shown_alike(path, data[:cut])
                 if name != "newer":
-                    expected = row(bool(read.records), read.history, read.problem)
-                    assert part(data, cut) == part(data[:cut]) == expected
+                    assert part(data, cut) == part(data[:cut]) == whole(data[:cut])
 
 
 def with_all_pairs_of_kinds() -> dict[str, bytes]:
@@ -359,10 +363,9 @@ def test_little_is_read_of_a_large_journal_whose_runs_ended(tmp_path: Path, runs
     turns = 48 // runs
     data = with_run_bytes(night(runs, turns).data, tmp_path / "written")
     reader = Reader(data)
-    seen = skim(reader, len(data))
-    assert seen.history.turns == runs * turns
+    story, _ = skim(reader, len(data))
+    assert story.turns == runs * turns
     assert reader.read_bytes < FEW_BYTES * runs < len(data) / 7
-    assert [len(run.lines) for run in seen.history.runs] == [3] * runs, "prompt, end and delivery"
 
 
 def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
@@ -378,8 +381,8 @@ def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
         fork.append(record)
     data = (tmp_path / "new").read_bytes()
     reader = Reader(data)
-    seen = skim(reader, len(data))
-    assert (seen.history.turns, len(seen.history.runs), seen.damage) == (1, 3, None)
+    story, damage = skim(reader, len(data))
+    assert (story.turns, len(story.runs), damage) == (1, 3, None)
     assert reader.read_bytes < 3 * FEW_BYTES < len(data) / 9
 
 
@@ -389,23 +392,10 @@ def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended: bool
     told = many_turns(Told().run().prompt("build it"), turns, MANY_BYTES)
     data = (told.ends(turns=turns) if has_ended else told).data
     reader = Reader(data)
-    seen = skim(reader, len(data))
-    assert seen.history.turns == turns
+    story, _ = skim(reader, len(data))
+    assert story.turns == turns
     assert reader.read_bytes <= 2 * len(data) + FEW_BYTES
     assert reader.largest <= 257 * 1024
-    kept = len(seen.history.runs[0].lines)
-    assert kept == 3 if has_ended else kept <= 2 * turns + 4, "prompt and end, or answers and attempts"
-
-
-def test_a_result_that_makes_no_sense_is_for_those_who_read_it(tmp_path: Path) -> None:
-    """A line with a correct checksum but wrong fields was written by a faulty program. A list of sessions need not find
-    such damage.
-    """
-    told = completed()
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(told.data + sealed({"seq": len(told.records), "kind": "tool_result"}))
-    assert look_to_list(path).outcome == "completed"
-    assert look_at(path).outcome == DAMAGED
 
 
 def test_a_line_as_long_as_many_chunks_is_one_line(tmp_path: Path) -> None:
@@ -413,7 +403,7 @@ def test_a_line_as_long_as_many_chunks_is_one_line(tmp_path: Path) -> None:
     look, _ = assert_shown_alike(
         tmp_path / "a.jsonl", told.data + line_of(len(told.records), told.records[-1])
     )
-    assert len(look.history.task) == 3_000_000
+    assert len(look.story.task) == 3_000_000
 
 
 @every_row(

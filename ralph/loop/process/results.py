@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, convert
 from ralph.loop.values import IterationResult, SessionSeen, Setback
 from ralph.machine.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
-from ralph.sessions.looking import look_for_words
+from ralph.sessions.looking import look_to_list
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import shortage_of
@@ -25,8 +25,8 @@ from ralph.values.strict_json import strict_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.sessions.history import SessionHistory
     from ralph.sessions.looking import SessionLook
+    from ralph.sessions.story import SessionStory
 
 # A long answer has about 100 KB, so no real result comes near this limit.
 _MOST_BYTES = 64 * 1024 * 1024
@@ -113,11 +113,11 @@ def session_seen(
     the option is not given. Raises ShortageError, and OSError if the directory cannot be listed.
     """
     look = _look(session_id, environment, directory)
-    if look is None or (look.problem is None and not look.history.has_message):
+    if look is None or (look.problem is None and not look.story.has_message):
         return None
     try:
         written_at = datetime.fromtimestamp(look.written_at_s, UTC)
-        return SessionSeen(look.history.turns, look.history.cost_usd, _end_of(look.history), written_at)
+        return SessionSeen(look.story.turns, look.story.cost_usd, _end_of(look.story), written_at)
     except ValueError:  # the journal contains an outcome that only a newer ralph knows
         return SessionSeen(0, None)
 
@@ -127,14 +127,14 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
     for path in store.starting_with(session_id):
         try:
             _refuse_shortage(path)
-            return look_for_words(path)
+            return look_to_list(path)
         except FileNotFoundError:  # it was removed just now
             continue
     return None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """Must be called before `look_for_words`, because that would report the journal as unreadable."""
+    """Must be called before `look_to_list`, because that would report the journal as unreadable."""
     try:
         os.close(open_regular_file(path))
     except FileNotFoundError:
@@ -145,15 +145,15 @@ def _refuse_shortage(path: Path) -> None:
             raise shortage from None
 
 
-def _end_of(history: SessionHistory) -> IterationResult | None:
-    ended = history.runs[-1].ended if history.runs else None
+def _end_of(story: SessionStory) -> IterationResult | None:
+    ended = story.runs[-1].ended if story.runs else None
     if ended is None:
         return None
     return IterationResult(
         ended.exit_code,
         Outcome(ended.outcome),
-        turns=history.turns,
-        cost_usd=history.cost_usd,
+        turns=story.turns,
+        cost_usd=story.cost_usd,
         last_words=ended.result or "",
         reason="; ".join(ended.errors),
         duration_s=float(ended.duration_s),

@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import Fault
+from ralph.pages.content import MarkKind, StretchKind
 from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
-from ralph.pages.night import MarkKind, StretchKind
 from tests.program.conftest import in_turn
 from tests.program.model_answers import bash
 from tests.program.several import at, settings
 
 if TYPE_CHECKING:
-    from ralph.pages.night import Night, Work
+    from ralph.pages.content import PageContent, Section
 
 OVERLOADED = Fault(status=529)
 CHECK = "echo looked; test $(git rev-list --count HEAD) -ge 4"
 
 
-def night_of(ralph) -> Night:
+def night_of(ralph) -> PageContent:
     subject = find_subject(None, ralph.cwd, ralph.environment, None)
-    return gather(subject, ralph.environment, None).night
+    return gather(subject, ralph.environment, None).content
 
 
 def test_the_page_of_a_night_has_its_outage_fallback_denial_checks_and_commits(
@@ -59,64 +59,64 @@ def test_the_page_of_a_night_has_its_outage_fallback_denial_checks_and_commits(
     ]
     ran = ralph("loop", "do it all", "--until", CHECK, *options)
     assert ran.code == 0, ran.stderr
-    (work,) = night_of(ralph).works
+    (section,) = night_of(ralph).sections
     page = (ralph.cwd / "night.html").read_text()
     assert "the first &lt;b&gt;step&lt;/b&gt;" in page, "it was rewritten after the last iteration"
     assert "the page" not in ran.stderr
     assert checkout.git("status", "--porcelain") == "?? night.html", "it is no work of the loop"
-    the_facts_are_there(work, ralph.cwd)
-    the_timeline_is_in_order(work)
+    the_facts_are_there(section, ralph.cwd)
+    the_timeline_is_in_order(section)
 
 
-def the_facts_are_there(work: Work, directory: Path) -> None:
-    assert (work.outcome, work.exit_code, work.is_problem, work.reason) == (
+def the_facts_are_there(section: Section, directory: Path) -> None:
+    assert (section.outcome, section.exit_code, section.is_problem, section.reason) == (
         "completed",
         0,
         False,
         "the check passes",
     )
-    assert (work.title, work.task, work.budget_usd) == ("do it all", "do it all", 5.0)
-    assert work.model == "claude-opus-5-5, claude-sonnet-5-5"
-    assert [part.outcome for part in work.parts] == ["completed", "completed"]
-    assert work.turns == sum(part.turns for part in work.parts)
-    assert work.first_check is not None
-    assert work.first_check.output == "looked"
-    checks = [part.check for part in work.parts]
+    assert (section.title, section.task, section.budget_usd) == ("do it all", "do it all", 5.0)
+    assert section.model == "claude-opus-5-5, claude-sonnet-5-5"
+    assert [part.outcome for part in section.parts] == ["completed", "completed"]
+    assert section.turns == sum(part.turns for part in section.parts)
+    assert section.first_check is not None
+    assert section.first_check.output == "looked"
+    checks = [part.check for part in section.parts]
     assert [(one.words, one.output) for one in checks if one] == [
         ("failed (exit 1)", "looked"),
         ("passed", "looked"),
     ]
 
-    commits = [(one.iteration, [file.path for file in one.files]) for one in work.commits]
+    commits = [(one.iteration, [file.path for file in one.files]) for one in section.commits]
     assert commits == [(1, ["done"]), (1, ["a b"]), (2, ["third"])]
-    assert work.commits[0].subject == "the first <b>step</b>"
-    assert work.commits[0].files[0].diff.endswith("+1")
-    assert [part.commits for part in work.parts] == [2, 1]
-    assert {(file.path, file.is_committed) for file in work.files} >= {("done", True), ("third", True)}
-    counts = {one.name: one.number for one in work.counts}
+    assert section.commits[0].subject == "the first <b>step</b>"
+    assert section.commits[0].files[0].diff.endswith("+1")
+    assert [part.commits for part in section.parts] == [2, 1]
+    assert {(file.path, file.is_committed) for file in section.files} >= {("done", True), ("third", True)}
+    counts = {one.name: one.number for one in section.counts}
     assert counts["denied calls"] == 1
     assert counts["waits of the loop"] == 1
     assert counts["fallbacks to another target"] >= 2
-    assert work.resume_command is None
-    assert Path(work.directory) == directory
+    assert section.resume_command is None
+    assert Path(section.directory) == directory
 
 
-def the_timeline_is_in_order(work: Work) -> None:
-    marks = [[mark.kind for mark in part.marks] for part in work.parts]
+def the_timeline_is_in_order(section: Section) -> None:
+    marks = [[mark.kind for mark in part.marks] for part in section.parts]
     assert {MarkKind.FALLBACK, MarkKind.DENIAL, MarkKind.COMMIT, MarkKind.ENDED} <= {*marks[0]}
     assert MarkKind.FALLBACK in marks[1]
-    (denial,) = [mark for mark in work.parts[0].marks if mark.kind is MarkKind.DENIAL]
-    entries = {entry.id: entry for part in work.parts for entry in part.entries}
+    (denial,) = [mark for mark in section.parts[0].marks if mark.kind is MarkKind.DENIAL]
+    entries = {entry.id: entry for part in section.parts for entry in part.entries}
     assert denial.entry is not None
     assert entries[denial.entry].title == "Bash: rm -rf done"
     assert entries[denial.entry].is_error
 
-    kinds = [{stretch.kind for stretch in part.stretches} for part in work.parts]
+    kinds = [{stretch.kind for stretch in part.stretches} for part in section.parts]
     assert {StretchKind.MODEL, StretchKind.TOOL, StretchKind.CHECK} <= kinds[0]
     assert StretchKind.OUTAGE in kinds[1]
-    (outage,) = work.outages
+    (outage,) = section.outages
     assert outage.ended_s - outage.began_s >= 0.3
-    for part in work.parts:
+    for part in section.parts:
         edges = [edge for one in part.stretches for edge in (one.began_s, one.ended_s)]
         assert edges == sorted(edges)
         assert part.began_s is not None

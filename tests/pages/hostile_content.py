@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tests.pages.nights import SEVERAL
+from tests.pages.contents import SEVERAL
 
 HOSTILE = (
     "</script></style></title></pre></svg><img src=x onerror=alert(1)> \" onload=alert(2) x=\" ' autofocus='"
@@ -44,20 +44,20 @@ class Walk:
 # A field of each kind has a text in it: a night with all that there can be.
 FULL = replace(
     SEVERAL,
-    works=tuple(
+    sections=tuple(
         replace(
-            work,
-            parts=tuple(replace(part, problem="damaged", reason="why") for part in work.parts),
+            section,
+            parts=tuple(replace(part, problem="damaged", reason="why") for part in section.parts),
             commits=tuple(
                 replace(
                     commit,
                     shown_by="git show",
                     files=tuple(replace(file, cut_lines=1) for file in commit.files),
                 )
-                for commit in work.commits
+                for commit in section.commits
             ),
             resume_command="ralph -c",
         )
-        for work in SEVERAL.works
+        for section in SEVERAL.sections
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.pages.night import (
+from ralph.pages.content import (
     LOOP_WAITS,
     ChangedFile,
     CheckRun,
@@ -12,13 +12,13 @@ from ralph.pages.night import (
     FileDiff,
     Mark,
     MarkKind,
-    Night,
+    PageContent,
     Point,
+    Section,
+    SectionPart,
     Stretch,
     StretchKind,
     TranscriptEntry,
-    Work,
-    WorkPart,
 )
 
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 21:30 UTC
@@ -89,7 +89,7 @@ CALLS = [
 ]
 
 
-def part_of(number: int, began_s: float, name: str = "a") -> WorkPart:
+def part_of(number: int, began_s: float, name: str = "a") -> SectionPart:
     """The iteration with this number, from 1."""
     minutes, turns, cost, outcome, reason, words, code = ITERATIONS[number - 1]
     outage = OUTAGES.get(number - 1)
@@ -153,7 +153,7 @@ def part_of(number: int, began_s: float, name: str = "a") -> WorkPart:
     stretches.append(Stretch(StretchKind.CHECK, ended_s - 90, ended_s, "make test"))
     marks.append(Mark(MarkKind.ENDED, ended_s - 95, f"iteration {number} ended: {outcome}"))
     has_passed = code == 0
-    return WorkPart(
+    return SectionPart(
         number=number,
         session_id=f"7c1f09a{number}-52cd-4f0e-9a51-0d6cfe7a1b2c",
         outcome=outcome,
@@ -177,7 +177,7 @@ def part_of(number: int, began_s: float, name: str = "a") -> WorkPart:
     )
 
 
-def fallback_and_denial(part: WorkPart) -> tuple[Mark, ...]:
+def fallback_and_denial(part: SectionPart) -> tuple[Mark, ...]:
     began_s = part.began_s or 0.0
     return (
         Mark(MarkKind.FALLBACK, began_s + 600, "claude-opus-5-5 to claude-haiku-5: overloaded"),
@@ -187,8 +187,8 @@ def fallback_and_denial(part: WorkPart) -> tuple[Mark, ...]:
     )
 
 
-def loop_of_eight(name: str = "a") -> Work:
-    parts: list[WorkPart] = []
+def loop_of_eight(name: str = "a") -> Section:
+    parts: list[SectionPart] = []
     now_s = BEGAN_S
     for number in range(1, len(ITERATIONS) + 1):
         part = part_of(number, now_s, name)
@@ -223,7 +223,7 @@ def loop_of_eight(name: str = "a") -> Work:
             spent += (part.cost_usd or 0.0) / len(models)
             costs.append(Point(stretch.ended_s, spent))
             contexts.append(Point(stretch.ended_s, 4_000.0 + 2_900 * at))
-    return Work(
+    return Section(
         id="12",
         is_loop=True,
         title="Make the monthly totals of `ledger` agree with the bank's statements.",
@@ -270,18 +270,18 @@ def loop_of_eight(name: str = "a") -> Work:
     )
 
 
-def replaced_marks(part: WorkPart, marks: tuple[Mark, ...]) -> WorkPart:
+def replaced_marks(part: SectionPart, marks: tuple[Mark, ...]) -> SectionPart:
     from msgspec.structs import replace
 
     return replace(part, marks=tuple(sorted(marks, key=lambda mark: mark.at_s)))
 
 
-def failed_session(name: str = "b") -> Work:
+def failed_session(name: str = "b") -> Section:
     """A session of one run, which ended at its budget."""
     from msgspec.structs import replace
 
     part = replace(part_of(3, BEGAN_S - 90_000, name), outcome="limit_reached", is_problem=True, check=None)
-    return Work(
+    return Section(
         id="e2b94d10-52cd-4f0e-9a51-0d6cfe7a1b2c",
         is_loop=False,
         title="Find out why the import of March is slow",
@@ -304,11 +304,11 @@ def failed_session(name: str = "b") -> Work:
     )
 
 
-NIGHT = Night(made_at_s=BEGAN_S + 37_000, version="0.1.0", works=(loop_of_eight(),), place="loop 12")
-SEVERAL = Night(
+NIGHT = PageContent(made_at_s=BEGAN_S + 37_000, version="0.1.0", sections=(loop_of_eight(),), place="loop 12")
+SEVERAL = PageContent(
     made_at_s=BEGAN_S + 37_000,
     version="0.1.0",
-    works=(loop_of_eight(), failed_session()),
+    sections=(loop_of_eight(), failed_session()),
     place="/home/me/src/ledger",
     missing=("Session 0aa1 could not be read: its journal is damaged in line 7.",),
 )

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ralph.conversation.journal_lines import JournalDamage
 from ralph.conversation.messages import user_message
-from ralph.conversation.records import EventRecord, SessionError, UserRecord, user_record
-from ralph.sessions.history import NOT_DELIVERED, SessionHistory, history_of, messages_of
-from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
+from ralph.conversation.records import UserRecord, user_record
+from ralph.sessions.document import session_export
+from ralph.sessions.story import NOT_DELIVERED, CallOutcome, EventStep, ModelText, Prompt, SessionStory
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
 from tests.journals.reading import forked_record
@@ -18,12 +19,12 @@ from tests.rows import every_row
 from tests.sessions.session_journals import Told, completed, killed
 
 
-def told(journal: Told) -> SessionHistory:
-    return history_of(journal.records)
+def told(journal: Told) -> SessionStory:
+    return journal.story
 
 
 def happenings(journal: Told) -> list[object]:
-    return [happening for _, run in story_of(told(journal)) for happening in run]
+    return [step for run in told(journal).runs for step in (*run.steps, *run.open_calls())]
 
 
 def test_an_ended_run_says_itself_what_it_took() -> None:
@@ -77,49 +78,36 @@ def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(starte
     assert [run.is_copied for run in told(fork).runs] == [True, False]
     again = Told("s3")
     again.records = forked(again, fork)
-    assert told(again).own_runs == ()
+    assert told(again).own_runs == []
 
 
 def test_a_session_that_has_only_begun_is_empty_and_no_error() -> None:
-    assert told(Told()).runs == ()
-    assert told(Told()).task == ""
-    assert history_of([]) == SessionHistory()
-    assert messages_of(Told().records) == []
+    assert (told(Told()).runs, told(Told()).task) == ([], "")
+    assert session_export(Told().look())["messages"] == []
 
 
-def test_a_record_that_no_run_writes_where_it_stands_ends_the_story_with_its_line() -> None:
+def test_a_result_of_no_call_is_damage_in_its_line() -> None:
     journal = completed().result("c9", "of no call").prompt("more")
-    assert told(journal).end == "completed"
-    with pytest.raises(SessionError, match="line 18 makes no sense: the result of no call"):
-        happenings(journal)
-    assert told(killed().result("c9", "of no call")).turns == 0
-
-
-def test_an_event_that_no_run_writes_ends_the_story_with_its_line() -> None:
-    journal = Told().run().prompt("go")
-    journal.append(
-        EventRecord(event={"subtype": "guard", "turn": 1, "guard": "x", "tool": "Bash", "input": 5})
-    )
-    with pytest.raises(SessionError, match=r"line 4 makes no sense: .* at `\$\.input`"):
+    with pytest.raises(JournalDamage, match="line 18 makes no sense: the result of no call"):
         happenings(journal)
 
 
 def test_the_story_has_each_call_where_its_result_came() -> None:
     story = happenings(completed())
     kinds = [type(happening).__name__ for happening in story]
-    assert kinds == ["Prompted", "Said", "Called", "Called", *["Happened"] * 6, "Said"]
-    called = [happening for happening in story if isinstance(happening, Called)]
+    assert kinds == ["Prompt", "ModelText", "CallOutcome", "CallOutcome", *["EventStep"] * 6, "ModelText"]
+    called = [happening for happening in story if isinstance(happening, CallOutcome)]
     assert [each.call.arguments for each in called] == [{"command": "pytest -q"}, {"file_path": "a.py"}]
     assert all(each.result is not None for each in called)
 
 
 def test_an_event_keeps_the_kind_of_its_failure() -> None:
-    event = next(happening for happening in happenings(completed()) if isinstance(happening, Happened))
+    event = next(happening for happening in happenings(completed()) if isinstance(happening, EventStep))
     assert (event.fields["subtype"], event.fields["kind"]) == ("attempt", "overloaded")
 
 
 def test_a_killed_run_ends_with_the_calls_that_have_no_result() -> None:
-    called = [happening for happening in happenings(killed()) if isinstance(happening, Called)]
+    called = [happening for happening in happenings(killed()) if isinstance(happening, CallOutcome)]
     assert [(each.call.id, each.result is not None, each.was_started) for each in called] == [
         ("c1", True, True),
         ("c2", False, True),
@@ -130,14 +118,14 @@ def test_a_killed_run_ends_with_the_calls_that_have_no_result() -> None:
 def test_a_result_of_the_next_run_belongs_to_a_call_of_the_one_before() -> None:
     journal = killed().run("2026-11-22T00:00:00+00:00").result("c2", "interrupted", is_error=True)
     last = happenings(journal)[-1]
-    assert isinstance(last, Called)
+    assert isinstance(last, CallOutcome)
     assert last.call.arguments == {"command": "make c2"}
 
 
 def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
     journal = Told().run().prompt("go").answers(text("half"))
     journal.append(user_record(user_message("Go on exactly where it stopped.")))
-    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
+    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompt)]
     assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
 
@@ -145,7 +133,7 @@ def test_of_a_message_that_takes_anothers_place_only_what_it_adds_is_told() -> N
     journal = Told().run().prompt("the task")
     added = [{"type": "text", "text": "the task"}, {"type": "text", "text": "hurry"}]
     journal.append(UserRecord(content=tuple(added), amends=True, task=1))
-    assert happenings(journal) == [Prompted("the task"), Prompted("hurry")]
+    assert happenings(journal) == [Prompt("the task"), Prompt("hurry")]
 
 
 def test_an_older_journal_does_not_tell_who_spoke() -> None:
@@ -153,12 +141,12 @@ def test_an_older_journal_does_not_tell_who_spoke() -> None:
     journal.append_as_written("user", {"content": [text("go")]})
     journal.answers(text("half"))
     journal.append_as_written("user", {"content": [text("Go on exactly where it stopped.")]})
-    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompted)]
+    prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompt)]
     assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
 
 def test_messages_are_what_the_api_gets() -> None:
-    messages = messages_of(completed().records)
+    messages = session_export(completed().look())["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
     assert [block["type"] for block in messages[2]["content"]] == ["tool_result", "tool_result"]
 
@@ -168,9 +156,9 @@ def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> Non
     malformed = {"c1": ('{"comm', "it is no JSON")}
     journal.records[-1] = replace(journal.records[-1], malformed=malformed)
     journal.result("c1", "not run", is_error=True)
-    [called] = [happening for happening in happenings(journal) if isinstance(happening, Called)]
+    [called] = [happening for happening in happenings(journal) if isinstance(happening, CallOutcome)]
     assert called.call.arguments == {"INVALID_JSON": '{"comm'}
-    assert Said("x") not in happenings(journal)
+    assert ModelText("x") not in happenings(journal)
 
 
 def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> None:

@@ -5,7 +5,7 @@ facts of git. No I/O happens here.
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ralph.loop.rules import tasks_text
 from ralph.loop.state import IterationRecord
 from ralph.loop.words import continue_command, resume_hint
-from ralph.pages.night import (
+from ralph.pages.content import (
     LOOP_WAITS,
     ChangedFile,
     CheckRun,
@@ -23,27 +23,16 @@ from ralph.pages.night import (
     Mark,
     MarkKind,
     Point,
+    Section,
+    SectionPart,
     Stretch,
     StretchKind,
-    TranscriptEntry,
-    Work,
-    WorkPart,
 )
-from ralph.pages.story import Incidents
-from ralph.pages.timeline import (
-    Timed,
-    TimedStep,
-    What,
-    fewer_points,
-    fewer_stretches,
-    marks_of,
-    stretches_of,
-    timed,
-    with_known,
-)
-from ralph.sessions.history import KILLED, RUNNING
+from ralph.pages.timeline import Timed, TimedStep, What, marks_of, stretches_of, timed, with_known
+from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
-from ralph.values.outcome import Delivery, Outcome
+from ralph.sessions.story import KILLED, RUNNING
+from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.usage import total_usd
 
@@ -52,13 +41,12 @@ if TYPE_CHECKING:
 
     from ralph.loop.state import CurrentIteration, LoopState
     from ralph.loop.values import CheckResult
+    from ralph.pages.budget import PageBudget
     from ralph.pages.journal import JournalRead
-    from ralph.pages.page_room import PageRoom
-    from ralph.pages.story import RunStory
+    from ralph.sessions.story import RunStory
 
 
 _TITLE_CHARS = 160
-_MOST_DETAILS = 20
 _NOTE_ON_SECRETS = (
     "an older ralph made a part of this, and did not record where secrets are: only keys of known forms, and credentials "
     "of the environment in which this page was made, are cut out of it"
@@ -71,7 +59,7 @@ _WAITED_FOR = {
 
 
 class GitFacts(Struct, frozen=True):
-    """The commits and files that git shows for a work."""
+    """The commits and files that git shows for a section."""
 
     commits: tuple[Commit, ...] = ()
     files: tuple[ChangedFile, ...] = ()
@@ -98,78 +86,73 @@ class LoopFacts(Struct, frozen=True):
     """The output of the check after each iteration."""
 
 
-def session_work(
-    read: JournalRead, git: GitFacts, room: PageRoom, *, now_s: float, resume: str | None
-) -> Work:
-    """The work of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
+def session_section(
+    read: JournalRead, git: GitFacts, budget: PageBudget, *, now_s: float, resume: str | None
+) -> Section:
+    """The section of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
-    times = timed([step for run in story.runs for step in run.steps])
+    times = timed([step for steps in read.transcript.steps for step in steps])
     by_run = _by_run(times.steps)
-    own = [run for run in story.runs if not run.is_copied]
-    parts = _run_parts(read, by_run, room, now_s=now_s)
     own_steps = [
         step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
     ]
     last = story.runs[-1] if story.runs else None
     ended = last.ended if last is not None else None
-    began_s, ended_s = _span(own_steps or times.steps, read.written_at_s)
+    began_s, ended_s = _span(own_steps or times.steps, read.look.written_at_s)
     opening = story.opening
-    work = Work(
+    section = Section(
         id=read.id,
         is_loop=False,
-        title=room.excerpts.line(story.title or title_from(story.task), _TITLE_CHARS),
-        task=room.task(story.task),
-        directory="" if opening is None else room.excerpts.plain(opening.cwd),
-        model=room.excerpts.line(", ".join(story.models), _TITLE_CHARS),
+        title=budget.excerpts.line(story.title or "", _TITLE_CHARS),
+        task=budget.task(story.task),
+        directory="" if opening is None else budget.excerpts.plain(opening.cwd),
+        model=budget.excerpts.line(", ".join(read.transcript.models), _TITLE_CHARS),
         outcome=read.outcome,
         exit_code=None if ended is None else ended.exit_code,
         is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
-        reason=room.reason("" if last is None else _reason(last)),
-        answer=room.words("" if last is None else _answer(last)),
+        reason=budget.reason("" if last is None else _reason(last)),
+        answer=budget.words("" if last is None else _answer(last)),
         began_s=began_s,
         ended_s=now_s if read.is_running else ended_s,
-        turns=sum(run.turns for run in own if run.answers or run.has_message),
+        turns=story.turns,
         # The records after the damage may contain further costs.
-        cost_usd=None
-        if read.problem is not None
-        else total_usd(run.cost_usd for run in own if run.answers or run.has_message),
+        cost_usd=story.cost_usd if read.problem is None else None,
         budget_usd=None,
         time_limit_s=None,
-        parts=tuple(parts),
-        contexts=_contexts(own_steps, room),
-        costs=_costs(own_steps, room),
-        counts=_counts([read.incidents]),
+        parts=tuple(_run_parts(read, by_run, budget, now_s=now_s)),
+        contexts=_contexts(own_steps),
+        costs=_costs(own_steps),
+        counts=_counts([read.transcript.incidents]),
         notes=(*_notes_on_times([times]), *_notes_on_secrets([read]), *git.notes),
         resume_command=resume,
         files=git.files,
     )
-    return _with_commits(work, git)
+    return _with_commits(section, git)
 
 
 def _run_parts(
-    read: JournalRead, by_run: Sequence[Sequence[TimedStep]], room: PageRoom, *, now_s: float
-) -> list[WorkPart]:
+    read: JournalRead, by_run: Sequence[Sequence[TimedStep]], budget: PageBudget, *, now_s: float
+) -> list[SectionPart]:
     """A part for each run of a session. `by_run` are the steps of each run."""
     story = read.story
     until_s = now_s if read.is_running else None
-    entries = _entries_by_run(story.entries(), story.runs)
+    entries = read.transcript.entries()
     parts = []
     for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
         is_last = at == len(story.runs) - 1
-        outcome = _outcome_of(run, read.outcome if is_last else KILLED)
+        outcome = read.outcome if is_last else KILLED
         part = _part(
             steps,
-            room,
             number=at + 1,
             session_id=read.id,
-            outcome=outcome,
+            outcome=outcome if run.ended is None else run.ended.outcome,
             until_s=until_s if is_last else None,
         )
         parts.append(
             replace(
                 part,
-                reason=room.reason(_reason(run)),
-                last_words=room.words(_answer(run)),
+                reason=budget.reason(_reason(run)),
+                last_words=budget.words(_answer(run)),
                 turns=run.turns,
                 cost_usd=None if is_last and read.problem is not None else run.cost_usd,
                 entries=tuple(entries[at]),
@@ -180,20 +163,20 @@ def _run_parts(
     return parts
 
 
-def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) -> Work:
+def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: float) -> Section:
     state = facts.state
     outages = _outages(state)
-    parts, all_times = _iteration_parts(facts, outages, room, now_s=now_s)
+    parts, all_times = _iteration_parts(facts, outages, budget, now_s=now_s)
     steps = [step for times in all_times for step in times.steps]
     steps.sort(key=lambda one: one.at_s)
-    began_s = moment_s(state.started_at) or (steps[0].at_s if steps else now_s)
+    began_s = seconds_of(state.started_at) or (steps[0].at_s if steps else now_s)
     outcome, is_problem = RUNNING, False
     if not facts.is_running:
         outcome = KILLED if state.ended is None else state.ended.outcome.value
         is_problem = outcome != Outcome.COMPLETED.value
     end = None if facts.is_running else state.ended
-    last_s = max(moment_s(state.updated_at) or began_s, steps[-1].at_s if steps else began_s)
-    models = dict.fromkeys(name for read in facts.journals.values() for name in read.story.models)
+    last_s = max(seconds_of(state.updated_at) or began_s, steps[-1].at_s if steps else began_s)
+    models = dict.fromkeys(name for read in facts.journals.values() for name in read.transcript.models)
     plan = state.plan
     hint = None if end is None else resume_hint(state, end)
     resumes = facts.is_newest and not facts.is_running and (end is None or hint is not None)
@@ -206,18 +189,18 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         *_notes_on_secrets(facts.journals.values()),
         *_first_of(git.notes),
     )
-    work = Work(
+    section = Section(
         id=facts.number,
         is_loop=True,
-        title=room.excerpts.line(title_from(facts.task), _TITLE_CHARS),
-        task=room.task(facts.task),
-        directory=room.excerpts.plain(plan.directory),
-        model=room.excerpts.line(plan.agent or ", ".join(models), _TITLE_CHARS),
+        title=budget.excerpts.line(title_from(facts.task), _TITLE_CHARS),
+        task=budget.task(facts.task),
+        directory=budget.excerpts.plain(plan.directory),
+        model=budget.excerpts.line(plan.agent or ", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
         is_problem=is_problem,
-        reason=room.reason("" if end is None else end.reason),
-        answer=room.words(answers[-1] if answers else ""),
+        reason=budget.reason("" if end is None else end.reason),
+        answer=budget.words(answers[-1] if answers else ""),
         began_s=began_s,
         ended_s=now_s if facts.is_running else max(last_s, began_s),
         turns=sum(part.turns for part in parts),
@@ -226,39 +209,41 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         time_limit_s=plan.limits.max_time_s,
         parts=tuple(parts),
         outages=tuple(outages),
-        first_check=_check(state.first_check, room),
-        costs=_costs(steps, room),
-        contexts=_contexts(steps, room),
-        counts=_counts([read.incidents for read in facts.journals.values()], outages),
-        notes=tuple(map(room.reason, notes)),
-        resume_command=room.excerpts.plain(f"ralph loop --continue --cd {shell_word(plan.directory)}")
+        first_check=_check(state.first_check, budget),
+        costs=_costs(steps),
+        contexts=_contexts(steps),
+        counts=_counts([read.transcript.incidents for read in facts.journals.values()], outages),
+        notes=tuple(map(budget.reason, notes)),
+        resume_command=budget.excerpts.plain(f"ralph loop --continue --cd {shell_word(plan.directory)}")
         if resumes
         else None,
-        files=git.files or _recorded_files(state, room),
+        files=git.files or _recorded_files(state, budget),
     )
-    return _with_commits(work, git)
+    return _with_commits(section, git)
 
 
 def _iteration_parts(
-    facts: LoopFacts, outages: Sequence[Stretch], room: PageRoom, *, now_s: float
-) -> tuple[list[WorkPart], list[Timed]]:
+    facts: LoopFacts, outages: Sequence[Stretch], budget: PageBudget, *, now_s: float
+) -> tuple[list[SectionPart], list[Timed]]:
     """A part for each iteration of a loop, and the steps of each. `outages` are the waits of the loop."""
-    parts: list[WorkPart] = []
+    parts: list[SectionPart] = []
     all_times: list[Timed] = []
     for one in iterations_of(facts.state):
         read = facts.journals.get(one.session_id)
-        times = Timed() if read is None else timed([step for run in read.story.runs for step in run.steps])
+        times = (
+            Timed() if read is None else timed([step for steps in read.transcript.steps for step in steps])
+        )
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
-        part = _iteration_part(one, times, known, facts, room, now_s=now_s)
-        parts.append(_with_words(part, one, read, facts, room))
+        part = _iteration_part(one, times, known, facts, now_s=now_s)
+        parts.append(_with_words(part, one, read, facts, budget))
     return parts, all_times
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
     """The first notes, and how many more there are."""
-    more = len(notes) - _MOST_DETAILS
-    return [*notes[:_MOST_DETAILS], *([f"and {more} more of this kind"] if more > 0 else [])]
+    more = len(notes) - MOST_DETAILS
+    return [*notes[:MOST_DETAILS], *([f"and {more} more of this kind"] if more > 0 else [])]
 
 
 def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
@@ -271,54 +256,50 @@ def _iteration_part(
     times: Timed,
     known: Sequence[Stretch],
     facts: LoopFacts,
-    room: PageRoom,
     *,
     now_s: float,
-) -> WorkPart:
+) -> SectionPart:
     state = facts.state
     is_running = one is state.current and facts.is_running
-    ended_s = moment_s(getattr(one, "ended_at", None))
+    ended_s = seconds_of(getattr(one, "ended_at", None))
     check_s = getattr(one, "check_s", None)
     if ended_s is not None and check_s:
         known = [*known, Stretch(StretchKind.CHECK, ended_s - check_s, ended_s, "the check")]
     outcome = getattr(one, "outcome", None) or (state.ended.outcome if state.ended is not None else None)
     part = _part(
         times.steps,
-        room,
         number=one.number,
         session_id=one.session_id,
         outcome=RUNNING if is_running else KILLED if outcome is None else outcome.value,
         until_s=now_s if is_running else None,
         known=known,
-        began_s=moment_s(one.started_at),
+        began_s=seconds_of(one.started_at),
         ended_s=ended_s,
     )
     return replace(part, turns=one.turns, cost_usd=one.cost_usd)
 
 
 def _with_words(
-    part: WorkPart,
+    part: SectionPart,
     one: IterationRecord | CurrentIteration,
     read: JournalRead | None,
     facts: LoopFacts,
-    room: PageRoom,
-) -> WorkPart:
+    budget: PageBudget,
+) -> SectionPart:
     """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
     runs = read.story.runs if read is not None else []
-    if runs and one is facts.state.current:  # the record is updated only when its process has ended
-        part = replace(
-            part,
-            turns=max(sum(run.turns for run in runs), part.turns),
-            cost_usd=total_usd(run.cost_usd for run in runs),
-        )
+    if (
+        read is not None and runs and one is facts.state.current
+    ):  # its record is updated when its process has ended
+        part = replace(part, turns=max(read.story.turns, part.turns), cost_usd=read.story.cost_usd)
     words = getattr(one, "last_words", "") or (_answer(runs[-1]) if runs else "")
     reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
     return replace(
         part,
-        reason=room.reason(reason),
-        last_words=room.words(words),
-        entries=() if read is None else tuple(read.story.entries()),
-        check=_iteration_check(one, facts, room),
+        reason=budget.reason(reason),
+        last_words=budget.words(words),
+        entries=() if read is None else tuple(chain.from_iterable(read.transcript.entries())),
+        check=_iteration_check(one, facts, budget),
         problem=_why_missing(one, facts) if read is None else read.problem,
     )
 
@@ -334,7 +315,6 @@ def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> s
 
 def _part(
     steps: Sequence[TimedStep],
-    room: PageRoom,
     *,
     number: int,
     session_id: str,
@@ -343,8 +323,8 @@ def _part(
     known: Iterable[Stretch] = (),
     began_s: float | None = None,
     ended_s: float | None = None,
-) -> WorkPart:
-    stretches = fewer_stretches(stretches_of(steps, until_s), room.stretches_of(len(steps)))
+) -> SectionPart:
+    stretches = stretches_of(steps, until_s)
     if began_s is None and steps:
         began_s = steps[0].at_s
     if ended_s is None and steps and until_s is None:
@@ -353,9 +333,7 @@ def _part(
         last_s = max(filter(None, (ended_s, until_s, began_s)))
         known = [clipped for one in known if (clipped := _clipped(one, began_s, last_s)) is not None]
         stretches = with_known(stretches, known)
-    marks = marks_of(steps)
-    every = -(-len(marks) // room.marks_of(len(steps)))
-    return WorkPart(
+    return SectionPart(
         number=number,
         session_id=session_id,
         outcome=outcome,
@@ -367,7 +345,7 @@ def _part(
         turns=0,
         cost_usd=None,
         stretches=tuple(stretches),
-        marks=tuple(marks[:: max(every, 1)]),
+        marks=tuple(marks_of(steps)),
     )
 
 
@@ -380,7 +358,7 @@ def _outages(state: LoopState) -> list[Stretch]:
     """The waits of the loop that are recorded."""
     found = []
     for wait in state.waits:
-        began_s, ended_s = moment_s(wait.began_at), moment_s(wait.ended_at)
+        began_s, ended_s = seconds_of(wait.began_at), seconds_of(wait.ended_at)
         if began_s is not None and ended_s is not None and began_s < ended_s:
             why = _WAITED_FOR.get(wait.setback, wait.setback)
             found.append(Stretch(StretchKind.OUTAGE, began_s, ended_s, f"waiting: {why}"))
@@ -403,7 +381,7 @@ def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list
 
 
 def _iteration_check(
-    one: IterationRecord | CurrentIteration, facts: LoopFacts, room: PageRoom
+    one: IterationRecord | CurrentIteration, facts: LoopFacts, budget: PageBudget
 ) -> CheckRun | None:
     """The verdict of the check after an iteration, or of the gate if the check did not run, with the open tasks of the plan."""
     if not isinstance(one, IterationRecord):
@@ -418,30 +396,30 @@ def _iteration_check(
     output = facts.checks.get(one.number, "")
     if not output and one is state.last and last is not None and last.words == words:
         output = last.tail
-    shown = room.excerpts.plain(", ".join([words, *tasks]))
-    return CheckRun(shown, words == "passed", room.check(output), name)
+    shown = budget.excerpts.plain(", ".join([words, *tasks]))
+    return CheckRun(shown, words == "passed", budget.check(output), name)
 
 
-def _check(result: CheckResult | None, room: PageRoom) -> CheckRun | None:
+def _check(result: CheckResult | None, budget: PageBudget) -> CheckRun | None:
     if result is None:
         return None
-    return CheckRun(room.excerpts.plain(result.words), result.passed, room.check(result.tail), "check")
+    return CheckRun(budget.excerpts.plain(result.words), result.passed, budget.check(result.tail), "check")
 
 
-def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]:
+def _recorded_files(state: LoopState, budget: PageBudget) -> tuple[ChangedFile, ...]:
     """The changed files that the loop's record names. Used where git tells nothing."""
     paths = dict.fromkeys(path for record in state.iterations for path in record.files)
-    return tuple(ChangedFile(room.excerpts.plain(path), None, None, is_committed=False) for path in paths)
+    return tuple(ChangedFile(budget.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
-def _with_commits(work: Work, git: GitFacts) -> Work:
+def _with_commits(section: Section, git: GitFacts) -> Section:
     """Adds the commits and the numbers of what is not shown, and their marks to the iterations that made them."""
     parts = []
-    for part in work.parts:
+    for part in section.parts:
         made = [
             commit
             for commit in git.commits
-            if (commit.iteration == part.number if work.is_loop else _is_within(commit.at_s, part))
+            if (commit.iteration == part.number if section.is_loop else _is_within(commit.at_s, part))
         ]
         marks = [
             Mark(MarkKind.COMMIT, _placed(commit.at_s, part), f"commit {commit.id[:8]}: {commit.subject}")
@@ -450,7 +428,7 @@ def _with_commits(work: Work, git: GitFacts) -> Work:
         in_order = sorted((*part.marks, *marks), key=lambda mark: mark.at_s)
         parts.append(replace(part, marks=tuple(in_order), commits=len(made)))
     return replace(
-        work,
+        section,
         commits=git.commits,
         parts=tuple(parts),
         more_commits=git.more_commits,
@@ -458,14 +436,14 @@ def _with_commits(work: Work, git: GitFacts) -> Work:
     )
 
 
-def _is_within(at_s: float, part: WorkPart) -> bool:
+def _is_within(at_s: float, part: SectionPart) -> bool:
     if part.is_copied or part.began_s is None:
         return False
     # git rounds the time of a commit down to a second.
     return part.began_s - 1 <= at_s and (part.ended_s is None or at_s <= part.ended_s)
 
 
-def _placed(at_s: float, part: WorkPart) -> float:
+def _placed(at_s: float, part: SectionPart) -> float:
     """The time of a commit, moved into the part if the clock that made it was wrong."""
     at_s = max(at_s, part.began_s or at_s)
     return min(at_s, part.ended_s) if part.ended_s is not None else at_s
@@ -477,29 +455,26 @@ def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ())
         whole.add(LOOP_WAITS, f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
     for incidents in all_incidents:
         for name, number in incidents.numbers.items():
-            whole.numbers[name] = whole.numbers.get(name, 0) + number
-            lines = whole.details.setdefault(name, [])
-            lines += incidents.details[name][: _MOST_DETAILS - len(lines)]
+            whole.add(name, *incidents.details[name], number=number)
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
-def _costs(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
+def _costs(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
     points = []
     total = 0.0
     for one in steps:
         if one.step.cost_usd is not None:
             total += one.step.cost_usd
             points.append(Point(one.at_s, total))
-    return fewer_points(points, room.points)
+    return tuple(points)
 
 
-def _contexts(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
-    points = [
+def _contexts(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+    return tuple(
         Point(one.at_s, float(one.step.context_tokens))
         for one in steps
         if one.step.context_tokens is not None
-    ]
-    return fewer_points(points, room.points)
+    )
 
 
 def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
@@ -507,29 +482,10 @@ def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
     return [steps[begin:end] for begin, end in pairwise([*begins, len(steps)])]
 
 
-def _entries_by_run(
-    entries: Sequence[TranscriptEntry], runs: Sequence[RunStory]
-) -> list[list[TranscriptEntry]]:
-    """The entries of each run. An entry belongs to the last run that began before it."""
-    first_of = [run.first_entry for run in runs]
-    found: list[list[TranscriptEntry]] = [[] for _ in runs]
-    at = 0
-    for entry in entries:
-        number = int(entry.id.rpartition("-")[2]) if not entry.id.endswith("-gap") else 0
-        while at + 1 < len(runs) and number >= first_of[at + 1]:
-            at += 1
-        found[at].append(entry)
-    return found
-
-
-def _outcome_of(run: RunStory, otherwise: str) -> str:
-    return otherwise if run.ended is None else run.ended.outcome
-
-
 def _reason(run: RunStory) -> str:
     reasons = list(run.ended.errors) if run.ended is not None else []
-    if run.delivery is not None and run.delivery.state is Delivery.FAILED:
-        reasons.append(f"the result was not delivered: {'; '.join(run.delivery.errors)}")
+    if run.delivery is not None and run.undelivered is not None:
+        reasons.append(run.undelivered)
     return "; ".join(reasons)
 
 
@@ -559,7 +515,7 @@ def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]
     return (steps[0].at_s, steps[-1].at_s) if steps else (otherwise_s, otherwise_s)
 
 
-def moment_s(text: str | None) -> float | None:
+def seconds_of(text: str | None) -> float | None:
     """An ISO 8601 time in seconds since 1970, or None if the text is no time."""
     try:
         return None if text is None else datetime.fromisoformat(text).timestamp()

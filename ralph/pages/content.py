@@ -1,4 +1,4 @@
-"""The content of a report page, as values: one `Night` with one `Work` for each session or loop that the page shows.
+"""The content of a report page, as values: one `PageContent` with one `Section` for each session or loop that the page shows.
 
 `pages/gathering.py` makes these values from journals, loop records and git. `pages/page.py` turns them into HTML. No
 I/O happens here. All times are seconds since 1970. All texts are as the model, a tool or a server wrote them, apart
@@ -109,7 +109,7 @@ class CheckRun(Struct, frozen=True):
     """Who said it: `check`, `gate` or `plan`."""
 
 
-class WorkPart(Struct, frozen=True):
+class SectionPart(Struct, frozen=True):
     """An iteration of a loop. In a session without a loop, a run of the session."""
 
     number: int
@@ -188,7 +188,7 @@ class Count(Struct, frozen=True):
     """The first of them, a line each."""
 
 
-class Work(Struct, frozen=True):
+class Section(Struct, frozen=True):
     """A loop, or a session without a loop."""
 
     id: str
@@ -216,7 +216,7 @@ class Work(Struct, frozen=True):
     budget_usd: float | None
     """The limit on the cost, or None without a limit."""
     time_limit_s: float | None
-    parts: tuple[WorkPart, ...]
+    parts: tuple[SectionPart, ...]
     outages: tuple[Stretch, ...] = ()
     """Waits of the loop between or within iterations. They also stand in the stretches of an iteration where there is one."""
     first_check: CheckRun | None = None
@@ -237,13 +237,13 @@ class Work(Struct, frozen=True):
     more_files: int = 0
 
 
-class Night(Struct, frozen=True):
+class PageContent(Struct, frozen=True):
     """The content of one page."""
 
     made_at_s: float
     version: str
     """The version of ralph that made the page."""
-    works: tuple[Work, ...]
+    sections: tuple[Section, ...]
     """The newest first."""
     place: str
     """The directory, session or loop that the user asked for, in words."""

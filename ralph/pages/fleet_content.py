@@ -1,4 +1,4 @@
-"""The content of a fleet's report page, as values: one `FleetNight` with its sets, its jobs from the worst to the best,
+"""The content of a fleet's report page, as values: one `FleetContent` with its sets, its jobs from the worst to the best,
 and the time line of their attempts.
 
 `pages/fleet_story.py` makes these values from the rows of a store. `pages/fleet_page.py` turns them into HTML. No I/O
@@ -13,7 +13,7 @@ import enum
 from msgspec import Struct
 
 
-class TakeupEnd(enum.Enum):
+class AttemptKind(enum.Enum):
     """The end of one attempt."""
 
     DONE = "done"
@@ -26,13 +26,13 @@ class TakeupEnd(enum.Enum):
     RUNNING = "running"
 
 
-class TakeupStory(Struct, frozen=True, kw_only=True):
+class AttemptStory(Struct, frozen=True, kw_only=True):
     """One attempt of a job by one worker."""
 
     attempt: int
     machine: str
     executor: str
-    kind: TakeupEnd
+    kind: AttemptKind
     exit_code: int | None
     outcome: str
     """The value of an `Outcome`, or an empty text without an exit code."""
@@ -92,9 +92,9 @@ class JobDetails(Struct, frozen=True, kw_only=True):
     """Why this version of ralph cannot read the job. Empty if it can."""
     answer: str
     """The last answer of the agent. May be cut."""
-    takeups: tuple[TakeupStory, ...]
-    more_takeups: int
-    """The number of attempts before those in `takeups`."""
+    attempts: tuple[AttemptStory, ...]
+    more_attempts: int
+    """The number of attempts before those in `attempts`."""
     commands: tuple[str, ...]
     """The commands that a person may want next."""
 
@@ -135,10 +135,10 @@ class SetStory(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
-class TakeupBar(Struct, frozen=True):
+class AttemptBar(Struct, frozen=True):
     """An attempt on the time line."""
 
-    kind: TakeupEnd
+    kind: AttemptKind
     began_s: float
     ended_s: float
     label: str
@@ -150,14 +150,14 @@ class SlotRow(Struct, frozen=True):
     """A row of the time line: attempts of one machine, one after the other."""
 
     name: str
-    bars: tuple[TakeupBar, ...]
+    bars: tuple[AttemptBar, ...]
 
 
 class Takeover(Struct, frozen=True):
     """A job that went on at another worker."""
 
     row: int
-    """The place of the row in `FleetNight.rows`."""
+    """The place of the row in `FleetContent.rows`."""
     at_s: float
     to_row: int
     to_s: float
@@ -166,7 +166,7 @@ class Takeover(Struct, frozen=True):
     """True if the worker before was lost. False if it handed the job back, or the job had a further attempt."""
 
 
-class FleetNight(Struct, frozen=True, kw_only=True):
+class FleetContent(Struct, frozen=True, kw_only=True):
     """The content of one page."""
 
     made_at_s: float

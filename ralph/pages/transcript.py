@@ -1,0 +1,369 @@
+"""Turns the records of a journal into the steps of a timeline and the entries of a transcript, record by record. Long
+texts are cut at once, so that the memory needed does not depend on the size of the journal. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.conversation.records import (
+    AssistantRecord,
+    CompactedRecord,
+    DeliveryRecord,
+    EndedRecord,
+    EventRecord,
+    IntentRecord,
+    ResultRecord,
+    RunRecord,
+    TargetRecord,
+    UserRecord,
+)
+from ralph.output.narration import Narration, describe_call
+from ralph.pages.content import EntryKind, MarkKind, TranscriptEntry
+from ralph.pages.timeline import JournalStep, What
+from ralph.sessions.story import (
+    CallOutcome,
+    CallRequest,
+    EventStep,
+    ModelText,
+    OtherBlock,
+    Prompt,
+    SessionStory,
+    prompt_text,
+)
+from ralph.sessions.story_text import result_text
+from ralph.sessions.words import ending, event_lines
+from ralph.values.outcome import Delivery
+from ralph.values.usage import tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.conversation.records import Record
+    from ralph.pages.excerpts import Excerpts
+    from ralph.sessions.story import Step
+    from ralph.values.tool_calls import ToolCall
+
+_MARKS = {
+    "api_retry": MarkKind.RETRY,
+    "synthetic_retry": MarkKind.RETRY,
+    "model_fallback": MarkKind.FALLBACK,
+    "guard": MarkKind.GUARD,
+    "malformed_call": MarkKind.GUARD,
+    "compact_boundary": MarkKind.COMPACTION,
+    "final_turn": MarkKind.NOTICE,
+    "notice": MarkKind.NOTICE,
+}
+_COUNTED = {
+    "api_retry": "retries",
+    "synthetic_retry": "useless answers",
+    "model_fallback": "fallbacks to another target",
+    "guard": "calls refused by a guard",
+    "malformed_call": "malformed calls",
+    "compact_boundary": "compactions",
+}
+_SUMS = frozenset({"turn_asked", "retry_recovered"})
+"""Events that only sum up what other entries show."""
+MOST_DETAILS = 20
+_SHARE_OF_FIRST = 3
+"""Where there are too many entries, one third is taken from the beginning and the rest from the end."""
+
+
+class Incidents:
+    """Counts what a person may ask about, by name, and keeps the first lines about each."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.details: dict[str, list[str]] = {}
+
+    def add(self, name: str, *details: str, number: int = 1) -> None:
+        self.numbers[name] = self.numbers.get(name, 0) + number
+        lines = self.details.setdefault(name, [])
+        lines += details[: MOST_DETAILS - len(lines)]
+
+
+class TranscriptOptions(Struct, frozen=True):
+    prefix: str
+    """The beginning of the ids of all entries."""
+    most_chars: int
+    """The length to which texts are cut."""
+    most_entries: int
+    shown_by: str
+    """The command that shows the whole session."""
+
+
+class _EntryDraft:
+    """An entry of the transcript that may still get its result."""
+
+    def __init__(self, entry: TranscriptEntry, run: int) -> None:
+        self.entry = entry
+        self.run = run
+        """The index of its run."""
+
+
+class PageTranscript:
+    """Collects the story of one session, the steps of its runs, and the entries. `take` gets each record in order."""
+
+    def __init__(self, options: TranscriptOptions, excerpts: Excerpts) -> None:
+        self._options = options
+        self._excerpts = excerpts
+        self._narration = Narration(is_quiet=False, has_color=False)
+        self.story = SessionStory()
+        self.steps: list[list[JournalStep]] = []
+        """The steps of each run."""
+        self.incidents = Incidents()
+        self.models: dict[str, None] = {}
+        """The names of the models, in the order of their first use."""
+        self._number = 0
+        """The number of entries so far."""
+        self._first: list[_EntryDraft] = []
+        self._last: deque[_EntryDraft] = deque(
+            maxlen=max(options.most_entries - options.most_entries // _SHARE_OF_FIRST, 1)
+        )
+        self._calls: dict[str, _EntryDraft] = {}
+        """The entries of calls that have no result yet, by the ids of the calls."""
+        self._names: dict[str, str] = {}
+        """The lines with names so far, by the name."""
+        self._results: dict[str, int] = {}
+        """The index of the step of each result in the current run."""
+        self._attempt: int | None = None
+        """The index of the step of an attempt whose answer has not come yet."""
+
+    def entries(self) -> list[list[TranscriptEntry]]:
+        """The entries of each run. If there were too many, one says how many were left out."""
+        of_runs: list[list[TranscriptEntry]] = [[] for _ in self.steps]
+        for draft in self._first:
+            of_runs[draft.run].append(draft.entry)
+        if left_out := self._number - len(self._first) - len(self._last):
+            title = f"{left_out:,} entries are left out here"
+            identifier, shown_by = f"{self._options.prefix}-gap", self._options.shown_by
+            gap = TranscriptEntry(identifier, EntryKind.EVENT, None, title, "", shown_by=shown_by)
+            of_runs[self._first[-1].run if self._first else 0].append(gap)
+        for draft in self._last:
+            of_runs[draft.run].append(draft.entry)
+        return of_runs
+
+    def take(self, record: Record, at_s: float | None, number: int, *, has_texts: bool = True) -> None:
+        """Adds a record. `number` is the index of its line in the journal. If `has_texts` is False, the record was
+        decoded without its texts, and gets no entry. Raises JournalDamage as `SessionStory.take` does.
+        """
+        happened = self.story.take(record, number)
+        match record:
+            case RunRecord():
+                self._begin_run(record, at_s)
+            case TargetRecord() if record.model is not None:
+                self.models[record.model] = None
+            case _ if self.story.runs:
+                self._take_in_run(record, happened, at_s, has_texts=has_texts)
+
+    def _begin_run(self, record: RunRecord, at_s: float | None) -> None:
+        if at_s is None:
+            with suppress(ValueError):
+                at_s = datetime.fromisoformat(record.started_at).timestamp()
+        self.models[record.model] = None
+        self.steps.append([JournalStep(What.RUN, at_s, f"run {len(self.story.runs)}")])
+        self._results.clear()
+        self._attempt = None
+
+    def _take_in_run(
+        self, record: Record, happened: Sequence[Step], at_s: float | None, *, has_texts: bool
+    ) -> None:
+        match record:
+            case AssistantRecord():
+                self._answer(record, happened, at_s, has_texts=has_texts)
+            case IntentRecord():
+                draft = self._calls.get(record.id)
+                title, entry = (
+                    (self._name(record.name), None) if draft is None else (draft.entry.title, draft.entry.id)
+                )
+                self._step(What.INTENT, at_s, title, entry=entry, call_id=record.id)
+            case ResultRecord():
+                self._result(record, at_s, has_texts=has_texts)
+            case CompactedRecord():
+                text = prompt_text(UserRecord(content=record.content, task=0))
+                entry = self._entry(EntryKind.RALPH, at_s, "the context after a compaction", text)
+                self._step(What.OTHER, at_s, entry=entry, context_tokens=record.post_tokens)
+            case EventRecord(event={"subtype": "attempt"}):
+                self._end_attempt(record.event, at_s, has_texts=has_texts)
+            case EventRecord():
+                self._event(record.event, at_s)
+            case EndedRecord() if self.story.runs[-1].ended is record:
+                self._end(record, at_s)
+            case DeliveryRecord(state=Delivery.FAILED):
+                why = f"the result was not delivered: {'; '.join(record.errors)}"
+                entry = self._entry(EntryKind.EVENT, at_s, why, "")
+                self._step(What.OTHER, at_s, self._line(why), entry=entry, mark=MarkKind.NOTICE)
+            case _:
+                entries = [self._entry_of(step, at_s) for step in happened]
+                self._step(What.OTHER, at_s, entry=next(iter(entries), None))
+
+    def _answer(
+        self, record: AssistantRecord, happened: Sequence[Step], at_s: float | None, *, has_texts: bool
+    ) -> None:
+        entries = [self._entry_of(step, at_s) for step in happened if has_texts]
+        first = next(iter(entries), None)
+        self._number += not has_texts
+        if self._attempt is not None:
+            steps = self.steps[-1]
+            steps[self._attempt] = replace(steps[self._attempt], entry=first)
+            self._attempt = None
+        tokens = tokens_of(record.message["usage"])
+        self._step(What.OTHER, at_s, entry=first, context_tokens=tokens.prompt + tokens.output or None)
+
+    def _result(self, record: ResultRecord, at_s: float | None, *, has_texts: bool) -> None:
+        draft = self._calls.pop(record.tool_use_id, None)
+        entry, title = None, ""
+        if draft is not None:
+            entry, title = draft.entry.id, draft.entry.title
+            if has_texts:
+                self._finish(draft, result_text(record.result), is_error=record.is_error)
+        self._number += not has_texts
+        if record.is_error:
+            self.incidents.add("calls with an error", title)
+        self._results[record.tool_use_id] = len(self.steps[-1])
+        self._step(What.RESULT, at_s, title, entry=entry, call_id=record.tool_use_id)
+
+    def _finish(self, draft: _EntryDraft, text: str, *, is_error: bool) -> None:
+        result = self._excerpts.of_record(text, self._options.most_chars)
+        cut_chars = draft.entry.cut_chars + result.cut_chars
+        draft.entry = replace(
+            draft.entry,
+            result=result.text,
+            is_error=is_error,
+            cut_chars=cut_chars,
+            shown_by=self._options.shown_by if cut_chars else None,
+        )
+
+    def _end_attempt(self, fields: Mapping[str, Any], at_s: float | None, *, has_texts: bool) -> None:
+        has_failed = fields.get("error") is not None
+        entry = None
+        if has_failed and has_texts:
+            text = self._event_text(fields)
+            entry = self._entry(EntryKind.EVENT, at_s, text, text, is_error=True)
+        self._attempt = None if has_failed or not has_texts else len(self.steps[-1])
+        asked = f"turn {fields['turn']}, {self._name(fields['target'])}"
+        if has_failed:
+            asked = f"{asked}: {self._name(fields.get('kind') or 'failed')}"
+        self._step(
+            What.ATTEMPT,
+            at_s,
+            asked,
+            entry=entry,
+            took_s=_seconds(fields.get("latency_s")),
+            wait_s=_seconds(fields.get("wait_s")),
+            cost_usd=fields.get("cost_usd"),
+        )
+
+    def _event(self, fields: Mapping[str, Any], at_s: float | None) -> None:
+        subtype = str(fields.get("subtype"))
+        entry, label = None, ""
+        if subtype not in _SUMS:
+            text = self._event_text(fields)
+            label = self._line(text)
+            entry = self._entry(EntryKind.EVENT, at_s, text, text)
+        if subtype == "api_retry" and "turn" not in fields:  # journals of format 1 do not record attempts
+            waited_s = _seconds(fields.get("retry_delay_ms")) / 1000
+            self._step(What.ATTEMPT, at_s, "a failed attempt", entry=entry, wait_s=waited_s)
+        if subtype in _COUNTED:
+            self.incidents.add(_COUNTED[subtype], label)
+        self._step(What.OTHER, at_s, label, entry=entry, mark=_MARKS.get(subtype))
+
+    def _event_text(self, fields: Mapping[str, Any]) -> str:
+        """The event in the words in which a run tells it. An event of a newer ralph is shown as JSON."""
+        lines = event_lines(fields, self._narration)
+        return "\n".join(lines) or json.dumps(dict(fields), ensure_ascii=False)
+
+    def _end(self, record: EndedRecord, at_s: float | None) -> None:
+        steps = self.steps[-1]
+        for at in [self._results[call_id] for call_id in record.denied if call_id in self._results]:
+            self.incidents.add("denied calls", steps[at].label)
+            steps[at] = replace(steps[at], mark=MarkKind.DENIAL, label=f"denied: {steps[at].label}")
+        text = ending(record)
+        entry = self._entry(EntryKind.EVENT, at_s, text, "")
+        line = self._line(text)
+        self._step(What.ENDED, at_s, line, entry=entry, took_s=record.duration_s, mark=MarkKind.ENDED)
+
+    def _step(self, what: What, at_s: float | None, label: str = "", **fields: Any) -> None:
+        self.steps[-1].append(JournalStep(what, at_s, label, **fields))
+
+    def _entry_of(self, step: Step, at_s: float | None) -> str | None:
+        """Adds the entry of a prompt or of a part of an answer, and returns its id. None for other steps."""
+        match step:
+            case Prompt(text=text, is_automatic=is_automatic):
+                kind = EntryKind.RALPH if is_automatic else EntryKind.PROMPT
+                return self._entry(kind, at_s, text, text)
+            case ModelText(text=text):
+                return self._entry(EntryKind.TEXT, at_s, text, text)
+            case OtherBlock(block={"type": "thinking", "thinking": str(text)}):
+                return self._entry(EntryKind.THINKING, at_s, text, text)
+            case OtherBlock(block=block):
+                title, text = f"a block of type {block.get('type')}", json.dumps(block, ensure_ascii=False)
+                return self._entry(EntryKind.THINKING, at_s, title, text)
+            case CallRequest(call=call):
+                text = _arguments_text(call)
+                return self._entry(EntryKind.CALL, at_s, describe_call(call), text, call_id=call.id)
+            case CallOutcome() | EventStep():
+                return None
+
+    def _entry(
+        self,
+        kind: EntryKind,
+        at_s: float | None,
+        title: str,
+        text: str,
+        *,
+        is_error: bool = False,
+        call_id: str = "",
+    ) -> str:
+        """Adds an entry and returns its id."""
+        excerpt = self._excerpts.of_record(text, self._options.most_chars)
+        self._number += 1
+        identifier = f"{self._options.prefix}-{self._number}"
+        entry = TranscriptEntry(
+            identifier,
+            kind,
+            at_s,
+            self._line(title),
+            excerpt.text,
+            is_error=is_error,
+            cut_chars=excerpt.cut_chars,
+            shown_by=self._options.shown_by if excerpt.cut_chars else None,
+        )
+        draft = _EntryDraft(entry, len(self.steps) - 1)
+        is_first = len(self._first) < self._options.most_entries // _SHARE_OF_FIRST
+        (self._first if is_first else self._last).append(draft)
+        if call_id:
+            self._calls[call_id] = draft
+        return identifier
+
+    def _line(self, text: str) -> str:
+        return self._excerpts.line(text)
+
+    def _name(self, name: str) -> str:
+        """The line with the name of a tool or a target. A journal has few names, and each of them often."""
+        line = self._names.get(name)
+        if line is None:
+            line = self._names[name] = self._line(name)
+        return line
+
+
+def _arguments_text(call: ToolCall) -> str:
+    arguments = call.arguments
+    if len(arguments) == 1 and isinstance(only := next(iter(arguments.values())), str):
+        return only
+    lines = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    return "\n".join(lines)
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and value > 0 else 0.0
