@@ -12,7 +12,7 @@ set -euo pipefail
 
 ralph=${RALPH:-ralph}
 if ! command -v -- "$ralph" >/dev/null; then
-    echo "loop.sh: $ralph is not on PATH: install it (distribution ralph-headless; its README says how), or set RALPH" >&2
+    echo "loop.sh: $ralph is not on PATH: install it as its README says, or set RALPH" >&2
     exit 127
 fi
 mode=build
