@@ -103,9 +103,9 @@ class GitCheckout:
         redactor: Redactor | None = None,
         may_read: Callable[[str], bool] = lambda _path: True,
     ) -> None:
-        """`top` is the result of `repository_top`. `own_paths` are as in `OwnPaths`. `writable` lists the directories
-        outside the checkout where the agent may write. `warn` tells the user what a commit leaves out. `redactor` finds
-        the secrets in commits. `may_read` tells whether the agent's commands may read a path, which has no links.
+        """`own_paths` are as in `OwnPaths`. `writable` lists the directories outside the checkout where the agent may write.
+        `warn` tells the user what a commit leaves out. `redactor` finds the secrets in commits. `may_read` tells whether the
+        agent's commands may read a path, which has no links.
         """
         self.top = top
         self._seams = seams
@@ -134,9 +134,7 @@ class GitCheckout:
             raise
 
     def git(self, waiter: Waiter | None = None) -> CheckoutGit:
-        """Makes a `CheckoutGit` for one operation, which waits by `waiter` if that is given. It reads the current git
-        settings. Raises CheckoutError and Interrupted.
-        """
+        """A `CheckoutGit` for one operation, with the current git settings. Raises CheckoutError and Interrupted."""
         return CheckoutGit(self.top, replace(self._seams, waiter=waiter or self._seams.waiter))
 
     def snapshot(self) -> Snapshot:
@@ -161,9 +159,8 @@ class GitCheckout:
         return made
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
-        """The digest of each hook. The keys are the paths of the hooks relative to the git directory. Only the first
-        `_MOST_HOOKS` entries of the hooks directory are read, and sample hooks are left out. Empty if the hooks
-        cannot be read.
+        """The digest of each of the first hooks but samples, by its path relative to the git directory. Empty if the hooks cannot
+        be read.
         """
         found: dict[str, str] = {}
         # All working trees of a repository share a directory. It is looked for each time: a command can change which.
@@ -176,8 +173,8 @@ class GitCheckout:
         return found
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """The changes between two snapshots. After a rebase, for example, the repository may lack the commit of
-        `before`. In this case, the number of commits is 0, and files are compared only by their digests.
+        """The changes between two snapshots. If the repository lacks the commit of `before`, as after a rebase, the number of
+        commits is 0, and files are compared only by their digests.
         """
         files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
@@ -209,11 +206,10 @@ class GitCheckout:
         )
 
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:
-        """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot,
-        its look is used once, because in a large tree another one would take as long as the commit. Skips repositories inside this one that are
-        not tracked. Skips those whose configuration names a program, and protected files below the working directory, also
-        if they are staged. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
-        branch.
+        """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot, its look is used once,
+        because in a large tree another one would take as long as the commit. Skips untracked repositories inside this one,
+        those whose configuration names a program, and protected files below the working directory, also if they are staged.
+        Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a branch.
         """
         self.refuse_foreign()
         git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
@@ -372,9 +368,7 @@ class GitCheckout:
             return head, ()
 
     def _is_protected(self, entry: StatusEntry) -> bool:
-        """Whether an entry is a protected file below the directories where the agent may write. At their tops, commands
-        cannot change such files.
-        """
+        """At the tops of the directories where the agent may write, commands cannot change such files."""
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
     def _look_for_planted(
@@ -451,8 +445,8 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: CheckoutGit, status: GitStatus, branch: str | None = None) -> Push:
-        """Prepares a push of a branch, as `Push` takes it, that uses the pinned settings (`pins.py`). If no settings are pinned yet, pins the current
-        ones. Raises CheckoutError and Interrupted.
+        """Prepares a push of a branch, as `Push` takes it, that uses the pinned settings, or else pins the current ones. Raises
+        CheckoutError and Interrupted.
         """
         pins = self._pins = self._pins or self._pinned_now(git, status)
         settings = remote_settings(git.settings, pins)
@@ -466,8 +460,8 @@ class GitCheckout:
         return pins_text(self._pins, secrets.token_hex(16))
 
     def restore_pins(self, text: str) -> list[str]:
-        """Replaces the pinned settings by the recorded settings in `text`, and returns notices for the user. Raises
-        BrokenPinsError, CheckoutError and Interrupted.
+        """Replaces the pinned settings by those in `text`, and returns notices for the user. Raises BrokenPinsError,
+        CheckoutError and Interrupted.
         """
         now = pins_of(self.git().settings)
         self._pins, has_lost = read_pins(text, now)
@@ -482,9 +476,6 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: CheckoutGit, status: GitStatus) -> Pins:
-        """Makes pins from the current settings. They include the identities of those push remotes that are
-        directories on this machine. Raises CheckoutError and Interrupted.
-        """
         pins = pins_of(git.settings)
         try:
             push = Push(git, remote_settings(git.settings, pins), status)
@@ -588,9 +579,7 @@ class GitCheckout:
 
 
 def committer(git: CheckoutGit) -> str | None:
-    """The name and the email address that commits get, or None if git does not know them. Raises CheckoutError and
-    Interrupted.
-    """
+    """The name and the email address that commits get, or None if git does not know them."""
     answers = [git.answer("var", who) for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")]
     if any(answer.status for answer in answers):
         return None
@@ -598,9 +587,7 @@ def committer(git: CheckoutGit) -> str | None:
 
 
 def shown(paths: Sequence[str], most: int = 3) -> str:
-    """The first `most` names, and the number of the other names, as text for the user. A name with unprintable
-    characters is written with quotes and escapes.
-    """
+    """The first `most` names and the number of the others, as text for the user. Unprintable ones are escaped."""
     names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
@@ -672,9 +659,8 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 
 
 def kept_commits(read: Callable[..., bytes], identifiers: Iterable[str]) -> set[str]:
-    """Those of the ids whose commits the repository has. The form of an id is checked, because it may come from a
-    damaged record, and git could take other text for an option or an expression. `read` is `Git.read`, or does the same
-    with other limits.
+    """Those of the ids whose commits the repository has. An id may come from a damaged record, and git could take other text
+    for an option or an expression. `read` is `Git.read`, or does the same with other limits.
     """
     asked = sorted(one for one in identifiers if COMMIT_ID.fullmatch(one))
     if not asked:
@@ -685,9 +671,7 @@ def kept_commits(read: Callable[..., bytes], identifiers: Iterable[str]) -> set[
 
 
 def _committed_differences(git: CheckoutGit, before: str, after: str) -> set[str]:
-    """Paths of the files that differ between two commits. An empty string for one of the commits stands for the state
-    before the first commit.
-    """
+    """An empty string for one of the commits stands for the state before the first commit."""
     if before and after:
         plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
         output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)

@@ -1,5 +1,5 @@
-"""Asks git for the files and diffs of commits, and looks in them for secrets that this process knows. A page that is made
-later leaves out what holds them, so it needs no environment to know them. Git runs no program that the repository names.
+"""Asks git for the files and diffs of commits, and looks in them for secrets that this process knows, so that a page that is
+made later can leave out what holds them.
 """
 
 from __future__ import annotations
@@ -119,10 +119,9 @@ def _number(text: bytes) -> int | None:
 
 
 def diffs_in(output: bytes) -> dict[str, dict[str, bytes]]:
-    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, without headers. If the type of a
-    file has changed, git prints two diffs for it, which are joined. A line of a file cannot be mistaken for a header,
-    because in a diff it begins with a space, a sign or a backslash. A name cannot either, because git quotes names with
-    line breaks.
+    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, without headers. The two diffs of a file
+    whose type has changed are joined. No line of a file looks like a header, as it begins with a space, a sign or a
+    backslash, and no name does, as git quotes those with line breaks.
     """
     found: dict[str, dict[str, list[bytes]]] = {}
     files: dict[str, list[bytes]] = {}

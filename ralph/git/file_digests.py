@@ -1,7 +1,5 @@
-"""Computes digests that show whether a file has changed. It opens only regular files, and never blocks.
-
-Usually a digest is made from the content. If a file is too large to be read each time, or if all files together are,
-the digest is made from the size and the modification time.
+"""Computes digests that show whether a file has changed: of the content, or of size and modification time if a file or all
+files together are too large to be read each time. It opens only regular files, and never blocks.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
 MOST_READ_BYTES = 64 * 1024 * 1024
 """The size in bytes above which a file is compared by size and modification time instead of content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""The maximum number of bytes to read for one snapshot of a directory without git. To read so many bytes takes
-seconds, and a long loop makes many snapshots."""
+"""The bound for one snapshot of a directory without git. To read so much takes seconds."""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
@@ -39,8 +36,8 @@ class FileDigests:
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """If `is_by_time` is True, files are compared by size and modification time. `most_bytes` is the number of
-        bytes that may be read from all files together. When more would be needed, `of` raises TooMuchToReadError.
+        """With `is_by_time`, files are compared by size and modification time. `of` raises TooMuchToReadError when more than
+        `most_bytes` of all files together would have to be read.
         """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
@@ -50,8 +47,8 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """The digest of the file `path`. For a link, this is the digest of the name of its target. Returns `ABSENT`
-        if the file does not exist or vanishes while it is read. Raises Interrupted and TooMuchToReadError.
+        """The digest of a file, or for a link of the name of its target. `ABSENT` if there is no file, or if it vanishes while it
+        is read. Raises Interrupted and TooMuchToReadError.
         """
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
@@ -77,9 +74,7 @@ class FileDigests:
             return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
-        """The digest of the file `path`. If it is a link, the digest also includes the file at the link's target.
-        Raises Interrupted and TooMuchToReadError.
-        """
+        """As `of`, with the file to which a link leads."""
         return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114 - the path is a string
 
     def _of_content(self, path: str) -> str:
@@ -116,9 +111,7 @@ def _hashed(data: bytes) -> str:
 
 
 def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
-    """Compares two mappings from paths to digests. Yields the paths whose digests differ, and the paths that only one
-    mapping contains. Yields nothing if a mapping is None.
-    """
+    """Yields the paths whose digests differ, or that only one mapping has. Yields nothing if a mapping is None."""
     if before is None or after is None:
         return
     for path in {*before, *after}:

@@ -1,8 +1,5 @@
-"""Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it.
-
-The loop compares two such states to detect progress. Git runs separately in each inner repository, with settings made
-for that repository. In the outer repository, git must not look into inner repositories, because it would run programs
-that their configurations name.
+"""Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it. Git runs separately
+in each of these, with settings made for it: from the outer one, it would run programs that their configurations name.
 """
 
 from __future__ import annotations
@@ -140,13 +137,10 @@ def look(
     own: OwnPaths,
     prefix: str = "",
 ) -> Looked:
-    """Reads the state of one repository and of the repositories inside it. Returns the look at the outermost one.
-
-    Adds to `lines` the commit and branch of each repository, git's record of each changed file, and the errors of inner
-    repositories. Adds to `files` the digest of each changed or untracked file, by the file's path relative to the top of
-    the outermost repository. If there is any progress, one of the two changes. Changes of the paths in `own` are not
-    included, because ralph itself writes there. `prefix` is the repository's path within the outermost repository.
-    Raises CheckoutError and Interrupted.
+    """Reads the state of one repository and of those inside it, and returns the look at the outermost one. Adds to `lines` the
+    commit and branch of each, git's record of each changed file, and the errors of inner repositories, and to `files` the
+    digest of each changed or untracked file, by its path below the top of the outermost one. Any progress changes one of the
+    two. `prefix` is the repository's path within the outermost one. Raises CheckoutError and Interrupted.
     """
     found = looked(git)
     status = found.status
@@ -177,8 +171,6 @@ def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> 
 def _inner_repositories(
     git: CheckoutGit, links: Iterable[str], entries: Iterable[StatusEntry]
 ) -> Iterator[str]:
-    """Paths of inner repositories, including submodules. Skips a repository without a `.git`, because nothing is
-    checked out there.
-    """
+    """Without a `.git`, nothing is checked out there."""
     nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]
     return (path for path in dict.fromkeys([*links, *nested]) if os.path.lexists(git.top / path / ".git"))

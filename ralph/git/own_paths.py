@@ -21,13 +21,11 @@ _OUTPUT_AND_ERRORS = (1, 2)
 
 
 class OwnPaths:
-    """The paths below `top` that ralph itself writes to: the loop's directory `.ralph/` and others. Links are
-    resolved once, in the constructor.
-    """
+    """The paths below `top` that ralph itself writes to: the loop's directory `.ralph/` and others."""
 
     def __init__(self, top: Path, directory: Path, places: Iterable[Path] = ()) -> None:
-        """`places` are absolute paths of files or directories, which need not exist. A path outside `top` is ignored.
-        A path that contains the loop's directory is ignored too, because otherwise no change there would be progress.
+        """`places` are absolute paths, which need not exist. Ignored are those outside `top`, and those that contain the loop's
+        directory, because otherwise no change there would be progress.
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
@@ -37,9 +35,7 @@ class OwnPaths:
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:
-        """Whether ralph itself writes to `path`: `paths` contains it, or a directory above it. `path` is relative to
-        `top`.
-        """
+        """Whether ralph itself writes to `path`, which is relative to `top`."""
         return path in self.paths or path.startswith(self._below)
 
 
@@ -61,8 +57,6 @@ def _file_behind(descriptor: int) -> Iterator[Path]:
 
 
 def _names_of(place: Path) -> Iterator[str]:
-    """Yields the path itself. If it is a link, also yields the path of its target. Both are needed, because ralph may
-    replace the link or write to its target.
-    """
+    """The path and, if it is a link, its target: ralph may replace the link or write to its target."""
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118 - the names are strings
     yield os.path.realpath(place)

@@ -1,11 +1,10 @@
-"""Pins the repository's settings that decide where and how a push goes. An agent can write `.git/config`, and one
-line there can send the work, or the user's token, elsewhere. To pin settings means to read them once, when the loop
-begins, and to use these values for all pushes. Only settings on a list are pinned. No setting on this list names a
-program. A push ignores all other settings of the repository. Settings of the user's files, the system's files and the
-environment are read at each push. This module runs nothing and reads no file.
+"""Pins the repository's settings that decide where and how a push goes: an agent can write `.git/config`, and one line
+there can send the work, or the user's token, elsewhere. They are read once, when the loop begins, and these values are used
+for all pushes. A list says which are pinned. None of them names a program, and a push ignores all others of the
+repository. Settings of the user, the system and the environment are read at each push. No I/O happens here.
 
-The record of the pinned settings contains no credential. If a value may contain a credential, only its digest is
-recorded. Such a setting can be restored as long as the repository still has the same value.
+Of a value that may contain a credential, only a digest is recorded. Such a setting can be restored as long as the
+repository still has the same value.
 """
 
 from __future__ import annotations
@@ -49,14 +48,11 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""The number of digits of a recorded digest. So few digits are enough to notice a change, but not to recover a
-password."""
+"""So few digits of a digest are enough to notice a change, but not to recover a password."""
 
 
 class BrokenPinsError(ValueError):
-    """The record of pinned settings cannot be used. The message is a text such as "is damaged: ...". The caller puts
-    the subject before it.
-    """
+    """The record of pinned settings cannot be used. The caller puts the subject before the message."""
 
 
 class PinnedSetting(Struct, frozen=True):
@@ -66,20 +62,19 @@ class PinnedSetting(Struct, frozen=True):
 
 class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
-    """Pinned settings in the order in which git reads them."""
+    """In the order in which git reads them."""
     places: frozenset[str] = frozenset()
-    """The identities (`identity_of`) of remotes that are directories on this machine. A remote is included only if it
-    existed when the settings were pinned."""
+    """The identities (`identity_of`) of remotes on this machine that existed when the settings were pinned."""
 
 
 class RemoteSettings(Struct, frozen=True):
-    """All git settings for a call to a remote. Git uses no other settings in this call."""
+    """All git settings for a call to a remote."""
 
     entries: tuple[PinnedSetting, ...]
 
     @property
     def values(self) -> dict[str, str]:
-        """The value of each setting by name. If a setting has several values, this is the last one."""
+        """The last value of each setting."""
         return {entry.name: entry.value for entry in self.entries}
 
     @property
@@ -91,9 +86,7 @@ class RemoteSettings(Struct, frozen=True):
         return [entry.value for entry in self.entries if entry.name == name]
 
     def push_urls(self, remote: str) -> list[str]:
-        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf` have been applied. If there is no
-        remote called `remote`, `remote` itself is the address.
-        """
+        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf`. A name that is no remote is an address."""
         if remote not in self.remotes:
             return [
                 self._rewritten(remote, "pushinsteadof") or self._rewritten(remote, "insteadof") or remote
@@ -105,9 +98,7 @@ class RemoteSettings(Struct, frozen=True):
         return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
 
     def _rewritten(self, url: str, key: str) -> str | None:
-        """The address after rewriting, or None if no rule applies. If several rules apply, the one with the longest
-        prefix is used. If two prefixes are equally long, the first rule is used.
-        """
+        """The address by the first of the rules with the longest prefix, or None if no rule applies."""
         by_base: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.name.startswith("url.") and entry.name.endswith(f".{key}"):
@@ -121,9 +112,7 @@ class RemoteSettings(Struct, frozen=True):
         return base + url.removeprefix(beginning)
 
     def with_only_url(self, remote: str, url: str) -> RemoteSettings:
-        """A copy of these settings in which `url` is the only address of the remote. The copy has no settings that
-        rewrite addresses.
-        """
+        """A copy in which `url` is the only address of the remote, and none is rewritten."""
         dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
         kept = (
             entry for entry in self.entries if entry.name not in dropped and not entry.name.startswith("url.")
@@ -143,9 +132,8 @@ def pins_of(settings: GitSettings) -> Pins:
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
-    """The settings for a call to a remote. The repository's own settings are replaced by the pinned ones. Pinned
-    settings override settings of the user's and the system's files. Settings of git's `command` scope, which come
-    from ralph's `-c` options or the environment, override the pinned ones.
+    """The settings for a call to a remote: the pinned ones instead of the repository's own. They override those of the user's
+    and the system's files, and settings of git's `command` scope (ralph's options and the environment) override them.
     """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
     return RemoteSettings(
@@ -168,8 +156,8 @@ def changed_names(before: Pins, now: Pins) -> list[str]:
 
 
 def guarded_settings(settings: GitSettings) -> dict[str, str]:
-    """The repository settings that can make git run a program or send data. Maps the name of each setting to a digest
-    of its values. Settings that agents change in ordinary work are left out.
+    """A digest for each repository setting that can make git run a program or send data, but not for those that agents
+    change in ordinary work.
     """
     values: dict[str, list[str]] = {}
     for setting in settings.entries:
@@ -182,7 +170,7 @@ def guarded_settings(settings: GitSettings) -> dict[str, str]:
 
 
 class _KeptSetting(Struct, frozen=True, omit_defaults=True):
-    """A recorded setting. It has a name and a value. If the value may contain a credential, it has only a digest."""
+    """Has a name and a value, or only a digest if the value may contain a credential."""
 
     name: str | None = None
     value: str | None = None
@@ -193,9 +181,7 @@ class _KeptSetting(Struct, frozen=True, omit_defaults=True):
             raise ValueError("a setting has a name and a value, or a digest")
 
     def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
-        """The setting with its value. If only a digest was recorded, the value comes from `known`, which maps digests
-        to the current settings. Returns None if `known` lacks the digest.
-        """
+        """The setting with its value, or what `known` has for its digest."""
         if self.name is None or self.value is None:
             return known.get(self.digest or "")
         return PinnedSetting(self.name, self.value)
@@ -208,9 +194,7 @@ class _KeptPins(Struct, frozen=True):
 
 
 def pins_text(pins: Pins, salt: str) -> str:
-    """The pinned settings as JSON without credentials. `salt` is 32 hexadecimal digits. The caller makes a new salt
-    for each record.
-    """
+    """The pinned settings as JSON without credentials. `salt` is 32 hexadecimal digits, new for each record."""
     settings = tuple(
         _KeptSetting(digest=_digest(salt, setting.name, setting.value))
         if _may_hold_credentials(setting)
@@ -222,9 +206,8 @@ def pins_text(pins: Pins, salt: str) -> str:
 
 
 def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
-    """Reads recorded pins from `text`. Also returns whether a pin could not be restored. `now` are the repository's
-    current settings. If only the digest of a value was recorded, the value can be restored only from `now`. Raises
-    BrokenPinsError.
+    """Reads recorded pins, and whether one could not be restored. Values of which only the digest was recorded come from the
+    repository's current settings `now`. Raises BrokenPinsError.
     """
     try:
         kept = convert(json.loads(text), _KeptPins)

@@ -1,9 +1,8 @@
 """Pushes the branch of a checkout. Never changes git's configuration and never forces a push.
 
-A push does not read the checkout's current configuration or hooks. It runs in a temporary git directory that has no
-hooks, remotes or settings and uses only the checkout's objects. All settings are passed in the environment
-(`GIT_CONFIG_COUNT`), those of the user's own files too: a condition in these files (`includeIf`) that tests the checkout
-would not match in the temporary directory.
+A push reads neither the checkout's current configuration nor its hooks: it runs in a temporary git directory that has only
+the checkout's objects. All settings are passed in the environment (`GIT_CONFIG_COUNT`), those of the user's own files too,
+whose conditions (`includeIf`) would not match in the temporary directory.
 """
 
 from __future__ import annotations
@@ -56,14 +55,12 @@ class PushTarget(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """Advice for a user whose remote does not take a push."""
         return f"try: git push --dry-run {self.remote} {self.branch}:{self.remote_ref}"
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
-    """Chooses the remote to push to. The settings may name a remote for the branch. If not, the only remote is used
-    or, if there are several, `origin`. `branch` is None if HEAD is detached. Raises CheckoutError with advice if no
-    remote can be chosen, or if there is no branch.
+    """Chooses the remote to push to: the one that the settings name for the branch, or the only one, or `origin`. `branch` is
+    None if HEAD is detached. Raises CheckoutError with advice.
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
@@ -98,10 +95,9 @@ class Push:
         known: Container[str] = (),
         branch: str | None = None,
     ) -> None:
-        """Chooses the remote. `branch` is a branch to push under its own name to the same remote, with `status.head` as its
-        commit. None stands for the current branch. `writable` are the directories that an agent may write to. `known` are the identities
-        (`identity_of`) of remotes that are on this machine and existed before the agent started. Raises CheckoutError
-        if there is no remote to push to, or if HEAD is detached.
+        """`branch` is a branch to push under its own name to the same remote, with `status.head` as its commit, or None for the
+        current one. `writable` are the directories that an agent may write to. `known` are the identities (`identity_of`) of
+        remotes on this machine that existed before the agent started. Raises CheckoutError if there is no remote or branch.
         """
         self.target = target_of(settings, status.branch)
         if branch is not None:
@@ -117,18 +113,14 @@ class Push:
         self._asking = Git(git.seams, git.top, environment_for_git(git.seams, git.top))
 
     def urls(self) -> list[str]:
-        """The addresses to push to. Raises CheckoutError if an address leads to a repository that the agent may have
-        created.
-        """
+        """Raises CheckoutError if an address leads to a repository that the agent may have created."""
         found = self._settings.push_urls(self.target.remote)
         for url in found:
             self._refuse_new_place(url)
         return found
 
     def _refuse_new_place(self, url: str) -> None:
-        """Raises CheckoutError if `url` leads to a repository on this machine that the agent may have created. In a push
-        to such a repository, git would run programs that the repository's configuration names.
-        """
+        """In a push to a repository that the agent has created, git would run programs that this names."""
         top, path = self._git.top, local_path(url)
         if path is None or (place := identity_of(top, path)) is None or place in self._known:
             return
@@ -140,9 +132,7 @@ class Push:
             )
 
     def push(self) -> int:
-        """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError
-        and Interrupted.
-        """
+        """Returns the number of commits that the remote did not have before. Raises CheckoutError and Interrupted."""
         answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
         for answer in answers:  # fails only after all addresses were tried
             if answer.status:
@@ -155,9 +145,7 @@ class Push:
         return count
 
     def remote_branches(self, pattern: str) -> list[str]:
-        """The names of the remote's branches that match a pattern of git-ls-remote(1). Raises CheckoutError and
-        Interrupted.
-        """
+        """The remote's branches that match a pattern of git-ls-remote(1). Raises CheckoutError and Interrupted."""
         found = []
         for url in self.urls():
             answer = self._reached(url, ("ls-remote",), f"refs/heads/{pattern}")
@@ -167,9 +155,7 @@ class Push:
         return found
 
     def try_out(self) -> None:
-        """Tests whether a push would work. Does not change the remote. Raises Interrupted, and CheckoutError if a
-        push would fail.
-        """
+        """Raises Interrupted, and CheckoutError if a push would fail. Does not change the remote."""
         refuse_old(self._asking)
         for url in self.urls():
             if self._head:
@@ -246,9 +232,7 @@ class Push:
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
-    """The names of the local refs in which git stores the last known state of the remote's ref `remote_ref`.
-    `refspecs` are the values of `remote.*.fetch`.
-    """
+    """The local refs in which git stores the last known state of a ref of the remote, by the values of `remote.*.fetch`."""
     found = []
     for refspec in refspecs:
         source, _, kept = refspec.removeprefix("+").partition(":")
@@ -260,9 +244,8 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """The device and inode number of a directory on this machine, as text. None if the path does not exist. If
-    another directory replaces this one at the same path, it has a different identity. `path` may be relative to
-    `top`.
+    """The device and inode of a directory, which another one at the same path has not. None if there is none. `path` may be
+    relative to `top`.
     """
     try:
         status = (top / path).stat()
@@ -272,14 +255,12 @@ def identity_of(top: Path, path: str) -> str | None:
 
 
 def count_commits(git: Git, *revisions: str) -> int:
-    """The number of commits that git-rev-list(1) finds. Raises CheckoutError and Interrupted."""
+    """The number of commits that git-rev-list(1) finds."""
     return int(git.read("rev-list", "--count", *revisions))
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """The name of the branch at the remote. This is the local name, unless the user has set `push.default` to
-    `upstream`. For example, a branch that was created from `main` is not pushed to `main`.
-    """
+    """The local name, unless the user has set `push.default` to `upstream`: a branch made from `main` is not pushed to `main`."""
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")
     is_upstream = values.get("push.default") in {"upstream", "tracking"}

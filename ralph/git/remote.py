@@ -62,10 +62,10 @@ def reach(
     given: Sequence[str] = (),
 ) -> GitAnswer:
     """Runs `git COMMAND URL REST`, which contacts the remote at `url` and no other. `remote` is the name under which the
-    settings of `git` have this address, or None. `asking` runs calls about a remote on this machine; a relative path is
-    relative to its directory. If `refuses_checked_out` is True, such a remote refuses a push to a branch that is
-    checked out. Without it, only a push that would update files there is refused. `held` is as in `Git.call`. `given` are
-    directories that the user has given: a remote on this machine may lead there. Raises CheckoutError and Interrupted.
+    settings of `git` have this address, or None. `asking` runs calls about a remote on this machine, to whose directory a
+    path is relative. Such a remote refuses a push that would update files there, and with `refuses_checked_out`, each to a
+    branch that is checked out. It may lead to the directories `given`, which the user has named. `held` is as in `Git.call`.
+    Raises CheckoutError and Interrupted.
     """
     service = "receive-pack" if command[0] == "push" else "upload-pack"
     path = local_path(url)
@@ -111,9 +111,7 @@ def _refuse_unsafe_ssh(git: Git) -> None:
 
 
 def refuse_old(git: Git) -> None:
-    """Raises CheckoutError if git is too old: for a push, ralph passes all settings in the environment, which old
-    versions do not support. Also raises the errors of `Git.call`.
-    """
+    """Raises CheckoutError if git is too old for settings in the environment, with which ralph pushes."""
     output = git.call("version").output
     found = _VERSION.match(output)
     if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
@@ -122,9 +120,7 @@ def refuse_old(git: Git) -> None:
 
 
 def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked_out: bool) -> list[str]:
-    """Options for git if the remote is the repository at `path` on this machine. With them, git runs no programs that
-    this repository's configuration names. Raises CheckoutError and Interrupted.
-    """
+    """Options with which git runs no programs that the configuration of the repository at `path` names."""
     pairs = (*_IN_THEIRS, *(["receive.denyCurrentBranch=refuse"] if refuses_checked_out else []))
     ours = [word for pair in pairs for word in ("-c", pair)]
     place = _git_directory_of(asking, path, given)
@@ -166,9 +162,7 @@ def _refuse_foreign(path: str, place: Path, given: Sequence[str]) -> None:
 
 
 def _whose_files(asking: Git) -> str:
-    """Shell text that sets environment variables for a git process in a remote on this machine. With them, this
-    process reads the same configuration files of the user as git in the checkout.
-    """
+    """Shell text with which git in a remote on this machine reads the same files of the user as in the checkout."""
     theirs = {name: asking.environment[name] for name in _WHOSE_FILES if name in asking.environment}
     return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
         f"{name}={quote(value)} " for name, value in theirs.items()
@@ -176,9 +170,7 @@ def _whose_files(asking: Git) -> str:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a remote on this machine, or None if the remote is on another machine. Uses git's own rules to tell
-    paths from addresses.
-    """
+    """The path of a remote on this machine, by git's own rules, or None if the remote is on another machine."""
     if url.lower().startswith("file://"):
         path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
         return path[2:] if path.startswith("///") else path  # git takes a host for a part of the path

@@ -145,13 +145,11 @@ class Git:
         self._repository = repository
 
     def read(self, *arguments: str, **options: Any) -> bytes:
-        """Runs a git command that changes nothing, and returns its output. The parameters are those of `call`. Raises
-        Interrupted, and CheckoutError if the command fails.
-        """
+        """As `change`, for a command that changes nothing."""
         return self.change(*arguments, variables=_OF_READING, **options)
 
     def answer(self, *arguments: str) -> GitAnswer:
-        """Runs a git command that changes nothing and is allowed to fail. Raises as `call` does."""
+        """As `call`, for a command that changes nothing."""
         return self.call(*arguments, variables=_OF_READING)
 
     def change(self, *arguments: str, **options: Any) -> bytes:
@@ -173,9 +171,7 @@ class Git:
         return [os.fsdecode(path) for path in _REFUSED.findall(answer.errors)]
 
     def resolved(self, name: str) -> str | None:
-        """The id of the commit that a name means, or None if the repository has none of that name. Raises CheckoutError
-        and Interrupted.
-        """
+        """The id of the commit that a name means, or None."""
         answer = self.answer("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         return answer.output.decode().strip() or None if not answer.status else None
 
@@ -185,8 +181,8 @@ class Git:
         return search_outside(self.environment, (self.directory, *self.seams.writable))
 
     def is_writable(self, path: str) -> bool:
-        """Whether an agent can decide what is at a path, also one of another run whose change of it was not undone yet. One that
-        git finds relative to the directory is such a path.
+        """Whether an agent can decide what is at a path, also one of another run whose change of it was not undone yet, or that
+        git finds relative to the directory.
         """
         search = self.agents_places
         is_open = (
@@ -212,7 +208,6 @@ class Git:
         return settings_from(listing, is_agents, lambda value: self.names_writable(value, names))
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
-        """Makes the error for a command that failed."""
         name = self._repository
         return failure(name or str(self.directory), command, answer, is_named=name is not None)
 
@@ -228,22 +223,18 @@ class Git:
         is_remote: bool = False,
         most_bytes: int | None = None,
     ) -> GitAnswer:
-        """Runs one git command, which is allowed to fail. This is the only place where ralph runs git.
+        """Runs one git command, which is allowed to fail. `variables` are added to the environment. `given` is the standard
+        input; `input_from` and `output_to` are descriptors for what does not fit into memory, and `held` is one that the
+        command's processes keep open until they have ended. `is_remote` says whether the command contacts a remote: only
+        then it gets the token, and a shortage that is reported may be the remote's. If the output exceeds `most_bytes`, the
+        command is stopped and its output so far is returned with status 0.
 
-        `variables` are added to the environment. `given` is the standard input. `input_from` and `output_to` are
-        descriptors for input and output that do not fit into memory. `held` is a descriptor that the command's
-        processes keep open until they have ended. `is_remote` says whether the command contacts a remote; a shortage
-        that is reported may then be the remote's, and only such a command gets the token. If the output exceeds `most_bytes`, the command is stopped and its
-        output so far is returned with status 0. If `most_bytes` is None, output that no call of ralph should have is an
-        error.
-
-        Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself. Raises
+        Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
         ShortageError if this machine lacks a resource that the command needs, such as memory.
         """
         name, seams = arguments[0], self.seams
         limit_s = seams.limit_s(limit_s, is_remote=is_remote)
         environment = {**self.environment, **(variables or {})}
-        program = git_program(environment, (self.directory, *seams.writable), seams.environment)
         token = seams.token if is_remote else None
         options = self.options if token is None else (*self.options, *token.options)
         capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
@@ -255,23 +246,15 @@ class Git:
             ):
                 source.write(given or b"")
                 source.seek(0)
-                for _ in range(2):  # an iteration may have killed the supervisor
-                    process = seams.supervisor.start(
-                        [program, "--no-pager", *options, *arguments],
-                        cwd=self.directory,
-                        environment=environment,
-                        grace_s=_GRACE_S,
-                        is_confined=False,
-                        input_from=input_from if given is None else source.fileno(),
-                        output_to=output_to,
-                        errors_to=errors.fileno,
-                        held=held,
-                        passed=None if pipe is None else (PIPE, pipe),
-                    )
-                    running = RunningCommand(process, capture, waiter=seams.waiter, clock=seams.clock)
-                    ending = running.run(limit_s, f"git {name}", self._search(environment))
-                    if ending.how is not Ended.NEVER_STARTED:
-                        break
+                ending = self._run(
+                    [*options, *arguments],
+                    *(environment, capture, limit_s, f"git {name}"),
+                    input_from=input_from if given is None else source.fileno(),
+                    output_to=output_to,
+                    errors_to=errors.fileno,
+                    held=held,
+                    passed=None if pipe is None else (PIPE, pipe),
+                )
                 said = errors.read()
         except OSError as error:
             if (shortage := shortage_of(error)) is not None:
@@ -287,22 +270,42 @@ class Git:
         _refuse_shortage(ending.status, b"" if is_remote else said)
         return GitAnswer(ending.status, output, output + said if is_remote else said)
 
-    def _search(self, environment: Mapping[str, str]) -> BlockSearch:
-        top = str(self.directory)
-        return BlockSearch(_SEARCHES_AFTER_S, lambda is_over: blocking_file(top, environment, is_over))
+    def _run(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        capture: MemoryCapture,
+        limit_s: float,
+        waiting_for: str,
+        **streams: Any,
+    ) -> CommandEnding:
+        """The only place where ralph starts git."""
+        seams, top = self.seams, str(self.directory)
+        program = git_program(environment, (self.directory, *seams.writable), seams.environment)
+        search = BlockSearch(_SEARCHES_AFTER_S, lambda is_over: blocking_file(top, environment, is_over))
+        for _ in range(2):  # an iteration may have killed the supervisor
+            process = seams.supervisor.start(
+                [program, "--no-pager", *arguments],
+                cwd=self.directory,
+                environment=environment,
+                grace_s=_GRACE_S,
+                is_confined=False,
+                **streams,
+            )
+            running = RunningCommand(process, capture, waiter=seams.waiter, clock=seams.clock)
+            ending = running.run(limit_s, waiting_for, search)
+            if ending.how is not Ended.NEVER_STARTED:
+                break
+        return ending
 
 
 class CheckoutGit(Git):
-    """Runs git on the user's checkout at `top`, the directory that contains `.git`. Never contacts a remote.
-
-    The git settings are read in the constructor. An agent may change the settings later, so each operation of a loop
-    uses a new `CheckoutGit`.
+    """Runs git on the user's checkout at `top`, the directory that contains `.git`. Never contacts a remote. An agent may change
+    the git settings, which are read in the constructor, so each operation of a loop uses a new `CheckoutGit`.
     """
 
     def __init__(self, top: Path, seams: GitSeams, options: Sequence[str] = ()) -> None:
-        """Reads the git settings of the checkout. `options` are further options of each later call. Raises
-        CheckoutError and Interrupted.
-        """
+        """`options` are further options of each later call. Raises CheckoutError and Interrupted."""
         ours = {
             # So that git uses neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
             "GIT_WORK_TREE": str(top),
@@ -414,9 +417,6 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """Raises ShortageError if git failed because this machine lacks a resource, such as memory. Looks at the exit
-    status `status` and at git's error output `said`.
-    """
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:
         raise ShortageError("process")

@@ -1,16 +1,13 @@
 """Decides which programs git may run for ralph: those that the user's configuration names, not those that only the
-repository's configuration names. An agent can write `.git/config`, and many git settings are commands. Settings from
-the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph
-replaces it by the user's value of this setting. If the user has set no value, ralph uses an empty or harmless value.
-The same holds for a file of the user's that lies where an agent can write it, or is found through a link there, and for a
-setting whose value leads there.
+repository's names. An agent can write `.git/config`, and many git settings are commands. If the repository sets a command,
+ralph replaces it by the user's value of this setting, or else by an empty or harmless one. The same holds for a file of the
+user's that lies where an agent can write it, or is found through a link there, and for a setting whose value leads there.
 This module runs nothing: it only parses the output of `git config --list`.
 
-These rules apply to git calls without a remote, and depend on a list of the settings that name programs. Git calls
-with a remote ignore the repository's configuration and use the pinned settings of `pins.py`. Two risks remain,
-because git has no option against them. First, a helper from the user's own configuration, such as git-lfs, reads some
-of its settings from the repository. Second, before version 2.39.4, git may fetch a missing object with the program in
-`remote.*.uploadpack`.
+These rules are for git calls without a remote, and depend on a list of the settings that name programs. Calls with a
+remote use the pinned settings of `pins.py`. Two risks remain, because git has no option against them: a helper of the
+user's, such as git-lfs, reads some of its settings from the repository, and before version 2.39.4, git may fetch a missing
+object with the program in `remote.*.uploadpack`.
 """
 
 from __future__ import annotations
@@ -73,27 +70,23 @@ class Setting(Struct, frozen=True):
 
     @property
     def is_of_repository(self) -> bool:
-        """Whether the setting comes from a file in the repository, which an agent can write."""
         return self.scope in _OF_THE_REPOSITORY
 
 
 class GitSettings(Struct, frozen=True):
     values: dict[str, str]
-    """The effective value of each setting. It may come from the repository, so do not use this mapping for a setting
-    that names a program."""
+    """The effective value of each setting, which may come from the repository: not for settings that name a program."""
     arguments: tuple[str, ...]
     """Arguments that every git call gets, in front of the git command."""
     left_out: tuple[str, ...] = ()
     """Names of repository settings that ralph's git calls ignore. A push or a commit may fail without them."""
     dropped_filters: frozenset[str] = frozenset()
-    """Names of filters that only the repository defines. ralph does not run these filters, so a file that needs such
-    a filter must not be committed."""
+    """Filters that only the repository defines, and that do not run: a file that needs one must not be committed."""
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
 
     @property
     def advice(self) -> str:
-        """Advice for people whose settings ralph's git calls ignore."""
         files = ", ".join(dict.fromkeys(one.file for one in self.entries if one.file))
         if not files:
             return "set it by git config --global"
@@ -167,9 +160,7 @@ def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iter
 
 
 def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
-    """Values for `-c` that leave only the user's own credential helpers. Empty if the repository names no helper. Git
-    asks all helpers in its list. An empty entry removes all earlier entries (gitcredentials(7)).
-    """
+    """Git asks all helpers in its list. An empty entry removes all earlier entries (gitcredentials(7))."""
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
     kept = [setting for setting in trusted if _CREDENTIAL_HELPER.fullmatch(setting.name)]
@@ -177,9 +168,7 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """For each filter, the keys that the repository sets. Settings that `git lfs install --local` writes are not
-    included.
-    """
+    """For each filter, the keys that the repository sets, without those that `git lfs install --local` writes."""
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
@@ -190,10 +179,8 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """Whether the user's own configuration defines the filter `name`.
-
-    `keys` are the keys that the repository sets for this filter. If the repository sets `process`, the user must
-    define `process` too. The reason is that git does not run `clean` if `process` is set, even if its value is empty.
+    """Whether the user's own configuration defines a filter of which the repository sets `keys`. Git does not run `clean` if
+    `process` is set, even if its value is empty.
     """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))
@@ -218,9 +205,7 @@ def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str
 
 
 def _pair(name: str, value: str) -> str:
-    """A setting as an argument for `-c`. Raises CheckoutError if the name contains an equals sign, because git would
-    take the text after this sign for the value.
-    """
+    """A setting as an argument for `-c`, in which git would take what follows an equals sign in the name for the value."""
     if "=" in name:
         raise CheckoutError(
             f"git's configuration names a program by {name!r}, which ralph cannot set aside; rename it"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -24,22 +24,15 @@ if TYPE_CHECKING:
     from ralph.values.limits import LimitSettings
 
 MOST_IDLE = 3
-"""After this number of consecutive iterations without progress, the prompt asks for another approach. If the next
-iteration makes no progress either, the loop ends."""
-
+"""After so many iterations in a row without progress, the prompt asks for another approach. After one more, the loop ends."""
 SHORTEST_WAIT_S = 1.0
-"""The shortest wait in seconds. If a server asks for a shorter wait, ralph waits this long."""
-
+"""The shortest wait, also if a server asks for less."""
 MOST_KILLS = 2
-"""The maximum number of consecutive kills after which an iteration is resumed. After one more kill, the loop gives
-up."""
-
+"""After so many kills in a row an iteration is resumed. After one more, the loop gives up."""
 CHECK_GRACE_S = 10.0
-"""Seconds that a check may take in addition to `reserve_s` when the loop's time is over. Without this time, the loop
-might end although the work is done."""
-
+"""What a check may take besides `reserve_s` when the loop's time is over: the work may be done."""
 STOPPED_LIMIT_S = 3.0
-"""Seconds in which git has to commit red work after a signal. The loop must end soon."""
+"""The time for git to commit red work after a signal: the loop must end soon."""
 
 ENDS_THE_LOOP = frozenset(
     {
@@ -52,11 +45,7 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Outcomes of an iteration that end the loop. Either the next iteration would end in the same way, or a person
-stopped the loop."""
-
-SAYS_THAT_WORK_IS_SAVED = frozenset({Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
-"""Outcomes of a loop after which a caller relies on saved work. `end_with_unsaved_work` replaces them."""
+"""Outcomes of an iteration that end the loop: the next one would end in the same way, or a person stopped it."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
@@ -72,16 +61,12 @@ class Share(Struct, frozen=True):
 
 
 def is_counted(outcome: Outcome) -> bool:
-    """Whether a run with this outcome completes an iteration. False if the outcome ends the loop. False also if the
-    API was unavailable, because the run's session is resumed.
-    """
+    """Whether a run with this outcome completes an iteration. If the API was unavailable, its session is resumed."""
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 
 def reserve_s(state: LoopState) -> float:
-    """The seconds of the loop's time to keep for the next gate and check. This is the duration of the last ones, or 0 if
-    there were none. `share` keeps at most half of the remaining time.
-    """
+    """The seconds of the loop's time to keep for the next gate and check: what the last ones took."""
     return sum(last.duration_s for last in (state.last_gate, state.last_check) if last is not None)
 
 
@@ -99,9 +84,8 @@ def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
 
 
 def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
-    """The limits of the next process. `own` are the limits that the settings give to each iteration. Each limit is
-    what is left of the loop's limit, or the limit in `own` if that is lower. If the loop has a time limit, the
-    process gets at least 1 second.
+    """The limits of the next process: what is left of the loop's (of its time at least 1 second), or the lower limits `own`
+    that the settings give to each iteration.
     """
     limits = state.plan.limits
     left_usd = (
@@ -115,32 +99,27 @@ def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
     used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
     own_usd = None if own.max_budget_usd is None else plain(own.max_budget_usd - used_usd)
     return Share(
-        _least(left_usd, own_usd),
-        _least(left_s, own.max_time_s),
+        min(filter(_is_known, (left_usd, own_usd)), default=None),
+        min(filter(_is_known, (left_s, own.max_time_s)), default=None),
         left_usd is not None and (own_usd is None or left_usd <= own_usd),
         left_s is not None and (own.max_time_s is None or left_s <= own.max_time_s),
     )
 
 
-def _least(one: float | None, other: float | None) -> float | None:
-    known = [value for value in (one, other) if value is not None]
-    return min(known) if known else None
+def _is_known(value: float | None) -> TypeGuard[float]:
+    return value is not None
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
     """The loop's end if `result` ends the loop at once, otherwise None. `number` is the number of the iteration."""
     if result.stopped_by is not None:
-        return LoopEnd(
-            Outcome.INTERRUPTED,
-            128 + result.stopped_by,
-            f"stopped by {signal.Signals(result.stopped_by).name}",
-        )
+        reason = f"stopped by {signal.Signals(result.stopped_by).name}"
+        return LoopEnd(Outcome.INTERRUPTED, 128 + result.stopped_by, reason)
     if result.outcome not in ENDS_THE_LOOP:
         return None
     why = f": {result.reason}" if result.reason else ""
-    return LoopEnd(
-        result.outcome, result.exit_code, f"iteration {number} ended with exit {result.exit_code}{why}"
-    )
+    reason = f"iteration {number} ended with exit {result.exit_code}{why}"
+    return LoopEnd(result.outcome, result.exit_code, reason)
 
 
 def outage_wait(
@@ -152,11 +131,9 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage, or the reason to give up. `number` is the number of consecutive outages, including
-    this one. `slept_s` is the total time of the waits after the earlier outages, in seconds.
-
-    `requested_s` is the wait that the server asked for. It replaces the scheduled wait if it is longer, and always
-    after the first outage. If the budget of `schedule` is 0, ralph gives up at once.
+    """The wait after the outage with this number in a row, or the reason to give up. `slept_s` is the time of the earlier
+    waits. `requested_s` is what the server asked for, which replaces the scheduled wait if it is longer, and always after the
+    first outage. With a budget of 0, ralph gives up at once.
     """
     if schedule.outage_budget_s <= 0:
         return GiveUp(f"{away} is not there, and the caller of this loop tries again (--no-outage-waits)")
@@ -182,8 +159,8 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after a kill, or the reason to give up. `number` is the number of consecutive kills, including this
-    one. Waiting can help: if memory ran out, the program that used it may end soon.
+    """The wait after the kill with this number in a row, or the reason to give up. Waiting can help: if memory ran out, the
+    program that used it may end soon.
     """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
@@ -213,18 +190,16 @@ def _was_begun(state: LoopState) -> bool:
 
 
 def end_of_unusable(state: LoopState) -> LoopEnd | None:
-    """The loop's end if a new loop's gate, check or plan can never say that the work is done. In a resumed loop, the agent's
+    """The loop's end if a new loop's gate or check can never say that the work is done. In a resumed loop, the agent's
     work may be the cause, and None is returned.
     """
-    if _was_begun(state):
-        return None
-    reason = None
-    for name, result in (("gate", state.last_gate), ("check", state.last_check)):
-        if result is not None and result.why_not_run is not None:
-            last_line = next(reversed(result.tail.split("\n")), "").strip()
+    for name, result in (("check", state.last_check), ("gate", state.last_gate)):
+        if not _was_begun(state) and result is not None and result.why_not_run is not None:
+            last_line = result.tail.rpartition("\n")[2].strip()
             said = f": {last_line}" if last_line else ""
             reason = f"the {name} cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
-    return None if reason is None else loop_end(Outcome.CONFIG, reason)
+            return loop_end(Outcome.CONFIG, reason)
+    return None
 
 
 def what_is_missing(state: LoopState) -> str | None:
@@ -253,8 +228,8 @@ def tasks_text(count: int | None) -> str:
 
 
 def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
-    """The loop's end if the work is done. This is so if the gate is green and all conditions hold. Without a condition, a
-    stop file must be there too. At the first look of a new loop, `at_least_once` overrules this.
+    """The loop's end if the work is done: the gate is green and all conditions hold, or without a condition, a stop file is
+    there. At the first look of a new loop, `at_least_once` overrules this.
     """
     plan = state.plan
     if what_is_missing(state) is not None or not (plan.has_condition or has_stop_file):
@@ -275,15 +250,13 @@ def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
-    """The number of consecutive iterations without progress, including the last one. If the outcome is NO_PROGRESS,
-    the iteration made no progress, whatever it changed.
-    """
+    """The number of consecutive iterations without progress. NO_PROGRESS is none, whatever the iteration changed."""
     return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
-    """The loop's end after the last recorded iteration, or None if the loop continues. `granted` are the limits of
-    that iteration. `limit` names the limit that it reached, as in `IterationResult.limit`.
+    """The loop's end after the last recorded iteration, or None. `granted` are the limits of that iteration, and `limit` is
+    the one that it reached, as in `IterationResult`.
     """
     last = state.last
     assert last is not None  # noqa: S101 - the caller has just recorded an iteration
@@ -305,21 +278,16 @@ def end_with_unsaved_work(end: LoopEnd, *, is_uncommitted: bool, is_unpushed: bo
     caller would rely on work that nobody else has: the machine of a CI job is deleted after the loop.
     """
     missing = "committed" if is_uncommitted else "pushed" if is_unpushed else None
-    if missing is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
+    if missing is None or end.outcome not in {Outcome.COMPLETED, *STOPPED_AT_A_LIMIT}:
         return end
     reason = f"{end.reason}, but not all work is {missing}"
     return loop_end(Outcome.IO_ERROR, reason)
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
-    """The state with new limits, which were given with `--continue`. A limit that was not given keeps its recorded
-    value.
-    """
-    old = state.plan.limits
-    limits = replace(
-        old,
-        **{name: value for name, value in asdict(given).items() if value is not None},
-    )
+    """The state with the limits that were given with `--continue`. The others keep their recorded values."""
+    new = {name: value for name, value in asdict(given).items() if value is not None}
+    limits = replace(state.plan.limits, **new)
     return replace(state, plan=replace(state.plan, limits=limits))
 
 

@@ -160,7 +160,7 @@ class LoopState(Struct, frozen=True):
     last_check: CheckResult | None = None
     last_gate: CheckResult | None = None
     open_tasks: int | None = None
-    """Of the plan of `--plan`. None if it has no task, if it cannot be read, or if the loop has no plan."""
+    """In the file of `--plan`. None if it has no task, if it cannot be read, or if the loop has no plan."""
     has_removed_stop_file: bool = False
     """True if the loop removed a stop file after the last iteration, because the work was not done."""
     current: CurrentIteration | None = None

@@ -1,8 +1,6 @@
-"""Finds the folder with a loop's record, prompt and check log. Each directory in which loops work has one folder.
-This folder contains one folder for each of the loops. All folders are in the user's state directory, beside the
-sessions, and not in the checkout. So `--continue` uses no file that came with a repository or that an agent wrote. A
-new loop leaves the folders of earlier loops unchanged. It removes only folders that are both old and not among the
-last ones.
+"""Finds the folder of a loop, with its record, prompt and logs: one for each loop, in one for each directory in which loops
+work. All are in the user's state directory, beside the sessions, and not in the checkout. So `--continue` uses no file that
+came with a repository or that an agent wrote. A new loop removes only folders that are old and not among the last ones.
 """
 
 from __future__ import annotations
@@ -24,10 +22,9 @@ if TYPE_CHECKING:
 
 LOOPS = "loops"
 ALWAYS_KEPT = 20
-"""The number of the last loops of a directory that are never removed."""
+"""So many of the last loops of a directory are never removed."""
 KEPT_DAYS = 30
-"""Earlier loops are removed when this number of days has passed since they were last written. One check log may take
-50 MB."""
+"""Earlier loops are removed when they were last written so long ago. One check log may take 50 MB."""
 
 
 class LoopStore:
@@ -35,9 +32,9 @@ class LoopStore:
 
     def __init__(self, sessions: SessionStore, directory: Path) -> None:
         self.roots = sessions.beside(LOOPS)
-        """Folders that contain the loops of all directories. New loops are stored in the first one."""
+        """Folders with the loops of all directories. New loops are stored in the first one."""
         self.notice = None
-        """A sentence for the user that says why the usual place is not used. None if the usual place is used."""
+        """A sentence for the user that says why the usual place is not used, if so."""
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
@@ -52,23 +49,22 @@ class LoopStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
-        """Finds the user's store for reading. Makes no folder."""
+        """As `for_user`, but makes no folder."""
         return cls(SessionStore.to_read(environment), directory)
 
     @property
     def place(self) -> Path:
-        """The folder for the loops that work in this store's directory. It contains one folder for each loop."""
+        """The folder for the loops that work in this store's directory."""
         return self._places[0]
 
     @property
     def agent_folder(self) -> Path:
-        """The folder with the directories of another agent (`--agent`) for the last loop of this store's directory."""
+        """The folder with the directories of another agent (`--agent`) for the last loop."""
         return self.place / "agent"
 
     def begin(self) -> FileRecord:
-        """Makes the folder of a new loop, and returns the loop's record. The record is not on disk until its first
-        `save`. Removes folders of loops that ended long ago, as `ALWAYS_KEPT` and `KEPT_DAYS` say. The caller must
-        hold the checkout's lock. Raises OSError and JournalError.
+        """Makes the folder of a new loop, and removes old ones. The record is not on disk until its first `save`. The caller
+        must hold the checkout's lock. Raises OSError and JournalError.
         """
         make_private(self.place, (self._directory,))
         numbers = list(_numbers(self.place))
@@ -83,9 +79,8 @@ class LoopStore:
         return FileRecord(folder)
 
     def take_over(self) -> None:
-        """Makes the loops of another directory the loops of this one, because the user says that the directory has
-        moved here. Does nothing if this directory has loops already, or if no directory has any. Raises RecordError
-        if several other directories have loops, and OSError.
+        """Makes the loops of another directory those of this one, as the user says that it has moved here, unless this one has
+        loops already. Raises RecordError if several other directories have loops, and OSError.
         """
         if self.all_records(of_all=False):
             return
@@ -106,7 +101,8 @@ class LoopStore:
 
     def newest(self) -> FileRecord:
         """The most recently written record. Raises RecordError if there is no record."""
-        found = [record for place in self._places for record in _newest_in(place)]
+        # The highest number is the newest in a folder, whatever the clock says.
+        found = [records[-1] for place in self._places if (records := _records_in(place))]
         if found:
             return max(found, key=lambda record: written_at(record.path))
         none = f"there is no loop in {self._directory} (none is recorded in {self.place})"
@@ -119,12 +115,10 @@ class LoopStore:
 
     def numbered(self, number: str) -> FileRecord:
         """The record of the loop with this number. Raises RecordError if this directory has no such loop."""
-        wanted = int(number) if number.isdecimal() and number.isascii() else None
-        found = [record for record in self.all_records(of_all=False) if int(record.folder.name) == wanted]
-        if found:
-            return found[0]
-        numbers = sorted(int(record.folder.name) for record in self.all_records(of_all=False))
-        some = f"it has {', '.join(map(str, numbers))}" if numbers else "none is recorded"
+        records = {str(int(record.folder.name)): record for record in self.all_records(of_all=False)}
+        if number.isdecimal() and (found := records.get(number.lstrip("0"))):
+            return found
+        some = f"it has {', '.join(sorted(records, key=int))}" if records else "none is recorded"
         raise RecordError(f"{self._directory} has no loop {number}: {some}", Outcome.USAGE)
 
     def all_records(self, *, of_all: bool) -> list[FileRecord]:
@@ -132,20 +126,17 @@ class LoopStore:
         places = self._places
         if of_all:
             places = [place for root in self.roots if root.is_dir() for place in sorted(root.iterdir())]
-        folders = (place / f"{number:04d}" for place in places for number in _numbers(place))
-        return [record for record in map(FileRecord, folders) if os.path.lexists(record.path)]
+        return [record for place in places for record in _records_in(place)]
 
     def place_of(self, directory: Path) -> Path:
         """The folder for the loops that work in `directory`, in the same root as `place`."""
         return self.roots[0] / directory_name(directory.resolve())
 
 
-def _newest_in(place: Path) -> Iterator[FileRecord]:
-    for number in sorted(_numbers(place), reverse=True):
-        record = FileRecord(place / f"{number:04d}")
-        if os.path.lexists(record.path):
-            yield record
-            return
+def _records_in(place: Path) -> list[FileRecord]:
+    """The records in a folder, the newest last, without loops that were killed before they saved one."""
+    records = (FileRecord(place / f"{number:04d}") for number in sorted(_numbers(place)))
+    return [record for record in records if os.path.lexists(record.path)]
 
 
 def _numbers(place: Path) -> Iterator[int]:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.agents.events import is_session_unknown, outcome_of_run
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from ralph.loop.agents.events import AgentRun
     from ralph.loop.agents.start import OpenAgent
-    from ralph.loop.agents.table import AgentRow
     from ralph.loop.values import IterationOrder
     from ralph.machine.running_command import Capture, CommandEnding
     from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -46,46 +44,49 @@ _MOST_VERSION_BYTES = 16_384
 _VERSION_S = 10.0
 
 
-class AgentIterations(Struct):
+class AgentIterations:
     """Implements the `Iterations` port with processes of another agent. Works on the main thread only."""
 
-    agent: OpenAgent
-    directory: Path
-    folder: Path
-    """The loop's folder, where the files of the agent's sessions are."""
-    waiter: Waiter
-    clock: Clock
-    redactor: Redactor
-    tell: Callable[[str], None]
-    limits: SandboxSettings
-    """The limits of the agent's supervisor."""
-    has_told_version: bool = False
-
-    @property
-    def row(self) -> AgentRow:
-        return self.agent.line.row
+    def __init__(
+        self,
+        agent: OpenAgent,
+        *,
+        directory: Path,
+        folder: Path,
+        waiter: Waiter,
+        clock: Clock,
+        redactor: Redactor,
+        tell: Callable[[str], None],
+        limits: SandboxSettings,
+    ) -> None:
+        """`folder` is the loop's folder, with the files of the agent's sessions. `limits` are those of its supervisor."""
+        self._agent, self._row = agent, agent.line.row
+        self._directory, self._folder = directory, folder
+        self._waiter, self._clock = waiter, clock
+        self._redactor, self._tell, self._limits = redactor, tell, limits
+        self._has_told_version = False
 
     def _tell_version(self, limit_s: float) -> None:
-        self.has_told_version = True
-        log, program = MemoryCapture(_MOST_VERSION_BYTES), self.agent.line.words[0]
+        self._has_told_version = True
+        log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
         with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, KeptErrors() as errors:
             streams = nothing.fileno(), errors.fileno
             self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
         version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
-        self.tell(f"agent: {program} ({version or 'it does not tell its version'})")
+        self._tell(f"agent: {program} ({version or 'it does not tell its version'})")
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
         if the process cannot be started for another reason. Never raises Interrupted.
         """
-        began_s = self.clock.now_s()
-        name, row = _name_of(order.session_id), self.row
+        began_s = self._clock.now_s()
+        name, row = _name_of(order.session_id), self._row
         is_new = order.prompt is not None
-        before = AgentSession() if is_new else read_session(self.folder / name, row)
+        before = AgentSession() if is_new else read_session(self._folder / name, row)
         log = EventLog(
-            open_session(self.folder, name, is_new=is_new),
+            open_session(self._folder, name, is_new=is_new),
             row,
-            redact=self.redactor.redact,
+            redact=self._redactor.redact,
             is_over_budget=lambda run: _is_over(order.budget_usd, run),
         )
         result = self._with_login(lambda: self._ran(order, before.id, log))
@@ -96,22 +97,22 @@ class AgentIterations(Struct):
             cost_usd=after.cost_usd,
             last_words=log.run.answer or log.words,
             reason=result.reason[:_MOST_REASON_CHARS].rstrip("."),
-            duration_s=round(self.clock.now_s() - began_s, 3),
+            duration_s=round(self._clock.now_s() - began_s, 3),
         )
         with suppress(OSError):
             log.end(result)
         if before.id and is_session_unknown(log.run, result.reason):
-            (self.folder / name).unlink(missing_ok=True)  # so the iteration begins anew
+            (self._folder / name).unlink(missing_ok=True)  # so the iteration begins anew
             result = replace(result, outcome=Outcome.API_UNAVAILABLE, setback=Setback.KILL)
         if result.reason and result.setback is None and result.stopped_by is None:
-            self.tell(result.reason)
+            self._tell(result.reason)
         return result
 
     def seen(self, session_id: str) -> SessionSeen | None:
         """The state of a session, from its file. None if the agent has named no session that it can resume. Raises OSError."""
-        row = self.row
+        row = self._row
         try:
-            found = read_session(self.folder / _name_of(session_id), row)
+            found = read_session(self._folder / _name_of(session_id), row)
         except FileNotFoundError:
             return None
         is_over = found.ended is not None and is_counted(found.ended.outcome)
@@ -121,8 +122,8 @@ class AgentIterations(Struct):
         return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
 
     def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
-        home = self.agent.home
-        if not self.agent.box.is_confined:
+        home = self._agent.home
+        if not self._agent.box.is_confined:
             return run()
         try:
             home.take_login()
@@ -137,19 +138,19 @@ class AgentIterations(Struct):
             try:
                 home.take_login_back()
             except OSError as error:
-                self.tell(f"{self.row.name}: its login could not be taken back: {error}")
+                self._tell(f"{self._row.name}: its login could not be taken back: {error}")
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
-        ends_s = math.inf if order.time_s is None else self.clock.now_s() + order.time_s
+        ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
         with tempfile.TemporaryFile() as given, KeptErrors() as errors:
             given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
-                if not self.has_told_version:
-                    self._tell_version(ends_s - self.clock.now_s())
-                limit_s = ends_s - self.clock.now_s()
-                waiting_for = f"{self.row.name}, {order.waiting_for}"
-                command = self.agent.line.command(session, is_confined=self.agent.box.is_confined)
+                if not self._has_told_version:
+                    self._tell_version(ends_s - self._clock.now_s())
+                limit_s = ends_s - self._clock.now_s()
+                waiting_for = f"{self._row.name}, {order.waiting_for}"
+                command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
                 ending = self._run(command, log, (given.fileno(), errors.fileno), limit_s, waiting_for)
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
@@ -160,25 +161,25 @@ class AgentIterations(Struct):
                 if shortage is None:
                     raise
                 return _setback(Setback.SHORTAGE, f"it could not be started: {shortage}")
-            said = self.redactor.redact(readable_text(errors.read())[0]).strip() or log.words
+            said = self._redactor.redact(readable_text(errors.read())[0]).strip() or log.words
         return self._judged(ending, log.run, said, order)
 
     def _run(
         self, command: list[str], log: Capture, streams: tuple[int, int], limit_s: float, waiting_for: str
     ) -> CommandEnding:
-        agent, box = self.agent, self.agent.box
+        agent, box = self._agent, self._agent.box
         environment = box.before(agent.environment, waiting_for)
         undone = ""
         try:
             process = agent.supervisor.start(
                 command,
-                cwd=self.directory,
+                cwd=self._directory,
                 environment=environment_for_commands(environment),
                 grace_s=_GRACE_S,
                 input_from=streams[0],
                 errors_to=streams[1],
             )
-            running = RunningCommand(process, log, waiter=self.waiter, clock=self.clock)
+            running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
             ending = running.run(limit_s, waiting_for)
             undone = box.after(waiting_for)
         except BaseException:
@@ -186,13 +187,13 @@ class AgentIterations(Struct):
             raise
         finally:
             for note in filter(None, (undone, *box.refusals(), *box.told()[0])):
-                self.tell(f"{self.row.name}: {note}")
+                self._tell(f"{self._row.name}: {note}")
         return ending
 
     def _judged(
         self, ending: CommandEnding, run: AgentRun, said: str, order: IterationOrder
     ) -> IterationResult:
-        name = self.row.name
+        name = self._row.name
         last = said.rpartition("\n")[2]
         match ending.how:
             case Ended.BY_ITSELF if ending.status == TRY_AGAIN and said.startswith(NOT_STARTED):
@@ -211,19 +212,19 @@ class AgentIterations(Struct):
             case Ended.WITHOUT_SUPERVISOR | Ended.NEVER_STARTED | Ended.ELSEWHERE:
                 result = _setback(Setback.KILL, "ended together with the process that starts commands")
             case _:
-                stopped = self.limits.why_stopped(ending.how)
+                stopped = self._limits.why_stopped(ending.how)
                 result = _result(Outcome.TASK_FAILED, f"{name} was stopped: {stopped or ending.how.name}")
         if not ending.is_all_gone:
             result = replace(result, reason="; ".join(filter(None, (result.reason, STILL_RUNS))))
         return result
 
     def _by_itself(self, status: int, run: AgentRun, last: str) -> IterationResult:
-        if self.row.read is None:
+        if self._row.read is None:
             done = Outcome.COMPLETED if status == 0 else Outcome.TASK_FAILED
-            why = "" if status == 0 else f"{self.row.name} ended with exit {status}"
+            why = "" if status == 0 else f"{self._row.name} ended with exit {status}"
             return _result(done, f"{why}: {last}" if why and last else why)
         outcome, why = outcome_of_run(run, status, last)
-        return _result(outcome, f"{self.row.name}: {why}" if why else "")
+        return _result(outcome, f"{self._row.name}: {why}" if why else "")
 
 
 def _name_of(session_id: str) -> str:

@@ -1,4 +1,4 @@
-"""What one `ralph loop` command works with: settings, secrets, event sinks, sandboxes and supervisors."""
+"""Makes the objects that one `ralph loop` command works with: settings, secrets, event sinks, sandboxes and supervisors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Writes the files of a typical loop, such as prompts, if they do not exist, and finds what nobody has filled in. It never changes or replaces an existing
-file, and never follows an existing link, even a dangling one.
+"""Writes the files of a typical loop, such as prompts, if they do not exist, and finds what nobody has filled in. It never
+changes or replaces an existing file, and never follows an existing link, even a dangling one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Starter(Struct, frozen=True):
 
 
 def write_starters(directory: Path) -> Iterator[Starter]:
-    """Writes the files one after the other, and yields the result for each file. Raises OSError with the name of the
-    file. Files that were written before the error are kept.
-    """
+    """Writes the files one after the other. Raises OSError with the name of the file."""
     for name in NAMES:
         try:
             kept_because = _write_new(directory, name, (_TEXTS / name).read_bytes())
@@ -51,12 +49,8 @@ def placeholders_left(directory: Path) -> str | None:
         text = read_regular_file(directory / _INSTRUCTIONS, _MOST_BYTES, os.O_RDONLY)
     except OSError:  # most directories have none, and the run says what it cannot read
         return None
-    names = [name.decode("utf-8", "replace") for name in _PLACEHOLDER.findall(text)]
-    return (
-        f"{_INSTRUCTIONS} has placeholders: {', '.join(names)}; say it there, or remove the lines"
-        if names
-        else None
-    )
+    names = ", ".join(name.decode("utf-8", "replace") for name in _PLACEHOLDER.findall(text))
+    return f"{_INSTRUCTIONS} has placeholders: {names}; say it there, or remove the lines" if names else None
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:
