@@ -1,7 +1,6 @@
 """Reads and writes the record of a loop's state in the loop's folder. Ended iterations are appended to a file of their own,
 a line each, and `loop.json` has everything else and the size of the lines that belong to it. So what a killed process has
-appended and not counted is left out. `--continue` and `--status` read both files. If a record cannot be read completely, an
-error names the fault.
+appended and not counted is left out.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 RECORD_FILE = "loop.json"
 ITERATIONS_FILE = "iterations.jsonl"
 PINS_FILE = "git.json"
-"""The name of the file with the git settings that were pinned when the loop began. It contains the result of
-`GitCheckout.pins_text`."""
+"""The file with the result of `GitCheckout.pins_text` from the beginning of the loop."""
 # The lines of thousands of iterations have a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_TAIL_BYTES = 64 * 1024
@@ -69,9 +67,7 @@ class FileRecord:
         self._has_saved = True
 
     def _append(self, iterations: tuple[IterationRecord, ...]) -> None:
-        """Appends the lines of the iterations that are new or have changed, and syncs them. Only the last line that is there
-        may be of an iteration that has changed since. Raises OSError.
-        """
+        """Appends the lines of new iterations. Only the last one that is there may have changed since."""
         if self._size and _size_of(self._iterations_path) < self._size:  # somebody removed it
             self._appended, self._size = (), 0
         kept = len(self._appended)
@@ -83,9 +79,7 @@ class FileRecord:
         self._appended, self._size = iterations, self._size + len(lines)
 
     def load(self) -> LoopState:
-        """Reads the saved state. Raises RecordError. Its outcome is `config` if a newer ralph wrote the record, and
-        `io_error` if the record is damaged.
-        """
+        """Raises RecordError, with the outcome `config` if a newer ralph wrote the record, and `io_error` if it is damaged."""
         path = self.path
         try:
             state = read_state(self._text())
@@ -106,14 +100,12 @@ class FileRecord:
             raise RecordError(f"{path} {error}", Outcome.IO_ERROR) from error
 
     def keep_check(self, iteration: int, tail: str) -> None:
-        """Writes the end of the check's output after an iteration into a file of its own, because each `save` writes
-        the whole record. If the file cannot be written, the output is not kept.
-        """
+        """Keeps the end of a check's output in a file of its own, because each `save` writes the whole record, or not at all."""
         with suppress(OSError):
             write_private(self.folder, _check_file(iteration), tail.encode("utf-8", "replace"))
 
     def check_tail(self, iteration: int) -> str:
-        """The output that `keep_check` kept. Empty if none was kept."""
+        """The output that `keep_check` kept, or nothing."""
         with suppress(OSError):
             return read_regular_file(self.folder / _check_file(iteration), _MOST_TAIL_BYTES).decode(
                 "utf-8", "replace"
@@ -121,11 +113,11 @@ class FileRecord:
         return ""
 
     def save_pins(self, text: str) -> None:
-        """Saves the pinned git settings. Raises OSError."""
+        """Raises OSError."""
         write_private(self.folder, PINS_FILE, text.encode())
 
     def pins(self) -> str | None:
-        """The pinned git settings as text, or None if none were saved. Raises RecordError."""
+        """The text that `save_pins` saved, or None. Raises RecordError."""
         path = self.folder / PINS_FILE
         try:
             return read_regular_file(path, _MOST_BYTES).decode()
@@ -152,7 +144,7 @@ def _check_file(iteration: int) -> str:
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:
-    """Writes a file atomically. Only the user can read the file. Makes the folder if it is missing. Raises OSError."""
+    """Writes a file that only the user can read, atomically. Makes the folder if it is missing. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     try:
@@ -167,9 +159,7 @@ def write_private(folder: Path, name: str, data: bytes) -> Path:
 
 
 def append_private(folder: Path, name: str, data: bytes, size: int) -> None:
-    """Writes and syncs `data` behind the first `size` bytes of a file, and removes what was there. Only the user can read the
-    file. Another kind of file in its place is removed. Raises OSError.
-    """
+    """As `write_private`, but writes and syncs behind the first `size` bytes of the file, and removes what was there."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     if not size:
@@ -192,9 +182,7 @@ def _size_of(path: Path) -> int:
 
 
 def new_file(folder: Path, name: str) -> int:
-    """Creates an empty file and returns its descriptor. Only the user can read the file. An existing file with this
-    name is removed first. Raises OSError.
-    """
+    """Creates an empty file that only the user can read, instead of another of this name. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     with suppress(FileNotFoundError):

@@ -30,7 +30,7 @@ SHORTEST_WAIT_S = 1.0
 MOST_KILLS = 2
 """After so many kills in a row an iteration is resumed. After one more, the loop gives up."""
 CHECK_GRACE_S = 10.0
-"""What a check may take besides `reserve_s` when the loop's time is over: the work may be done."""
+"""The time of a check besides `reserve_s` when the loop's time is over: the work may be done."""
 STOPPED_LIMIT_S = 3.0
 """The time for git to commit red work after a signal: the loop must end soon."""
 

@@ -1,6 +1,5 @@
-"""The sinks of a loop's events. One writes lines to standard error, one the loop's log, and one a summary for a CI
-system. The events inside an iteration do not come here, because each iteration is a process that writes its own lines
-and its own part of the log.
+"""The sinks of a loop's events: lines on standard error, the loop's log, the program of `--notify`, and a summary for a CI
+system. An iteration is a process, which writes its own lines and its own part of the log.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events
 
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
-"""Events that `--quiet` hides. Events about problems are always shown, and so are events about the end of an
-iteration or of the loop."""
+"""Events that `--quiet` hides: not those about problems and ends."""
 
 
 MARK = "[loop]"
@@ -54,7 +52,7 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class LoopNarration:
-    """An `Events` sink that writes one line to standard error for each event. Each line begins with `[loop]`."""
+    """Writes one line to standard error for each event."""
 
     def __init__(
         self,
@@ -64,7 +62,6 @@ class LoopNarration:
         is_quiet: bool = False,
         clears_line: bool = False,
     ) -> None:
-        """`clears_line` is as in `ErrorLines`."""
         self._lines = ErrorLines(MARK, redact=redact, has_color=has_color, clears_line=clears_line)
         self._is_quiet = is_quiet
 
@@ -93,9 +90,7 @@ def _color_of(event: Event) -> Color | None:
 
 
 class LoopLog:
-    """An `Events` sink that appends every event of the loop itself to the loop's log. `--quiet` hides nothing there.
-    Until the loop has a folder, the sink keeps the events. If the loop cannot begin, they are lost.
-    """
+    """Appends every event of the loop itself to the loop's log. Until the loop has a folder, the events are kept here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -105,7 +100,7 @@ class LoopLog:
         """The number and the session of the current iteration."""
 
     def open(self, folder: Path, redact: Callable[[str], str], tell: Callable[[str], None]) -> None:
-        """Begins to write to the log in `folder`. The parameters are those of `LogFiles`."""
+        """The parameters are those of `LogFiles`."""
         self._files = LogFiles(folder, redact, tell)
         for at, event in self._waiting:
             self._write(self._files, at, event)
@@ -142,7 +137,7 @@ def _fields_of(event: Event) -> dict[str, Any] | None:
 
 
 class LoopNotices(Struct, frozen=True):
-    """An `Events` sink that tells the program of `--notify` about the end of the loop and about outages."""
+    """Tells the program of `--notify` about the end of the loop and about outages."""
 
     notifier: Notifier
     directory: str
@@ -173,9 +168,8 @@ class LoopNotices(Struct, frozen=True):
 
 
 class StepSummary(Struct, frozen=True):
-    """An `Events` sink that appends a table about the ended loop to a file. A CI system displays this file. The sink
-    writes only to a regular file, because another kind of file could block. It does not follow a link in the
-    repository to a file outside, because a model's text must not get into the user's other files.
+    """Appends a table about the ended loop to a file that a CI system displays. Only to a regular file, because another kind
+    could block, and through no link out of the repository, because a model's text must not get into the user's other files.
     """
 
     path: str
@@ -196,9 +190,8 @@ class StepSummary(Struct, frozen=True):
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:
-    """Appends text to a file, and makes the file if it is missing. `directories` are the directory where the loop was
-    started and the directory where it works. Raises OSError. Files that `StepSummary` does not write to raise OSError
-    too.
+    """Appends text to a file, which may be missing. `directories` are those where the loop was started and where it works.
+    Raises OSError, also for files that `StepSummary` does not write to.
     """
     tops = repositories(directories)
     link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen

@@ -1,7 +1,7 @@
 # os.path instead of pathlib: these are strings throughout.
 # ruff: noqa: PTH103, PTH108, PTH112, PTH113, PTH114, PTH116, PTH123, PTH207, PTH208
 """The directories of an agent in a loop's sandbox. They are the loop's own: nothing of the user's can be written there, and no
-sessions of other projects are there. What the agent needs of the user's is taken along from a closed list.
+sessions of other projects are there. A closed list says what is taken along of the user's.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ _TOKEN = re.compile(r"[\w.~+/=:|#-]*", re.ASCII)
 
 
 class AgentHome(Struct, frozen=True, dict=True):
-    """The directories of an agent."""
-
     folder: str
     """The directory of the loop's own around them."""
     row: AgentRow
@@ -59,7 +57,6 @@ class AgentHome(Struct, frozen=True, dict=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that name the directories to the agent."""
         return {place.variable: f"{self.folder}/{place.variable}" for place in self.row.state}
 
     @property
@@ -199,7 +196,7 @@ def _cleared(folder: str, path: str) -> Path:
 
 
 def _read(path: str) -> bytes | None:
-    """The content of a file of settings or a login. None if it is none, or cannot be read."""
+    """None if there is no regular file, or it cannot be read."""
     try:
         return read_regular_file(os.path.realpath(path), _MOST_BYTES)
     except OSError as error:

@@ -1,6 +1,4 @@
-"""Lists with ripgrep the files of a directory that is in no git repository. ripgrep can follow .gitignore files. If
-it does and prints nothing for too long, the listing fails.
-"""
+"""Lists with ripgrep the files of a directory that is in no git repository, by its .gitignore files or without them."""
 
 from __future__ import annotations
 
@@ -28,17 +26,14 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0
-"""Seconds without output after which a listing that follows .gitignore files fails. Possible causes are a named pipe
-called .gitignore, and a very long list of rules."""
+"""After so long without output, a listing by .gitignore files fails: one may be a named pipe, or a very long list."""
 
 # `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
 _UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
 
 
 class ListingEndedError(Exception):
-    """The listing is incomplete, because ripgrep printed nothing for too long, or was cut short or killed by a
-    signal.
-    """
+    """The listing is incomplete: ripgrep printed nothing for too long, was cut short, or was killed."""
 
 
 class Listing:
@@ -54,10 +49,8 @@ class Listing:
         follows_rules: bool = True,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`look_up` is called again and again while ripgrep runs, and may raise an exception. `search` says where ripgrep
-        may lie. If `follows_rules` is
-        True, files that .gitignore excludes are not listed. `start` is `start_process`, or a function that does the
-        same in a sandbox.
+        """`look_up` is called again and again while ripgrep runs, and may raise an exception. `search` says where ripgrep may
+        lie. With `follows_rules`, files that .gitignore excludes are not listed. `start` starts ripgrep.
         """
         self._waiter = waiter
         self._search = search
@@ -67,13 +60,10 @@ class Listing:
         self._start_program = start
         self._heard_at_s = clock.now_s()
         self.unlisted: list[tuple[str, OSError]] = []
-        """Directories that could not be listed, each with its error. Complete after `paths` has yielded its last
-        path."""
+        """Directories that could not be listed, each with its error. Complete after the last of `paths`."""
 
     def paths(self) -> Iterator[str]:
-        """Yields the relative paths of regular files in sorted order. Raises CheckoutError, ListingEndedError and
-        ShortageError.
-        """
+        """The relative paths of regular files, sorted. Raises CheckoutError, ListingEndedError and ShortageError."""
         with patiently(self._start, self._waiter, self._clock) as walk:
             self._heard_at_s = self._clock.now_s()
             for record, _size in walk.records(b"\0"):
@@ -81,7 +71,9 @@ class Listing:
                 yield os.fsdecode(record).removeprefix("./")
             if walk.is_cut_short or walk.ending_signal():
                 raise ListingEndedError
-            self.unlisted = list(_unlisted(walk.complaints()))
+            for found in filter(None, map(_UNLISTED.fullmatch, walk.complaints())):
+                error = OSError(int(found[3]), os.strerror(int(found[3])))
+                self.unlisted.append((os.fsdecode(found[1]), error))
 
     def _start(self) -> Ripgrep:
         rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)

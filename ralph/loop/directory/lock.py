@@ -1,6 +1,6 @@
-"""Makes sure that only one loop works on a checkout. A loop locks a file, and writes its process id and directory
-into the file. The system releases the lock when the last process with the open file ends. The loop refuses a lock
-file that is a link or has a second hard link.
+"""Makes sure that only one loop works on a checkout. A loop locks a file, and writes its process id and directory into it.
+The system releases the lock when the last process with the open file ends. A link is no lock file, nor a file with a second
+name.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Holder(Struct, frozen=True):
     pid: int
     directory: str
     started_at: str
-    """The start time of the loop in local time, for messages to the user."""
+    """In local time, for messages to the user."""
 
 
 class CheckoutLock:
@@ -60,15 +60,13 @@ class CheckoutLock:
     def __init__(
         self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
     ) -> None:
-        """`place` is one of the user's own directories, which contains the lock file if the checkout is not under
-        git. Raises CheckoutError if the lock file cannot be used, or if another loop holds the lock. In the second
-        case, the message names the other loop.
+        """`place` is one of the user's own directories, for a checkout that is not under git. Raises CheckoutError if the
+        file cannot be used, or with the name of the loop that holds the lock.
         """
         self.notice: str | None = None
-        """A warning if the file system does not support locks, otherwise None."""
+        """A warning if the file system does not support locks."""
         self.path, self.descriptor = _opened(checkout, place)
-        """The lock file, which stays open. A child process that must hold the lock too gets the descriptor through
-        `pass_fds`."""
+        """The lock file. A child process with its descriptor holds the lock too."""
         try:
             self._take()
             holder = Holder(os.getpid(), str(directory), f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}")
@@ -83,9 +81,7 @@ class CheckoutLock:
             raise
 
     def close(self) -> None:
-        """Releases the lock. The file stays, because an unlocked file blocks nobody. If it were removed, two loops
-        could run at once.
-        """
+        """Releases the lock. The file stays: if it were removed, two loops could run at once."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -116,12 +112,10 @@ def _locked(descriptor: int) -> bool:
 
 
 def holder_of(directory: Path, place: Path) -> int | None:
-    """Reads from the lock file which loop works on the checkout of `directory`, and returns the id of its process.
-    None if no loop is running, or if the file has no readable id. `place` is as in `CheckoutLock`. Runs no git.
+    """The id of the process of the loop that works on the checkout of `directory`, or None. `place` is as in `CheckoutLock`.
 
-    The function takes no lock, not even for a moment, so it cannot refuse a loop that starts now. It asks the system
-    about the loop's second lock, which belongs to the loop's process alone (F_GETLK of fcntl(2)). An iteration that
-    outlives its loop does not hold that lock.
+    Takes no lock, not even for a moment, so it cannot refuse a loop that starts now: it asks the system about the loop's
+    second lock, which an iteration that outlives its loop does not hold (F_GETLK of fcntl(2)).
     """
     top = repository_top(directory)
     paths = [place / _NAME_OF_OURS]
@@ -146,7 +140,6 @@ def _pid_in(path: Path) -> int | None:
 
 
 def _has_record_lock(descriptor: int) -> bool:
-    """Whether another process has a record lock on the file. Takes no lock. False if the file system has no locks."""
     fields = [0] * 5
     fields[_TYPE_AT] = fcntl.F_RDLCK
     try:
@@ -157,9 +150,7 @@ def _has_record_lock(descriptor: int) -> bool:
 
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
-    """Opens the lock file and returns its path and descriptor. The file is in the git directory of the working tree,
-    or in `place` if the checkout is not under git or its git directory is not its own. Raises CheckoutError.
-    """
+    """Opens the lock file, in the git directory of the working tree, or in `place` if that is not its own."""
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
         git_directory = checkout.git_directory
@@ -185,9 +176,7 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """Reads the holder from the lock file. Returns None if the file does not name a holder, for example because the
-    holder has not written to it yet.
-    """
+    """None if the file does not name its holder, who may not have written to it yet."""
     try:
         return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
     except (OSError, ValueError, RecursionError):

@@ -1,6 +1,5 @@
-"""Handles a loop whose directory is not under git. An iteration makes progress if it changes the files. To find that
-out, the files are compared before and after the iteration. The comparison is less exact if the files cannot be listed in
-time or have too many bytes, and then the user is warned once. Commits and pushes are refused.
+"""A loop's directory that is not under git. Its files are compared before and after an iteration, less exactly if they cannot
+be listed in time or have too many bytes, of which the user is warned once. Commits and pushes are refused.
 """
 
 from __future__ import annotations
@@ -35,14 +34,11 @@ if TYPE_CHECKING:
     from ralph.values.redaction import LookedCommit
 
 MOST_FILES_TOLD_APART = 200_000
-"""The maximum number of files for which a snapshot contains one digest per file. If there are more files, the
-snapshot contains only one digest of all files together."""
+"""A snapshot of more files has only one digest of all together."""
 
 
 class PlainDirectory:
-    """Implements `Checkout` for a working directory that is not under git. Ignores the files that .gitignore
-    excludes.
-    """
+    """Implements `Checkout` for a working directory that is not under git, without the files that .gitignore excludes."""
 
     def __init__(
         self,
@@ -56,9 +52,8 @@ class PlainDirectory:
         warn: Callable[[str], None] = lambda _text: None,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`directory` must be the working directory. `search` says where ripgrep may lie; without it, only ralph's packages
-        are looked through. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
-        user. `start` is `start_process`, or a function that does the same in a sandbox. It starts ripgrep.
+        """`directory` must be the working directory. `search` says where ripgrep may lie. `own_paths` are as in `OwnPaths`.
+        `start` starts ripgrep, as `start_process` or in a sandbox.
         """
         self.top = directory
         self.search = search
@@ -73,7 +68,7 @@ class PlainDirectory:
         self._follows_rules = True
 
     def snapshot(self) -> Snapshot:
-        """Reads the state of the directory. Raises CheckoutError, Interrupted and ShortageError."""
+        """Raises CheckoutError, Interrupted and ShortageError."""
         while True:
             try:
                 return self._look()
@@ -115,7 +110,16 @@ class PlainDirectory:
 
     def _look(self) -> Snapshot:
         self._refuse_unreadable()
-        seen = _Seen()
+        hashed = hashlib.sha256()
+        files: dict[str, str] = {}
+
+        def add(path: str, digest: str) -> None:
+            if digest != ABSENT:
+                # In the order of the listing, which is the same for equal directories.
+                hashed.update(f"{path}\0{digest}\0\0".encode("utf-8", "surrogateescape"))
+                if len(files) <= MOST_FILES_TOLD_APART:
+                    files[path] = digest
+
         digests = FileDigests(
             self._waiter, self._clock, is_by_time=self._is_by_time, most_bytes=MOST_READ_OF_ALL_BYTES
         )
@@ -129,12 +133,12 @@ class PlainDirectory:
         )
         for path in listing.paths():
             if not self._own.hold(path):
-                seen.add(path, digests.of(path))
+                add(path, digests.of(path))
         for path, error in listing.unlisted:
             if not self._own.hold(path):
-                seen.add(path, _of_unlisted(path, error))
-        seen.add(self._plan_file, digests.of_target(self._plan_file))
-        return Snapshot(seen.digest(), files=seen.files)
+                add(path, _of_unlisted(path, error))
+        add(self._plan_file, digests.of_target(self._plan_file))
+        return Snapshot(hashed.hexdigest(), files=files if len(files) <= MOST_FILES_TOLD_APART else None)
 
     def _refuse_unreadable(self) -> None:
         """Raises CheckoutError for a missing directory, for which ripgrep reports no error."""
@@ -149,29 +153,6 @@ class PlainDirectory:
         if text not in self._warned:
             self._warned.add(text)
             self._warn(text)
-
-
-class _Seen:
-    """Collects the digests of files, and computes one digest of all files. The caller must add the files in the order
-    of the listing, which is the same for equal directories.
-    """
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] | None = {}
-        """The digest of each file by its path, or None if there are too many files."""
-        self._hashed = hashlib.sha256()
-
-    def add(self, path: str, digest: str) -> None:
-        if digest == ABSENT:
-            return
-        self._hashed.update(f"{path}\0{digest}\0\0".encode("utf-8", "surrogateescape"))
-        if self.files is not None:
-            self.files[path] = digest
-            if len(self.files) > MOST_FILES_TOLD_APART:
-                self.files = None
-
-    def digest(self) -> str:
-        return self._hashed.hexdigest()
 
 
 def _of_unlisted(path: str, error: OSError) -> str:

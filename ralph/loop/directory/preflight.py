@@ -42,13 +42,8 @@ def open_checkout(
     redactor: Redactor | None = None,
     may_read: Callable[[str], bool] = lambda _path: True,
 ) -> GitCheckout | PlainDirectory:
-    """Finds the checkout that contains `directory`, which must be the working directory. Runs no git.
-
-    `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
-    absolute paths of other directories where the agent may write. `search` says where ripgrep may lie. `warn` tells the user
-    which files are compared less exactly, and what a commit leaves out. `start` starts ripgrep, which lists the files if the
-    directory is not under git. `redactor` finds the secrets in commits. `may_read` is
-    as in `GitCheckout`.
+    """Finds the checkout that contains `directory`, which must be the working directory. Runs no git. The parameters are those
+    of `PlainDirectory` and `GitCheckout`.
     """
     top = repository_top(directory)
     if top is None:
@@ -77,9 +72,9 @@ def open_checkout(
 def check_checkout(
     checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool, waiter: Waiter | None = None
 ) -> list[str]:
-    """Checks that the loop's commits and pushes will work, and returns notices for the user. Git is waited for by `waiter`,
-    if it is given. Under git, also checks that no merge or rebase is unfinished and that HEAD is on a branch. Without git, checks that ripgrep is installed.
-    Raises Interrupted. Raises CheckoutError with a one-line message that contains advice.
+    """Checks that the loop's commits and pushes will work, and returns notices for the user. Git is waited for by `waiter`.
+    Under git, no merge or rebase may be unfinished, and HEAD must be on a branch; without git, ripgrep must be installed.
+    Raises Interrupted, and CheckoutError with advice.
     """
     if isinstance(checkout, PlainDirectory):
         if commits or pushes:
@@ -111,9 +106,6 @@ def check_checkout(
 
 
 def _about_identity(git: CheckoutGit, *, commits: bool) -> list[str]:
-    """Checks that git knows the name and the email address for commits. If not, returns a notice, or raises
-    CheckoutError if the loop itself must commit.
-    """
     if committer(git) is not None:
         return []
     if commits:

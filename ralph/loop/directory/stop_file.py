@@ -1,6 +1,5 @@
-"""The stop file `.ralph/stop`. The model creates this file when no work is left. Its content does not matter.
-`.ralph/` contains only the stop file and a `.gitignore` file, because agents may change or delete the directory (`git
-clean -fdx`). If the directory is missing, it is made again before the next iteration. If `.ralph` is a link or a
+"""The stop file `.ralph/stop`, which the model creates when no work is left. Nothing else but a `.gitignore` file is there,
+because agents may delete the directory (`git clean -fdx`): it is made again before each iteration. If `.ralph` is a link or a
 file, the loop refuses it, so that nothing is written or removed elsewhere.
 """
 
@@ -33,22 +32,21 @@ class StopFileBelow:
         self.path = directory / STOP_FILE
 
     def is_there(self) -> bool:
-        """Whether the stop file exists. The file may be of any kind, even a dangling link, because somebody must have
-        made it.
-        """
+        """Whether there is a file of any kind, even a dangling link: somebody has made it."""
         return os.path.lexists(self.path)
 
     def make_room(self) -> None:
-        """Makes the directory of the stop file, and makes git ignore it. Raises OSError."""
+        """Makes the directory of the stop file, which git then ignores. Raises OSError."""
         with suppress(FileExistsError):
             self._place.mkdir(mode=0o700)
-        with _held(self._place) as held, _named(self._place / _IGNORE_FILE):
-            _let_git_ignore(held)
+        with _held(self._place) as held:
+            try:
+                _let_git_ignore(held)
+            except OSError as error:  # of a call with `dir_fd`, it names only a part of the path
+                raise OSError(error.errno, error.strerror, str(self._place / _IGNORE_FILE)) from error
 
     def remove(self) -> None:
-        """Removes the stop file, because an earlier loop left it or because the work is not done. Follows no link. Raises
-        OSError.
-        """
+        """Removes the stop file. Follows no link. Raises OSError."""
         with suppress(FileNotFoundError), _held(self._place) as held:
             os.unlink(self.path.name, dir_fd=held)
 
@@ -68,22 +66,8 @@ def _held(place: Path) -> Iterator[int]:
         os.close(held)
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Adds the full path to an OSError that is raised in the `with` block. Errors of calls with `dir_fd` contain only
-    a part of the path.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
 def _let_git_ignore(held: int) -> None:
-    """Writes a .gitignore file into the open directory `held`, so that git ignores the directory. A .gitignore file
-    that is not empty is left unchanged, because a person may have edited it. An empty file may be the result of a
-    full disk or a kill, so it is replaced.
-    """
+    """A .gitignore file that is not empty stays, because a person may have edited it. A full disk or a kill leaves an empty one."""
     with suppress(FileNotFoundError):
         found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)
         if stat.S_ISREG(found.st_mode) and found.st_size:

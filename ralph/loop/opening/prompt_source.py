@@ -1,6 +1,5 @@
-"""Finds a loop's prompt in an argument, a file or standard input. A regular file is read again for each iteration.
-The text of any other source is stored, because a pipe can be read only once. If there is an argument or a file, data
-on standard input is an error, because otherwise the data would be dropped without notice.
+"""Finds a loop's prompt in an argument, a file or standard input. A regular file is read again for each iteration, any other
+source once. Beside an argument or a file, data on standard input is an error, because it would be dropped without notice.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ class PromptSource(Struct, frozen=True):
     """The prompt, or None if `file` contains it."""
     file: str | None
     notices: tuple[str, ...] = ()
-    """Notices for the user."""
     silent: SilentPipe | None = None
-    """Standard input if it is a pipe from which no data came in time, otherwise None."""
+    """Standard input if it is a pipe from which no data came in time."""
 
 
 def find_prompt(
@@ -44,9 +42,7 @@ def find_prompt(
     wait: InputWait,
     stdin_fd: int = 0,
 ) -> PromptSource:
-    """Finds the prompt. `directories` are as in `open_named_file`. Raises PromptError. Raises Interrupted if a signal
-    arrives or the time is up.
-    """
+    """`directories` are as in `open_named_file`. Raises PromptError, and Interrupted after a signal or the time limit."""
     find = partial(read_prompt, directories=directories, wait=wait)
     if "-" in (argument, file) or (argument is None and file is None):
         return PromptSource(find(argument, file, stdin_fd=stdin_fd).text, None)
@@ -72,11 +68,8 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """The current prompt, without known credentials.
-
-        The file may have been removed or emptied, may not be text, or may have become a link out of the repository.
-        If so, warns and returns the last good prompt. If there is no last good prompt, raises OSError, or returns the
-        text of an empty file unchanged.
+        """The current prompt, without known credentials. If the file was removed or emptied, is no text, or has become a link
+        out of the repository, warns and returns the last good prompt, or raises OSError if there was none.
         """
         return self._redact(self._read())
 

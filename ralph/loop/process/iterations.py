@@ -1,5 +1,5 @@
-"""Runs each iteration as a `ralph run` process and returns its result as a value. Only the exit code decides the
-outcome, not the output of the process. When the process has ended, all other processes of the iteration are killed.
+"""Runs each iteration as a `ralph run` process. Only its exit code decides the outcome. When it has ended, all other processes
+of the iteration are killed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LEAST_S = 0.001
 
 
 class RalphIterations(Struct, frozen=True):
-    """Implements the `Iterations` port with real processes. Works on the main thread only. If the loop is killed on
-    Linux, its iteration ends too (`end_with_parent`). On other systems the iteration runs to its own end.
+    """Implements the `Iterations` port with real processes, on the main thread only. On Linux, an iteration ends with its
+    loop (`end_with_parent`), elsewhere by itself.
     """
 
     plan: LoopPlan
@@ -67,9 +67,6 @@ class RalphIterations(Struct, frozen=True):
     overtime_s: float = OVERTIME_S
 
     def run(self, order: IterationOrder) -> IterationResult:
-        """Runs one iteration to its end. If this machine lacks a resource such as memory, the result has a setback.
-        Raises OSError if the process cannot be started for another reason. Never raises Interrupted.
-        """
         started_s = self.clock.now_s()
         try:
             result = self._ran(order)
@@ -127,9 +124,7 @@ class RalphIterations(Struct, frozen=True):
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The command line of the process. The plan's arguments come first. The loop's own options follow and
-        override them.
-        """
+        """The plan's arguments, and then the loop's own, which override them."""
         yield from ("run", *self.plan.run_arguments)
         if self.plan.directory != self.plan.launch_directory:
             yield from ("--cd", self.plan.directory)
@@ -166,9 +161,7 @@ class RalphIterations(Struct, frozen=True):
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """The result if this machine lacks a resource that is needed to start the process, to follow it or to read
-        its result. The turns and the cost come from the session's journal, if the journal is readable.
-        """
+        """The result of a process that could not be started, followed or read. Turns and cost come from its journal."""
         try:
             seen = self.seen(session_id)
         except OSError as error:
@@ -183,9 +176,7 @@ class RalphIterations(Struct, frozen=True):
         )
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
-        """The result of a process that wrote no usable result object. The turns and the cost come from the session's
-        journal, which may be incomplete.
-        """
+        """The result of a process that wrote no usable result object. Turns and cost come from its journal."""
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
@@ -211,9 +202,7 @@ def _was_killed(ending: IterationEnding) -> bool:
 
 
 def _this_ralph() -> tuple[str, ...]:
-    """A command that starts another process of this ralph. The new process ends when this process ends. The command
-    uses no file that an iteration could have put into the checkout.
-    """
+    """Starts a process that ends with this one, by no file that an iteration could have put into the checkout."""
     call = f"main({core_limit_at_start()}, {os.getpid()})"
     return tuple(own_python(f"from ralph.__main__ import main; {call}"))
 

@@ -1,6 +1,6 @@
-"""Makes an `IterationResult` from the exit code and the result object of a `ralph run` process, or from its session's
-journal. The exit code decides the outcome. The result object adds texts and numbers. It is rejected if it contains
-another exit code. The journal is used for a run whose end this process did not see.
+"""Makes an `IterationResult` from the exit code of a `ralph run` process, which decides the outcome, and from its result
+object, which adds texts and numbers and is rejected if it has another exit code. For a run whose end this process did not
+see, from its session's journal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
 
 
 class NoResultError(Exception):
-    """There is no valid result object. The message is a sentence with the reason."""
+    """There is no valid result object. The message says why."""
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
@@ -68,9 +68,7 @@ def outcome_of(exit_code: int) -> Outcome | None:
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """Reads the result object from a file. Raises NoResultError. Raises ShortageError if this machine lacks a
-    resource, such as memory.
-    """
+    """Reads a result object. Raises NoResultError, and ShortageError if this machine lacks a resource, such as memory."""
     written = read_result(path)
     if written.exit_code != exit_code:
         raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
@@ -91,7 +89,7 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
 
 
 def read_result(path: Path) -> WrittenResult:
-    """Reads the result object that a run has written, whatever its exit code was. Raises as `result_written` does."""
+    """As `result_written`, whatever the exit code was."""
     try:
         return convert(strict_json(read_regular_file(path, _MOST_BYTES).decode()), WrittenResult)
     except FileNotFoundError:
@@ -108,9 +106,8 @@ def read_result(path: Path) -> WrittenResult:
 def session_seen(
     session_id: str, environment: Mapping[str, str], directory: str | None
 ) -> SessionSeen | None:
-    """Reads the state of a session from its journal. None if there is no journal. None also if the journal has no
-    message, because its session cannot be resumed. `directory` is the value of `ralph run --session-dir`, or None if
-    the option is not given. Raises ShortageError, and OSError if the directory cannot be listed.
+    """Reads the state of a session from its journal. None if there is no journal, or one without a message, which cannot be
+    resumed. `directory` is that of `ralph run --session-dir`. Raises ShortageError, and OSError if it cannot be listed.
     """
     look = _look(session_id, environment, directory)
     if look is None or (look.problem is None and not look.story.has_message):

@@ -1,9 +1,6 @@
-"""Waits for the end of an iteration's process, passes signals on to it, and enforces the time limit. At the end,
-kills every remaining process of the iteration. When the loop gets a signal, it sends the signal only to the
-iteration's main process. That process then stops its own commands within six seconds and still writes its result.
-
-Ctrl-Z suspends only the loop, and the iteration continues. If Ctrl-Z suspended the iteration too, and the loop was
-then killed, the iteration could not end and would hold the checkout's lock.
+"""Waits for the end of an iteration's process, passes signals on to it alone, enforces the time limit, and kills what is left
+at the end. After a signal, the process stops its own commands within six seconds and still writes its result. Ctrl-Z
+suspends only the loop: an iteration that was suspended too could not end when its loop is killed, and would hold the lock.
 """
 
 from __future__ import annotations
@@ -23,27 +20,24 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 STOPS_WITHIN_S = 15.0
-"""Seconds that the process has to end after a signal that asks it to stop. After that it is killed. `ralph run`
-promises to need at most six."""
+"""After a signal that asks it to stop, the process is killed then. `ralph run` promises to need at most six."""
 OVERTIME_S = 30.0
-"""Seconds that an iteration may take beyond its time limit. After that it is stopped, because `ralph run` should have
-ended by itself."""
+"""An iteration is stopped so long after its time limit, at which `ralph run` should have ended by itself."""
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
 
 
 class IterationEnding(Struct, frozen=True):
     exit_code: int
-    """The exit code, 0-255. It is 128 + n if signal n killed the process."""
+    """0-255, 128 + n if signal n killed the process."""
     stopped_by: int | None = None
-    """The first signal that the loop received during the run, or None."""
+    """The first signal that the loop received during the run."""
     killed_by: int | None = None
-    """The signal that killed the process, or None if it exited by itself."""
+    """The signal that killed the process."""
     was_overdue: bool = False
     """True if the process ran past its time limit and was stopped."""
     is_all_gone: bool = True
-    """False if a process that the iteration started could not be killed, because it belongs to another user or hangs
-    in the kernel."""
+    """False if a process could not be killed, because it belongs to another user or hangs in the kernel."""
 
 
 class RunningIteration:
@@ -69,9 +63,8 @@ class RunningIteration:
         self._killed_at_s = math.inf
 
     def run(self, limit_s: float | None, waiting_for: str) -> IterationEnding:
-        """Waits for the end of the process. `limit_s` is the time limit in seconds that the process itself keeps, or
-        None if the process has no time limit. `waiting_for` names the wait in heartbeats. If no thread can be started
-        to wait for the process, kills the process and raises ShortageError.
+        """Waits for the end of the process. `limit_s` is the time limit that the process itself keeps. If no thread can be
+        started to wait for it, kills the process and raises ShortageError.
         """
         if limit_s is not None:
             self._overdue_at_s = self._clock.now_s() + limit_s + self._overtime_s
@@ -120,9 +113,7 @@ class RunningIteration:
         return news
 
     def _ask_to_stop(self, signal_number: int) -> None:
-        """Sends a signal to the process. If the process has not ended after `stops_within_s`, it is killed. A second
-        signal makes `ralph run` end at once, and does not postpone the kill.
-        """
+        """A second signal makes `ralph run` end at once, and does not postpone the kill."""
         self._process.send(signal_number)
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)
 
