@@ -198,7 +198,6 @@ DECIDES = (
         "fleet.decisions",
         "fleet.export",
         "fleet.export_script",
-        "fleet.job_content",
         "fleet.job_rules",
         "fleet.jobs",
         "fleet.listing",
@@ -742,7 +741,7 @@ def test_anthropic_gives_types_and_nothing_else() -> None:
 
 
 STORE_MODULES = {
-    f"ralph.fleet.{module}" for module in ("database", "locks", "portable_rows", "schema", "store", "takeups")
+    f"ralph.fleet.{module}" for module in ("database", "locks", "portable_rows", "schema", "store", "claims")
 }
 # Libraries of the extra `fleet`, and the modules that may import them. Imports for types count too.
 FLEET_LIBRARIES = {

@@ -31,7 +31,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
     "ralph.fleet.exported_job": ("ralph.fleet.exported_job:_JobRecord",),
     "ralph.conversation.secret_spans": ("ralph.conversation.secret_spans",),
-    "ralph.fleet.job_content": ("ralph.fleet.jobs",),
+    "ralph.fleet.jobs": ("ralph.fleet.jobs",),
     "ralph.fleet.job_file": (
         "ralph.fleet.job_file:_SharedFields",
         "ralph.fleet.job_file:_WrittenJob",

@@ -1259,7 +1259,7 @@ MUTANTS = (
         "fleet-cancel-drops-the-checkpoint",
         "a cancelled job goes on at its checkpoint",
         "            self._tell_end(end, decision, None, keeps_checkpoint=True)\n            return\n",
-        "            self._tell_end(end, decision, None)\n            return\n",
+        "            self._tell_end(end, decision, None, keeps_checkpoint=False)\n            return\n",
         FLEET,
     ),
     Mutant(
@@ -1300,15 +1300,15 @@ MUTANTS = (
     Mutant(
         "fleet-stale-holder-changes-a-job",
         "a worker that lost a job changes nothing of it",
-        "    return (*of_job(taken.set_name, taken.id), jobs.c.generation == taken.generation)",
-        "    return of_job(taken.set_name, taken.id)",
+        "            if row is None or row.generation != self.claim.generation:\n",
+        "            if row is None:\n",
         FLEET,
     ),
     Mutant(
         "fleet-takes-over-without-the-lock",
         "jobs are taken over only under the lock of their executor",
-        "                if is_held:\n",
-        "                if True:\n",
+        "            if is_held:\n                clean_up(executor)\n",
+        "            if True:\n                clean_up(executor)\n",
         FLEET,
     ),
     Mutant(
@@ -1321,7 +1321,7 @@ MUTANTS = (
     Mutant(
         "fleet-budget-forgets-reservations",
         "running jobs together stay within the budget",
-        "left = limits.max_budget_usd - spent - self._reserved_by_others(c, set_name, job)",
+        "left = limits.max_budget_usd - spent - _reserved_by_others(c, set_name, job)",
         "left = limits.max_budget_usd - spent",
         FLEET,
     ),
@@ -1343,8 +1343,8 @@ MUTANTS = (
     Mutant(
         "fleet-log-keeps-credentials",
         "known keys are not in the log",
-        "store.add_log(self._taken, self._worker.redact(text))",
-        "store.add_log(self._taken, text)",
+        "self._held.add_log(self._worker.redact(text))",
+        "self._held.add_log(text)",
         FLEET,
     ),
     Mutant(

@@ -23,7 +23,6 @@ from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
     from ralph.fleet.command import Chosen, Console, Fleet
-    from ralph.fleet.jobs import Job, SetLimits
 
 _LONGEST_WAIT_S = 60.0
 """A command that nothing waits for gives up after this time: the store's address may be wrong."""
@@ -97,33 +96,17 @@ def submit(
 
     Exit codes: 0 added or known, 2 the file is wrong (ten problems at once), 77 or 78 the store cannot be used.
     """
-    with _extra():
-        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.command import Submission, refuse_set_name  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.job_file import jobs_file_bytes  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.job_rules import rate_from  # noqa: PLC0415 - not needed for --help
-
-    refuse_set_name(set_name)
-    limits: dict[str, object] = {
+    limits = {
         "concurrency": concurrency,
         "per_host": per_host,
+        "rate": rate,
         "max_budget_usd": max_budget_usd,
         "max_attempts": max_attempts,
     }
-    if rate is not None:
-        try:
-            limits["rate"] = rate_from(rate)
-        except ValueError as error:
-            raise UsageError(f"--rate {error}") from None
-    submission = Submission(
-        path=file,
-        content=jobs_file_bytes(file),
-        set_name=set_name,
-        limits={name: value for name, value in limits.items() if value is not None},
-        check_options=check_job_options,
-    )
     with _opened(db) as store:
-        return store.submit(submission, os.environ)
+        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
+
+        return store.submit(file, set_name, limits, os.environ, check_job_options)
 
 
 @fleet.command(short_help="Work on the jobs of the store.")
@@ -161,7 +144,7 @@ def work(
         store.look_before_work(named, until_done=until_done)
     with _extra():
         from ralph.fleet.database import database_of  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.worker import WorkOptions  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.slot import WorkOptions  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
 
     options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
@@ -327,7 +310,16 @@ def export(
     """
     from ralph.fleet.export import export as text_of  # noqa: PLC0415 - not needed for --help
 
-    jobs, limits, name = _jobs_to_export(file, set_name, db)
+    if file is not None:
+        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.job_file import read_named_set  # noqa: PLC0415 - not needed for --help
+
+        name, jobs, limits = read_named_set(file, set_name, os.environ, check_job_options)
+    elif set_name is not None:
+        with _opened(db) as store:
+            name, (jobs, limits) = set_name, store.jobs_of(set_name)
+    else:
+        raise UsageError("name the jobs file, or a set of the store with --set")
     text = text_of(jobs, limits, format_, name, without_limit or ())
     target = absolute(output)
     if target is None or target == "-":
@@ -363,50 +355,16 @@ def job(
     Exit codes: those of the run or the loop; 74 if the branch has commits of somebody else, 75 if the repository cannot be
     reached, 78 if the job cannot be done here.
     """
-    from ralph.fleet.exported_job import do_exported_job  # noqa: PLC0415 - not needed for --help
-    from ralph.fleet.job_content import UnknownFormatError, job_from  # noqa: PLC0415 - not needed for --help
-    from ralph.fleet.job_file import MOST_FILE_BYTES  # noqa: PLC0415 - not needed for --help
-    from ralph.fleet.job_rules import faults_of, why_no_name  # noqa: PLC0415 - not needed for --help
-    from ralph.machine.opened_file import read_regular_file  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.exported_job import do_job_in_file  # noqa: PLC0415 - not needed for --help
 
-    try:
-        one = job_from(read_regular_file(file, MOST_FILE_BYTES, flags=0))
-    except UnknownFormatError as error:
-        raise CannotError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
-    for fault in faults_of(one):
-        raise CannotError(f"the job cannot be done: {fault.field} {fault.problem}")
-    if why := why_no_name(set_name):
-        raise UsageError(f"--set: {why}")
     place = absolute(directory)
     assert place is not None  # noqa: S101 - the option has a value
-    return do_exported_job(set_name, one, Path(place), os.environ, _say)
+    return do_job_in_file(file, set_name, Path(place), os.environ, _say)
 
 
 def _say(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-def _jobs_to_export(
-    file: str | None, set_name: str | None, db: str | None
-) -> "tuple[list[Job], SetLimits, str]":
-    if file is None and set_name is None:
-        raise UsageError("name the jobs file, or a set of the store with --set")
-    if file is None and set_name is not None:
-        with _opened(db) as store:
-            return (*store.jobs_of(set_name), set_name)
-    from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-    from ralph.fleet.job_file import jobs_file_bytes, read_jobs  # noqa: PLC0415 - not needed for --help
-    from ralph.fleet.job_rules import why_no_name  # noqa: PLC0415 - not needed for --help
-
-    path = file or "-"
-    read = read_jobs(path, jobs_file_bytes(path), environment=os.environ, check_options=check_job_options)
-    name = read.name if set_name is None else set_name
-    if why := why_no_name(name):
-        raise UsageError(f"--set {why}")
-    return list(read.jobs), read.limits, name
 
 
 def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "Chosen":

@@ -83,7 +83,7 @@ _FETCH = (
 
 
 class Maker(Struct, frozen=True):
-    """The takeup of a job that made a commit."""
+    """The claim of a job that made a commit."""
 
     set: str
     job: str
@@ -418,7 +418,7 @@ def _fetch(git: WorkerGit, more: Sequence[str], held: int) -> None:
 
 
 class JobCheckout:
-    """The checkout of one takeup of a job, and the worker's own git directory for it."""
+    """The checkout of one claim of a job, and the worker's own git directory for it."""
 
     def __init__(
         self,

@@ -14,13 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from ralph.fleet import listing
+from ralph.fleet.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.database import Waiting, database_of, patiently, prepare, refuse_others_file, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.job_content import UnknownFormatError
-from ralph.fleet.job_file import read_jobs
-from ralph.fleet.job_rules import faults_of_limits, why_no_name
-from ralph.fleet.jobs import SetLimits
-from ralph.fleet.store import FleetStore
+from ralph.fleet.job_file import jobs_file_bytes, read_jobs
+from ralph.fleet.job_rules import faults_of_limits, rate_from, why_no_name
+from ralph.fleet.jobs import SetLimits, UnknownFormatError
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.screen_text import counted, time_limit
 
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
-    from ralph.fleet.rows import AttemptRow, JobRow, SetRow
+    from ralph.fleet.schema import AttemptRow, JobRow
+    from ralph.fleet.store import SetRow
     from ralph.machine.inbox import StopEvent
 
 T = TypeVar("T")
 
 CANCEL_WITHIN_S = 10.0
 """A worker stops a cancelled job within this time."""
-_SEEN_WITHIN_S = 30.0
 _LOOK_EVERY_S = 1.0
 _LOOK_OFTEN_S = 0.2
 _TELLS_OF_NO_WORKER_AFTER_S = 5.0
@@ -59,16 +58,6 @@ class Console(Struct, frozen=True, kw_only=True):
     """The width of the terminal. None if lines are not cut."""
 
 
-class Submission(Struct, frozen=True, kw_only=True):
-    path: str
-    """The jobs file, or `-`."""
-    content: bytes
-    set_name: str | None
-    limits: Mapping[str, object]
-    """The limits of the command line, by the names of `SetLimits`. They win over those of the file."""
-    check_options: Callable[[Sequence[str], bool], None]
-
-
 class Chosen(Struct, frozen=True):
     """The jobs that a command names."""
 
@@ -84,7 +73,7 @@ class Fleet:
     def __init__(
         self,
         database: Database,
-        store: FleetStore,
+        store: Claims,
         console: Console,
         stop: StopEvent,
         *,
@@ -103,34 +92,44 @@ class Fleet:
 
     # --- submit
 
-    def submit(self, submission: Submission, environment: Mapping[str, str]) -> int:
-        """Adds jobs to a set. Nothing is made on the disk if a job is wrong."""
-        path = submission.path
-        name = submission.set_name or ("jobs" if path == "-" else Path(path).stem)
+    def submit(
+        self,
+        path: str,
+        set_name: str | None,
+        wanted: Mapping[str, object],
+        environment: Mapping[str, str],
+        check_options: Callable[[Sequence[str], bool], None],
+    ) -> int:
+        """Adds the jobs of a file to a set. `path` is as in `read_jobs`, and so is `check_options`. `wanted` are the limits of the
+        command line, by the names of `SetLimits`, and win over those of the file. Nothing is made on the disk if a job is wrong.
+        """
+        if set_name is not None and (why := why_no_name(set_name)):
+            raise UsageError(f"--set {why}")
+        chosen = {name: value for name, value in wanted.items() if value is not None}
+        if isinstance(rate := chosen.get("rate"), str):
+            try:
+                chosen["rate"] = rate_from(rate)
+            except ValueError as error:
+                raise UsageError(f"--rate {error}") from None
+        content = jobs_file_bytes(path)
+        name = set_name or ("jobs" if path == "-" else Path(path).stem)
         known = self._known_set(name)
         earlier = [] if known is None else self._ask(lambda: self._store.job_ids(name))
-        file = read_jobs(
-            path,
-            submission.content,
-            environment=environment,
-            check_options=submission.check_options,
-            earlier=earlier,
-        )
-        name = submission.set_name or file.name
+        file = read_jobs(path, content, environment=environment, check_options=check_options, earlier=earlier)
+        name = set_name or file.name
         written = file.limits if known is None or file.limits != SetLimits() else known.limits
-        limits = msgspec.structs.replace(written, **submission.limits)
+        limits = msgspec.structs.replace(written, **chosen)
         for fault in faults_of_limits(limits):
             raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
-        self._ask(lambda: prepare(self._database))
-        self._ask(lambda: refuse_pooler(self._database))
+        for make in (lambda: prepare(self._database), lambda: refuse_pooler(self._database)):
+            self._ask(make)
         self._ask(self._store.create)
         done = self._ask(lambda: self._store.submit(name, limits, file.jobs))
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
         self._console.write([f"set {name}: {', '.join(parts)}"])
         if done.has_new_limits:
-            self._console.tell(
-                f"the limits of {name} are now: {listing.limits_text(limits, has_budget=True) or 'none'}"
-            )
+            text = listing.limits_text(limits, has_budget=True)
+            self._console.tell(f"the limits of {name} are now: {text or 'none'}")
         self._console.tell(f"next: `ralph fleet work -j 2` works on them; `ralph fleet wait {name}` waits")
         return 0
 
@@ -321,11 +320,11 @@ class Fleet:
 
     # --- export
 
-    def jobs_of(self, set_name: str) -> tuple[list[Job], SetLimits]:
+    def jobs_of(self, set_name: str) -> tuple[tuple[Job, ...], SetLimits]:
         """The jobs of a set in the store, and its limits. Raises UsageError."""
         (found,) = self._sets((set_name,))
         try:
-            return [row.job for row in self._rows([found])], found.limits
+            return tuple(row.job for row in self._rows([found])), found.limits
         except UnknownFormatError as error:
             raise UsageError(str(error)) from None
 
@@ -393,7 +392,7 @@ class Fleet:
     def _workers(self) -> dict[str, listing.Workers]:
         machines: dict[str, list[str]] = {}
         for _, machine, set_name, seen_s in self._ask(self._store.executor_rows):
-            if seen_s < _SEEN_WITHIN_S:
+            if seen_s < SEEN_WITHIN_S:
                 machines.setdefault(set_name, []).append(machine)
         return {name: listing.Workers(len(found), len(set(found))) for name, found in machines.items()}
 
@@ -415,18 +414,11 @@ def opened(
     """
     database = database_of(named, environment)
     refuse_others_file(database)
-    store = FleetStore(database)
+    store = Claims(database)
     try:
         yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
     finally:
         store.close()
-
-
-def refuse_set_name(name: str | None) -> None:
-    """Raises UsageError if a set cannot have this name."""
-    why = None if name is None else why_no_name(name)
-    if why is not None:
-        raise UsageError(f"--set {why}")
 
 
 def _near(name: str, known: Sequence[str]) -> str:

@@ -26,9 +26,9 @@ from ralph.fleet.portable_rows import PortableRows
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ralph.fleet.claims import DueJob
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import SetLimits
-    from ralph.fleet.rows import DueJob
 
 APPLICATION = "ralph-fleet"
 VERSION = "1"

@@ -15,8 +15,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ralph.fleet import export_script
-from ralph.fleet.job_content import content_of
 from ralph.fleet.job_rules import host_of
+from ralph.fleet.jobs import content_of
 from ralph.values.outcome import UsageError
 from ralph.values.setting import duration_s
 from ralph.values.vendors import vendor_of

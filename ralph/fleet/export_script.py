@@ -9,7 +9,7 @@ umask 077
 if [ -n "${RALPH_GIT_TOKEN:-}" ]; then export RALPH_GIT_TOKEN; fi
 ralph_job() { ralph fleet job --set "$set_name" --dir "$RALPH_JOBS_DIR" "$1" </dev/null; }
 """
-"""The function `ralph_job`. The file that it reads is what `job_content.content_of` makes."""
+"""The function `ralph_job`. The file that it reads is what `jobs.content_of` makes."""
 
 AGAIN = r"""
 # ralph_again FILE repeats a job that ended with 75.

@@ -17,8 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories, places_of_jobs
+from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
-from ralph.fleet.job_rules import branch_of
+from ralph.fleet.job_rules import branch_of, faults_of, why_no_name
+from ralph.fleet.jobs import UnknownFormatError, job_from
 from ralph.fleet.undelivered import BUNDLE, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
@@ -28,7 +30,7 @@ from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.trees import remove_tree_if_possible
 from ralph.sessions.looking import look_to_list
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.outcome import CannotError, Outcome
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import SignalReceived
 from ralph.values.screen_text import foreign_lines, in_one_line, visible
 from ralph.values.shortage import shortage_of
@@ -241,6 +243,25 @@ def _token(environment: Mapping[str, str]) -> GitToken | None:
         return GitToken(environment.get(HOST) or _DEFAULT_HOST, token)
     except TokenError as error:
         raise CannotError(str(error)) from None
+
+
+def do_job_in_file(
+    file: str, set_name: str, place: Path, environment: Mapping[str, str], say: Callable[[str], None]
+) -> int:
+    """Does the job in a file below the directory `place`, and returns the exit code. `say` gets text for people, in whole
+    lines. Raises CannotError and UsageError.
+    """
+    try:
+        job = job_from(read_regular_file(file, MOST_FILE_BYTES, flags=0))
+    except UnknownFormatError as error:
+        raise CannotError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    for fault in faults_of(job):
+        raise CannotError(f"the job cannot be done: {fault.field} {fault.problem}")
+    if why := why_no_name(set_name):
+        raise UsageError(f"--set: {why}")
+    return do_exported_job(set_name, job, place, environment, say)
 
 
 def do_exported_job(

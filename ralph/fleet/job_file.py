@@ -158,6 +158,19 @@ def read_jobs(
     return reading.read(content, earlier)
 
 
+def read_named_set(
+    path: str,
+    set_name: str | None,
+    environment: Mapping[str, str],
+    check_options: Callable[[Sequence[str], bool], None],
+) -> tuple[str, tuple[Job, ...], SetLimits]:
+    """The name of the set, and the jobs and the limits in a file. Raises UsageError."""
+    if set_name is not None and (why := why_no_name(set_name)):
+        raise UsageError(f"--set {why}")
+    read = read_jobs(path, jobs_file_bytes(path), environment=environment, check_options=check_options)
+    return set_name or read.name, read.jobs, read.limits
+
+
 class _Reading:
     """One reading of one file. It collects the problems."""
 

@@ -19,9 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.fleet.decisions import ProcessEnd
-from ralph.fleet.job_content import session_id
 from ralph.fleet.job_rules import words_of
-from ralph.fleet.jobs import VARIABLE
+from ralph.fleet.jobs import VARIABLE, session_id
 from ralph.loop.process.results import NoResultError, read_result, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
@@ -68,7 +67,7 @@ class _StreamLine(Struct, frozen=True):
 
 
 class JobProcess:
-    """A job's process in one takeup. `folder` has the checkout and the state directory. One thread uses it, but
+    """A job's process of one claim. `folder` has the checkout and the state directory. One thread uses it, but
     `stop` and `kill` may be called from any thread.
     """
 
@@ -340,7 +339,7 @@ class JobProcess:
 
 
 def exit_code_left(folder: Path) -> int | None:
-    """The exit code of the process that a job had in this folder of a takeup, as it has written it at its end. None if it
+    """The exit code of the process that a job had in this folder of a claim, as it has written it at its end. None if it
     wrote none, or if it was interrupted and not by its worker: it died with that.
     """
     codes = []

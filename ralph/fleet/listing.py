@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_rules import branch_of
+from ralph.fleet.jobs import UnknownFormatError
 from ralph.values.screen_text import (
     columns_of,
     counted,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.rows import AttemptRow, JobRow, Kept, SetRow
+    from ralph.fleet.schema import AttemptRow, JobRow, Kept
+    from ralph.fleet.store import SetRow
 
 _WIDEST_ID = 40
 _FEWEST_REASON_COLUMNS = 12

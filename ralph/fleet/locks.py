@@ -336,7 +336,7 @@ class FileLock:
         for left in folder.glob("*.lock"):  # of killed processes
             with self.try_take_over(left.stem):
                 pass
-        descriptor = self._locked(executor_id)
+        descriptor = locked_file(self._path(executor_id))
         if descriptor is None:
             raise StoreError(f"the lock of {executor_id} is taken: another process has this id")
         self._descriptor = descriptor
@@ -349,21 +349,11 @@ class FileLock:
         return LockState.HELD
 
     def gone(self, executor_ids: Iterable[str]) -> list[str]:
-        found = []
-        for one in executor_ids:
-            if one == self.executor_id:
-                continue
-            if self._path(one).exists():
-                descriptor = self._locked(one)
-                if descriptor is None:
-                    continue
-                os.close(descriptor)
-            found.append(one)
-        return found
+        return [one for one in executor_ids if one != self.executor_id and not is_locked(self._path(one))]
 
     @contextmanager
     def try_take_over(self, executor_id: str) -> Iterator[bool]:
-        descriptor = None if executor_id == self.executor_id else self._locked(executor_id)
+        descriptor = None if executor_id == self.executor_id else locked_file(self._path(executor_id))
         if descriptor is None:
             yield False
             return
@@ -383,20 +373,30 @@ class FileLock:
             raise StoreError(f"{executor_id!r} is no id of an executor")
         return self._folder / f"{executor_id}.lock"
 
-    def _locked(self, executor_id: str) -> int | None:
-        """The descriptor of the locked file, which no command inherits. None if another process has the lock."""
-        path = self._path(executor_id)
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(descriptor), path.lstat()):
-                        return descriptor
-            except BlockingIOError:
-                os.close(descriptor)
-                return None
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)  # the one before has removed this file
+
+def locked_file(path: Path) -> int | None:
+    """The descriptor of a file that is locked now, which no command inherits. None if another process has the lock."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                    return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the one before has removed this file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock of a file."""
+    if not path.exists():
+        return False
+    descriptor = locked_file(path)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None

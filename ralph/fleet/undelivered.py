@@ -1,7 +1,9 @@
-"""Keeps on this machine the work that a git host did not take, until it is delivered or discarded.
+"""The folders of executors on this machine, and the work in them that a git host did not take: it is kept here until it is
+delivered or discarded.
 
-Each takeup that left such work has a folder. It is the takeup's own folder with the checkout, renamed to its place, which
-needs neither room nor time. Then a bundle takes the place of the checkout.
+Each claim that left such work has a folder. It is the claim's own folder with the checkout, renamed to its place, which
+needs neither room nor time. Then a bundle takes the place of the checkout. A lock beside the folder of an executor is held
+while its process lives, so that others find what a dead one has left.
 Nothing here removes a folder because of its age or its size.
 """
 
@@ -11,6 +13,8 @@ import errno
 import os
 import re
 import secrets
+import socket
+import time
 from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -20,6 +24,8 @@ from msgspec import Struct
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
+from ralph.fleet.job_process import exit_code_left
+from ralph.fleet.locks import is_locked, locked_file
 from ralph.machine.atomic_write import sync_directory
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possible
@@ -28,23 +34,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.rows import Kept
+    from ralph.fleet.schema import Kept
 
 FOLDER = "undelivered"
 BUNDLE, CHECKOUT = "work.bundle", "checkout"
 _RECORD, _STATE = "record.json", "session"
 LEFT_SUFFIX = ".left"
-"""Ends the name of a takeup's folder in `fleet/work` with work that could not be moved to this folder."""
+"""Ends the name of a claim's folder in `fleet/work` with work that could not be moved to this folder."""
 MOST_BYTES = 1024**3
 """At this size of all that is kept, workers begin no job. It is about what 20 checkpoints of the largest size have, and a
 disk has that much."""
 _MOST_RECORD_BYTES = 1_000_000
 _IDENTITY = "machine"
 _NAME = re.compile(r"([0-9]+)\.([A-Za-z0-9_-]+)")
+_LOCK_SUFFIX = ".lock"
+_EXECUTOR = re.compile(r"[A-Za-z0-9_-]+-[0-9]+-[0-9a-f]{8}")
+_AGAIN_S = 0.01
 
 
 class KeptWork(Struct, frozen=True, kw_only=True):
-    """The work that a takeup left. Written beside the bundle, because the store may be away. The set, the job, the takeup and
+    """The work that a claim left. Written beside the bundle, because the store may be away. The set, the job, the claim and
     the executor are in the path.
     """
 
@@ -105,7 +114,7 @@ class Undelivered:
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:
-        """The folder of the work that a takeup left. The executor is in its name, because another store may have a job of
+        """The folder of the work that a claim left. The executor is in its name, because another store may have a job of
         the same name.
         """
         return self.folder / set_name / job / f"{generation}.{executor}"
@@ -116,23 +125,23 @@ class Undelivered:
         return self.folder / kept.set_name / kept.job / (path.parent if path.name == BUNDLE else path).name
 
     def make_room(self, set_name: str, job: str) -> None:
-        """Makes the folder for what takeups of a job leave, while the disk has room. Raises OSError."""
+        """Makes the folder for what claims of a job leave, while the disk has room. Raises OSError."""
         folder = self.folder / set_name / job
         while True:
-            with suppress(FileNotFoundError):  # another takeup has just removed the folder of the set
+            with suppress(FileNotFoundError):  # another claim has just removed the folder of the set
                 for one in (self.folder, folder.parent, folder):
                     one.mkdir(mode=0o700, exist_ok=True)
                 return
 
     def remove_room(self, set_name: str, job: str) -> None:
-        """Removes the folder for what takeups of a job leave, if there is nothing."""
+        """Removes the folder for what claims of a job leave, if there is nothing."""
         folder = self.folder / set_name / job
         for one in (folder, folder.parent):
             with suppress(OSError):  # it has other work
                 one.rmdir()
 
     def move(self, folder: Path, place: Path) -> None:
-        """Moves the folder of a takeup to the place of what it left. Needs no room on the disk after `make_room`, unless
+        """Moves the folder of a claim to the place of what it left. Needs no room on the disk after `make_room`, unless
         another process has removed the empty folder since. Raises OSError.
         """
         try:
@@ -165,7 +174,7 @@ class Undelivered:
                 remove_tree(path)
 
     def work_at(self, place: Path) -> KeptWork | None:
-        """The work that a takeup left in a folder. None if there is no bundle, but a whole checkout or nothing. Raises
+        """The work that a claim left in a folder. None if there is no bundle, but a whole checkout or nothing. Raises
         BadStateError if the record cannot be read.
         """
         record = place / _RECORD
@@ -185,19 +194,19 @@ class Undelivered:
         return None
 
     def all(self) -> Iterator[tuple[Path, int, str]]:
-        """The folder of all that is kept here, of whichever store, with the takeup and the executor that left it."""
+        """The folder of all that is kept here, of whichever store, with the claim and the executor that left it."""
         for place in self._places():
             if name := _NAME.fullmatch(place.name):
                 yield place, int(name[1]), name[2]
 
     def left(self) -> list[Path]:
-        """The folders of takeups whose work could not be moved here."""
+        """The folders of claims whose work could not be moved here."""
         found = sorted(self.folder.parent.glob(f"work/*/*/*{LEFT_SUFFIX}"))
         return [path for path in found if (path / CHECKOUT).exists()]
 
     def _places(self) -> list[Path]:
         while True:
-            with suppress(FileNotFoundError):  # a takeup has just removed its room
+            with suppress(FileNotFoundError):  # a claim has just removed its room
                 return sorted(self.folder.glob("*/*/*"))
 
     def remove(self, kept: Kept) -> None:
@@ -234,3 +243,79 @@ def _sync(folder: Path) -> None:
         sync_directory(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- The folder of an executor
+
+
+def machine_name() -> str:
+    """The name of the machine, in characters that an executor's id may have."""
+    name = socket.gethostname().partition(".")[0]
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60] or "machine"
+
+
+def lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{_LOCK_SUFFIX}")
+
+
+def lock_folder(folder: Path) -> int:
+    """Makes the folder of an executor. Returns the descriptor of its lock. Raises OSError."""
+    folder.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    while (descriptor := locked_file(lock_of(folder))) is None:  # it was just opened to be removed
+        time.sleep(_AGAIN_S)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return descriptor
+
+
+def is_gone(folder: Path) -> bool:
+    """Whether the executor of this machine whose folder this is, or was, has ended."""
+    return not is_locked(lock_of(folder))
+
+
+def remove_left_folders(fleet_folder: Path) -> None:
+    """Cleans up the folders of this machine's executors whose process is gone. Other machines may share the state
+    directory.
+    """
+    place = fleet_folder / "work"
+    # A run that was just dying may have made its folder anew after the folder and its lock had been removed.
+    for name in {path.name.removesuffix(_LOCK_SUFFIX) for path in place.glob(f"{machine_name()}-*")}:
+        if name.rsplit("-", 2)[0] == machine_name():
+            clean_up(place / name, Undelivered(fleet_folder))
+
+
+def clean_up(folder: Path, undelivered: Undelivered) -> None:
+    """Removes the folder of an executor as `remove_work` does, and its lock, if its process is gone. A container may have had
+    another name when it made the folder.
+    """
+    if not _EXECUTOR.fullmatch(folder.name):
+        return
+    with suppress(OSError):
+        descriptor = locked_file(lock_of(folder))
+        if descriptor is not None:
+            try:
+                remove_work(folder, undelivered)
+            finally:
+                os.close(descriptor)
+
+
+def remove_work(folder: Path, undelivered: Undelivered) -> None:
+    """Removes the folder of an executor that has ended, and then its lock. The folder of a claim whose process had ended before
+    is kept, as its work was paid for: if it cannot be moved, it stays.
+    """
+    for path in folder.glob("*/*"):
+        job, _, generation = path.name.rpartition(".")
+        if path.name.endswith(LEFT_SUFFIX) and (path / CHECKOUT).exists():
+            continue
+        with suppress(OSError):
+            if not generation.isdecimal() or exit_code_left(path) is None:  # an older ralph gave no number
+                remove_tree_if_possible(path)
+            else:
+                undelivered.make_room(path.parent.name, job)
+                place = undelivered.place_of(path.parent.name, job, int(generation), folder.name)
+                undelivered.move(path, place)
+    for path in (*folder.glob("*"), folder):
+        with suppress(OSError):
+            path.rmdir()
+    if not folder.exists():
+        with suppress(OSError):
+            lock_of(folder).unlink()

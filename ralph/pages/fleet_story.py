@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from ralph.fleet.decisions import JobState, badness, outcome_of, worst_exit_code
-from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_rules import branch_of
+from ralph.fleet.jobs import UnknownFormatError
 from ralph.fleet.listing import limits_text
 from ralph.pages.budget import PageBudget
 from ralph.pages.excerpts import size_in_html
@@ -36,7 +36,8 @@ from ralph.values.screen_text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.fleet.rows import AttemptRow, JobRow, SetRow
+    from ralph.fleet.schema import AttemptRow, JobRow
+    from ralph.fleet.store import SetRow
     from ralph.pages.excerpts import Excerpts
 
 MOST_DETAILS = 300

@@ -12,8 +12,7 @@ import pytest
 
 from ralph.fleet.export import FORMATS, export
 from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM
-from ralph.fleet.job_content import content_of
-from ralph.fleet.jobs import Rate, SetLimits
+from ralph.fleet.jobs import Rate, SetLimits, content_of
 from ralph.values.outcome import UsageError
 from tests.fleet.hostile import job
 from tests.rows import every_row

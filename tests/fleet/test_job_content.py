@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.fleet.job_content import UnknownFormatError, content_of, job_from, session_id
-from ralph.fleet.jobs import Job
+from ralph.fleet.jobs import Job, UnknownFormatError, content_of, job_from, session_id
 from tests.rows import every_row
 
 JOB = Job(id="a", repository="/srv/a", prompt='Ünï "x"\n\u2028', max_budget_usd=2.5, env=("X",), after=("b",))

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.job_content import content_of
-from ralph.fleet.jobs import Job, Rate, SetLimits
+from ralph.fleet.jobs import Job, Rate, SetLimits, content_of
 from ralph.fleet.listing import (
     Workers,
     attempt_object,
@@ -25,7 +24,8 @@ from ralph.fleet.listing import (
     story_lines,
     wait_object,
 )
-from ralph.fleet.rows import AttemptRow, JobRow, SetRow
+from ralph.fleet.schema import AttemptRow, JobRow
+from ralph.fleet.store import SetRow
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from ralph.fleet.claims import Adopted, Claim, Claims, DueJob, Holder, Later, LostError
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.rows import DueJob, JobRow, Kept, Later, NotOurs, TakeUp
-from ralph.fleet.takeups import Adopted, WorkerStore
+from ralph.fleet.schema import JobRow, Kept
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -26,17 +26,17 @@ NO_LIMITS = SetLimits()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def connect(request, tmp_path) -> Iterator[Callable[[], WorkerStore]]:
+def connect(request, tmp_path) -> Iterator[Callable[[], Claims]]:
     """Makes a store with connections of its own, as another process has."""
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
     database = database_of(url, {"RALPH_STATE_DIR": str(tmp_path)})
     prepare(database)
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(closing(WorkerStore(database)))
+        yield lambda: opened.enter_context(closing(Claims(database)))
 
 
 @pytest.fixture
-def store(connect: Callable[[], WorkerStore]) -> WorkerStore:
+def store(connect: Callable[[], Claims]) -> Claims:
     made = connect()
     made.create()
     return made
@@ -50,23 +50,27 @@ def jobs(count: int) -> list[Job]:
     return [job(f"j{number}") for number in range(count)]
 
 
-def take(store: WorkerStore, name: str, *, attempt: int = 1, by: str = "w-1", key: str = "k") -> Any:
-    return store.take_up("s", name, attempt, executor=by, machine="m", credential=key)
+def take(store: Claims, name: str, *, attempt: int = 1, by: str = "w-1", key: str = "k") -> Any:
+    return store.claim("s", name, attempt, executor=by, machine="m", credential=key)
 
 
-def taken(store: WorkerStore, name: str, **how: Any) -> TakeUp:
+def taken(store: Claims, name: str, **how: Any) -> Claim:
     found = take(store, name, **how)
-    assert isinstance(found, TakeUp), found
+    assert isinstance(found, Claim), found
     return found
 
 
-def row(store: WorkerStore, name: str) -> JobRow:
+def held(store: Claims, name: str, **how: Any) -> Holder:
+    return Holder(store, taken(store, name, **how))
+
+
+def row(store: Claims, name: str) -> JobRow:
     found = store.job_row("s", name)
     assert found is not None
     return found
 
 
-def let_go(store: WorkerStore) -> list[DueJob]:
+def let_go(store: Claims) -> list[DueJob]:
     """The jobs that may begin now, after those that waited were looked at."""
     store.release_waiting("s")
     return store.due_jobs("s")
@@ -116,48 +120,45 @@ def test_two_open_sets_do_not_share_a_branch_of_a_repository(store, monkeypatch)
     with pytest.raises(UsageError, match="the set s has an open job j0 on the same repository"):
         store.submit("other", NO_LIMITS, [job("a", repository="https://a"), *jobs(1)])
     store.submit("elsewhere", NO_LIMITS, [job("j0", repository="https://git.example.org/y.git")])
-    store.end_job(taken(store, "j0"), exit_code=0, reason="")
+    held(store, "j0").end(0, "")
     assert store.submit("other", NO_LIMITS, jobs(1)).new == 1
 
 
 # --- Working
 
 
+def writes(holder: Holder) -> Iterator[Callable[[], object]]:
+    """All that a holder may write but the end."""
+    yield partial(holder.record, base="base")
+    yield partial(holder.record, planned="planned")
+    yield partial(holder.record, commit="commit")
+    yield partial(holder.spend, 0.5, 3)
+    yield partial(holder.save_checkpoint, "ref", "commit", b"state")
+
+
 def test_a_stale_holder_changes_nothing(connect, store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
-    stale, current = taken(store, "j0"), taken(connect(), "j0", by="w-2")
+    stale, current = held(store, "j0"), held(connect(), "j0", by="w-2")
     before = row(store, "j0")
-    refused = [
-        store.set_base(stale, "base"),
-        store.plan_push(stale, "commit"),
-        store.set_pushed(stale, "commit"),
-        store.spend(stale, 9.0, 9),
-        store.save_checkpoint(stale, "ref", "commit", b"stale"),
-        store.plan_next(stale, exit_code=75, delay_s=1, reason=""),
-        store.end_job(stale, exit_code=0, reason=""),
-    ]
-    assert refused == [False] * len(refused)
+    ends: list[Callable[[], object]] = [partial(stale.plan_next, 75, 1, ""), partial(stale.end, 0, "")]
+    for call in (*writes(stale), *ends, stale.is_cancelled):
+        with pytest.raises(LostError):
+            call()
     assert (row(store, "j0"), store.checkpoint("s", "j0")) == (before, None)
-    assert store.is_current(stale) == (False, False)
-    assert store.is_current(current) == (True, False)
-    accepted = [
-        store.set_base(current, "base"),
-        store.plan_push(current, "planned"),
-        store.set_pushed(current, "commit"),
-        store.spend(current, 0.5, 3),
-        store.save_checkpoint(current, "ref", "commit", b"state"),
-    ]
-    assert accepted == [True] * len(accepted)
+    assert not current.is_cancelled()
+    for write in writes(current):
+        write()
     saved = store.checkpoint("s", "j0")
     assert saved is not None
     assert (saved.commit, saved.state) == ("commit", b"state")
-    assert store.end_job(current, exit_code=0, reason="done", commit="pushed")
-    assert store.end_job(current, exit_code=0, reason="done", commit="pushed"), "may be called again"
+    for _ in range(2):  # it may be called again
+        current.end(0, "done", commit="pushed")
     assert [one.failed for one in store.set_rows()] == [0]
     ended = row(store, "j0")
     assert (ended.state, ended.exit_code, ended.commit, ended.turns, ended.cost_usd, ended.holder) == (
         *(JobState.DONE, 0, "pushed", 3, 0.5, None),
     )
+    assert (ended.base, ended.planned) == ("base", "planned")
     assert store.checkpoint("s", "j0") is None
     first, second = store.attempt_rows("s", "j0")
     assert (first.exit_code, second.exit_code, second.cost_usd) == (None, 0, 0.5)
@@ -165,22 +166,23 @@ def test_a_stale_holder_changes_nothing(connect, store) -> None:
 
 def test_whoever_lost_a_job_that_was_put_off_ends_it_no_more(store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
-    stale = taken(store, "j0")
+    stale = held(store, "j0")
     store.hold("k", 60, "the key is held")
     assert isinstance(take(store, "j0", by="w-2"), Later)
-    refused = [store.save_checkpoint(stale, None, None, b""), store.end_job(stale, exit_code=0, reason="")]
-    assert (refused, row(store, "j0").state) == ([False, False], JobState.QUEUED)
+    with pytest.raises(LostError):
+        stale.end(0, "")
+    assert row(store, "j0").state is JobState.QUEUED
 
 
 def test_an_attempt_is_planned_once_and_does_not_begin_before_its_time(store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
-    first = taken(store, "j0")
+    first = held(store, "j0")
     for _ in range(2):
-        assert store.plan_next(first, exit_code=75, delay_s=60, reason="overloaded")
+        first.plan_next(75, 60, "overloaded")
     planned = row(store, "j0")
     assert (planned.state, planned.attempt, planned.tries) == (JobState.QUEUED, 2, 1)
     assert planned.not_before > planned.created_at + 59
-    assert isinstance(take(store, "j0", attempt=1), NotOurs), "the workflow of the first attempt"
+    assert take(store, "j0", attempt=1) is None, "the workflow of the first attempt"
     assert store.due_jobs("s") == [], "the engine would wait by the clock of the worker that gives it the job"
     assert isinstance(take(store, "j0", attempt=2), Later)
     assert row(store, "j0").not_before == planned.not_before
@@ -188,8 +190,7 @@ def test_an_attempt_is_planned_once_and_does_not_begin_before_its_time(store) ->
 
 def test_a_drain_is_no_try(store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
-    drained = taken(store, "j0")
-    assert store.plan_next(drained, exit_code=143, delay_s=0, reason="drained", is_try=False)
+    held(store, "j0").plan_next(143, 0, "drained", is_try=False)
     assert (row(store, "j0").attempt, row(store, "j0").tries) == (2, 0)
     assert row(store, "j0").reason == "drained"
     assert [one.attempt for one in store.due_jobs("s")] == [2]
@@ -203,11 +204,12 @@ def test_a_job_whose_workers_are_lost_is_only_delivered_after_the_last_try(store
     assert [(one.tries, one.ending) for one in tries] == [(1, None), (2, None)]
     reason = "gave up after 2 attempts: the worker of the last one was lost"
     assert taken(store, "j0", by="w-3").ending == Final(75, reason)
-    assert isinstance(take(store, "j0", by="w-4"), NotOurs), "and that was the end of w-3"
+    assert take(store, "j0", by="w-4") is None, "and that was the end of w-3"
     ended = row(store, "j0")
     assert (ended.state, ended.exit_code) == (JobState.DONE, 75)
     assert "gave up after 2 attempts" in (ended.reason or "")
-    assert not store.end_job(tries[-1], exit_code=0, reason="")
+    with pytest.raises(LostError):
+        Holder(store, tries[-1]).end(0, "")
     assert {one.reason for one in store.attempt_rows("s", "j0")} == {"its worker was lost"}
 
 
@@ -234,7 +236,7 @@ def test_grants_never_exceed_the_budget(connect, store) -> None:
     store.submit("s", SetLimits(max_budget_usd=budget), jobs(6))
     stores = enumerate([connect() for _ in range(6)])
     found = at_once([partial(take, one, f"j{n}", by=f"w-{n}") for n, one in stores])
-    granted = [one.granted_usd or 0.0 for one in found if isinstance(one, TakeUp)]
+    granted = [one.granted_usd or 0.0 for one in found if isinstance(one, Claim)]
     assert len(granted) == 6
     assert all(usd > 0 for usd in granted)
     assert sum(granted) <= budget
@@ -245,24 +247,24 @@ def test_grants_never_exceed_the_budget(connect, store) -> None:
         while usd:
             spent += usd
             total = usd if one.granted_usd == usd else row(store, one.id).cost_usd + usd
-            assert store.spend(one, total, 1)
-            usd, _ = store.ask_more(one, 0.01)
-        assert store.end_job(one, exit_code=3, reason="")
+            Holder(store, one).spend(total, 1)
+            usd, _ = Holder(store, one).ask_more(0.01)
+        Holder(store, one).end(3, "")
     assert sum(one.cost_usd for one in store.job_rows("s")) == pytest.approx(spent)
     assert spent <= budget + 1e-6
 
 
 def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store, monkeypatch) -> None:
-    monkeypatch.setattr("ralph.fleet.takeups._RESERVED_S", 0.0)
+    monkeypatch.setattr("ralph.fleet.claims._RESERVED_S", 0.0)
     store.submit("s", SetLimits(max_budget_usd=1.0), jobs(3))
     first = taken(store, "j0")
     assert first.granted_usd == 1.0
     put_off = take(store, "j1")
     assert isinstance(put_off, Later)
     assert "reserved" in put_off.reason
-    store.spend(first, 1.0, 1)
-    store.end_job(first, exit_code=0, reason="")
-    assert isinstance(take(store, "j1", attempt=2), NotOurs)
+    Holder(store, first).spend(1.0, 1)
+    Holder(store, first).end(0, "")
+    assert take(store, "j1", attempt=2) is None
     ended = row(store, "j1")
     assert (ended.state, ended.exit_code, ended.reason) == (
         JobState.DONE,
@@ -286,9 +288,9 @@ def test_a_job_waits_for_those_before_it_and_is_blocked_if_one_fails(store) -> N
     wanted = [*jobs(2), job("after", after=("j0", "j1")), job("last", after=("after",))]
     store.submit("s", NO_LIMITS, wanted)
     assert [one.id for one in let_go(store)] == ["j0", "j1"]
-    store.end_job(taken(store, "j0"), exit_code=0, reason="")
+    held(store, "j0").end(0, "")
     assert let_go(store) == []
-    store.end_job(taken(store, "j1"), exit_code=4, reason="")
+    held(store, "j1").end(4, "")
     for _ in range(2):  # one step of the chain each time
         assert let_go(store) == []
     blocked = [row(store, "after"), row(store, "last")]
@@ -296,7 +298,7 @@ def test_a_job_waits_for_those_before_it_and_is_blocked_if_one_fails(store) -> N
     assert [(one.state, one.exit_code) for one in blocked] == [(JobState.BLOCKED, 4)] * 2
     assert store.retry("s", ["j1"]) == 1
     assert [one.id for one in let_go(store)] == ["j1"]
-    store.end_job(taken(store, "j1", attempt=2), exit_code=0, reason="")
+    held(store, "j1", attempt=2).end(0, "")
     assert [one.id for one in let_go(store)] == ["after"]
 
 
@@ -305,16 +307,14 @@ def test_a_job_waits_for_those_before_it_and_is_blocked_if_one_fails(store) -> N
 
 def test_a_cancelled_job_does_not_begin_and_a_running_one_is_told(store) -> None:
     store.submit("s", NO_LIMITS, jobs(3))
-    running = taken(store, "j0")
+    running = held(store, "j0")
     assert store.cancel("s", ["j0", "j1"]) == (1, 1)
     assert [one.state for one in store.job_rows("s")] == [
         *(JobState.RUNNING, JobState.CANCELLED, JobState.QUEUED),
     ]
-    assert isinstance(take(store, "j1"), NotOurs)
-    assert store.is_current(running) == (True, True)
-    assert store.plan_next(running, exit_code=75, delay_s=5, reason="overloaded"), (
-        "no next attempt is planned"
-    )
+    assert take(store, "j1") is None
+    assert running.is_cancelled()
+    running.plan_next(75, 5, "overloaded")
     assert (row(store, "j0").state, row(store, "j0").exit_code) == (JobState.CANCELLED, 143)
     assert store.cancel("s", None) == (1, 0)
     assert store.retry("s", None) == 3
@@ -328,14 +328,14 @@ def test_a_running_job_that_was_cancelled_ends_when_it_is_taken_over(store) -> N
     store.submit("s", NO_LIMITS, jobs(1))
     taken(store, "j0")
     store.cancel("s", None)
-    assert isinstance(take(store, "j0", by="w-2"), NotOurs)
+    assert take(store, "j0", by="w-2") is None
     assert row(store, "j0").state is JobState.CANCELLED
 
 
 def test_only_ended_jobs_are_retried_and_of_a_set_only_those_that_failed(store) -> None:
     store.submit("s", NO_LIMITS, jobs(3))
     for name, code in (("j0", 0), ("j1", 74)):
-        store.end_job(taken(store, name), exit_code=code, reason="")
+        held(store, name).end(code, "")
     assert store.retry("s", None) == 1
     assert [one.state for one in store.job_rows("s")] == [JobState.DONE, JobState.QUEUED, JobState.QUEUED]
     assert store.retry("s", ["j0", "j2"]) == 1
@@ -344,7 +344,7 @@ def test_only_ended_jobs_are_retried_and_of_a_set_only_those_that_failed(store) 
 @pytest.mark.parametrize("ends", [True, False])
 def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
-    first = taken(store, "j0")
+    first = held(store, "j0")
     kept = Kept(
         set_name="s",
         job="j0",
@@ -354,12 +354,12 @@ def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) ->
         path="/old/s/j0/1.w-1/work.bundle",
         tries=2,
     )
-    assert store.keep(first, kept)
+    first.keep(kept)
     if ends:
-        assert store.end_job(first, exit_code=77, reason="", is_delivered=False)
+        first.end(77, "", is_delivered=False)
         store.retry("s", ["j0"])
     else:
-        assert store.plan_next(first, exit_code=75, delay_s=0, reason="", is_delivered=False)
+        first.plan_next(75, 0, "", is_delivered=False)
     known = store.kept_at("p")
     moved = replace(kept, path="/new/s/j0/1.w-1", tries=0)
     assert store.adopt(moved, "w-1") is Adopted.OURS
@@ -373,7 +373,7 @@ def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) ->
 def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:
     store.submit("s", NO_LIMITS, jobs(2))
     for number, name in enumerate(("j0", "j1", "j0")):
-        store.add_log(taken(store, name, by=f"w-{number}"), f"{name}\n")
+        held(store, name, by=f"w-{number}").add_log(f"{name}\n")
     first, second = store.log_lines("s", "j0")
     assert (first.text, first.generation, second.generation) == ("j0\n", 1, 2)
     assert store.log_lines("s", "j0", first.number) == [second]

@@ -19,9 +19,8 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from ralph.fleet.job_content import session_id
 from ralph.fleet.job_process import JobProcess, exit_code_left
-from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.jobs import Job, SetLimits, session_id
 from ralph.fleet.undelivered import MOST_BYTES, Undelivered
 from ralph.loop.record import FileRecord
 from ralph.loop.state import LoopState
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.rows import JobRow
+    from ralph.fleet.schema import JobRow
     from ralph.mock_api import Playable
     from tests.services.postgres import PostgresServer
 

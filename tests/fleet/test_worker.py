@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet import worker as worker_module
+from ralph.fleet import slot as slot_module
+from ralph.fleet.claims import OpenSet
 from ralph.fleet.database import database_of, prepare
-from ralph.fleet.rows import OpenSet
-from ralph.fleet.worker import (
-    HAND_BACK_S,
-    WorkOptions,
-    _lock_folder,
-    _machine,
-    _remove_left_folders,
-    _Slot,
-    _Supervisor,
-    _wanted,
-    must_end_now,
-)
+from ralph.fleet.slot import HAND_BACK_S, Slot, WorkOptions, must_end_now
+from ralph.fleet.undelivered import lock_folder, machine_name, remove_left_folders
+from ralph.fleet.worker import Supervisor, _wanted
 from ralph.machine.inbox import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -50,6 +42,8 @@ class FakeEngine:
 class FakeLock:
     """All executors seem to be gone, but only the locks of `free` can be taken."""
 
+    executor_id = "ours"
+
     def __init__(self, free: set[str]) -> None:
         self._free = free
 
@@ -63,7 +57,7 @@ class FakeLock:
 
 def test_jobs_are_taken_over_only_under_the_lock_of_their_executor(tmp_path) -> None:
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
-    slot = _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1))
+    slot = Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1))
     engine = FakeEngine({"lives": ["s/a/1"], "gone": ["s/b/1", "s/c/1"]})
     forgotten: list[str] = []
     store = SimpleNamespace(executor_gone=forgotten.append)
@@ -100,16 +94,16 @@ def test_folders_of_living_executors_and_of_other_machines_stay(tmp_path) -> Non
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
     prepare(database)
     work = database.folder / "work"
-    living = work / f"{_machine()}-1-01234567"
-    held = _lock_folder(living)
-    others = [work / "elsewhere-1-01234567", work / f"{_machine()}-2-1-01234567"]
-    gone = work / f"{_machine()}-2-01234567"
+    living = work / f"{machine_name()}-1-01234567"
+    held = lock_folder(living)
+    others = [work / "elsewhere-1-01234567", work / f"{machine_name()}-2-1-01234567"]
+    gone = work / f"{machine_name()}-2-01234567"
     for ended in (*others, gone):  # the end of a process closes its descriptors
-        os.close(_lock_folder(ended))
-    made_anew = work / f"{_machine()}-3-01234567"
+        os.close(lock_folder(ended))
+    made_anew = work / f"{machine_name()}-3-01234567"
     made_anew.mkdir()
     assert gone.is_dir()
-    _remove_left_folders(database)
+    remove_left_folders(database.folder)
     left = {path.name for path in work.iterdir() if path.is_dir()}
     assert left == {living.name, *(other.name for other in others)}
     os.close(held)
@@ -121,9 +115,9 @@ def test_a_drain_ends_although_a_git_host_never_answers() -> None:
     assert must_end_now(2, -1)
 
 
-def supervisor_at(tmp_path: Path) -> _Supervisor:
+def supervisor_at(tmp_path: Path) -> Supervisor:
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
-    return _Supervisor(database, WorkOptions(slots=1), {}, lambda _line: None)
+    return Supervisor(database, WorkOptions(slots=1), {}, lambda _line: None)
 
 
 def blocked_signals() -> set[int]:
@@ -159,12 +153,12 @@ def test_a_slot_ignores_what_a_terminal_sends_to_all_before_any_signal_can_reach
     def begin(_parent: int, _number: int) -> None:
         raise BegunError
 
-    monkeypatch.setattr(worker_module, "end_with_parent", begin)
+    monkeypatch.setattr(slot_module, "end_with_parent", begin)
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with pytest.raises(BegunError):
-            _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1)).run(1)
+            Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1)).run(1)
         ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) is signal.SIG_IGN}
     finally:
         for number, handler in before.items():

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.fleet.claims import Claim, Claims, Holder
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.rows import TakeUp
-from ralph.fleet.takeups import WorkerStore
 from ralph.pages.command import MARK_OF_PAGE
 from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of
@@ -91,17 +90,18 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
 
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path / "state")})
     prepare(database)
-    store = WorkerStore(database)
+    store = Claims(database)
     store.create()
     jobs = [
         Job(id=name, repository="/srv/shop.git", prompt=f"Do {name}.") for name in ("good", "bad", "later")
     ]
     store.submit("night", SetLimits(max_budget_usd=5.0), jobs)
     for name, executor, code in (("good", "east-1-a", 0), ("bad", "west-2-b", 1)):
-        taken = store.take_up("night", name, 1, executor=executor, machine=executor[:4], credential="k")
-        assert isinstance(taken, TakeUp)
-        assert store.spend(taken, 0.5, 3)
-        assert store.end_job(taken, exit_code=code, reason=f"because of {name}", result=f"<b>{name}</b>")
+        taken = store.claim("night", name, 1, executor=executor, machine=executor[:4], credential="k")
+        assert isinstance(taken, Claim)
+        held = Holder(store, taken)
+        held.spend(0.5, 3)
+        held.end(code, f"because of {name}", result=f"<b>{name}</b>")
     store.close()
 
     done = report()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet.exported_job import do_exported_job
-from ralph.fleet.job_content import content_of
-from ralph.fleet.jobs import Job
+from ralph.fleet.jobs import Job, content_of
 from ralph.mock_api import Fault, Turn
 from ralph.sandbox.kernel.landlock import support
 from tests.git.repositories import Repository, cloned

@@ -18,10 +18,9 @@ import typer
 
 from ralph.cli.fleet import _opened
 from ralph.fleet import command
+from ralph.fleet.claims import Claim, Claims, Holder
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.rows import TakeUp
-from ralph.fleet.takeups import WorkerStore
 from ralph.machine.inbox import StopEvent
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row
@@ -37,10 +36,10 @@ HOSTILE = "\x1b]0;title\x07\x1b[2Jred"
 
 
 @pytest.fixture
-def store(ralph: Ralph) -> Iterator[WorkerStore]:
+def store(ralph: Ralph) -> Iterator[Claims]:
     database = database_of(None, ralph.environment)
     prepare(database)
-    with closing(WorkerStore(database)) as made:
+    with closing(Claims(database)) as made:
         made.create()
         yield made
 
@@ -49,14 +48,14 @@ def job(name: str, **values: Any) -> Job:
     return Job(id=name, repository=REPOSITORY, prompt=values.pop("prompt", "Do it."), **values)
 
 
-def taken(store: WorkerStore, name: str, set_name: str = "s") -> TakeUp:
-    found = store.take_up(set_name, name, 1, executor="m-7-ff", machine="m", credential="k")
-    assert isinstance(found, TakeUp)
+def taken(store: Claims, name: str, set_name: str = "s") -> Claim:
+    found = store.claim(set_name, name, 1, executor="m-7-ff", machine="m", credential="k")
+    assert isinstance(found, Claim)
     return found
 
 
-def ended(store: WorkerStore, name: str, code: int, reason: str = "") -> None:
-    assert store.end_job(taken(store, name), exit_code=code, reason=reason)
+def ended(store: Claims, name: str, code: int, reason: str = "") -> None:
+    Holder(store, taken(store, name)).end(code, reason)
 
 
 def write_jobs(ralph: Ralph, *jobs: dict[str, Any]) -> None:
@@ -200,12 +199,12 @@ def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
 
 def test_the_log_is_followed_until_the_job_has_ended(store, ralph) -> None:
     store.submit("s", SetLimits(), [job("a")])
-    takeup = taken(store, "a")
-    store.add_log(takeup, f"first {HOSTILE}\n")
+    held = Holder(store, taken(store, "a"))
+    held.add_log(f"first {HOSTILE}\n")
     process = ralph.start("fleet", "logs", "-f", "a")
     assert process.stdout.readline() == b"first red\n"
-    store.add_log(takeup, "second\n")
-    store.end_job(takeup, exit_code=0, reason="")
+    held.add_log("second\n")
+    held.end(0, "")
     ran = ralph.finish(process)
     assert (ran.code, ran.stdout) == (0, "second\n")
 
@@ -214,8 +213,8 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     store, ralph_here, monkeypatch
 ) -> None:
     store.submit("s", SetLimits(), [job(name) for name in "abc"])
-    takeup = taken(store, "a")
-    answers = threading.Thread(target=lambda: end_when_cancelled(store, takeup))
+    held = Holder(store, taken(store, "a"))
+    answers = threading.Thread(target=lambda: end_when_cancelled(held))
     answers.start()
     ran = ralph_here("fleet", "cancel", "a", "b")
     answers.join()
@@ -230,9 +229,9 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     assert ralph_here("fleet", "cancel").code == 2, "without names it needs --all"
 
 
-def end_when_cancelled(store: WorkerStore, takeup: TakeUp) -> None:
-    wait_until(lambda: store.is_current(takeup)[1])
-    store.end_job(takeup, exit_code=143, reason="cancelled")
+def end_when_cancelled(held: Holder) -> None:
+    wait_until(held.is_cancelled)
+    held.end(143, "cancelled")
 
 
 def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
@@ -320,15 +319,15 @@ def test_no_command_shows_a_key_of_a_known_form(store, ralph_here) -> None:
     lines = "MIIEabcdefghijk\nlmnopqrstuvwxyz"
     pem = f"-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----"
     store.submit("s", SetLimits(), [job("a", prompt=f"Use {key}.", until=f"echo {key}")])
-    takeup = taken(store, "a")
+    held = Holder(store, taken(store, "a"))
     for piece in (
         f"one {key[:9]}",
         f"{key[9:]} two\n{pem[:40]}",
         f"{pem[40:]}\nthree {key[:5]}\r",
         f"{key[5:]}",
     ):
-        store.add_log(takeup, piece)
-    store.end_job(takeup, exit_code=4, reason=f"no {key[:7]}\x1b[1m{key[7:]}", result=f"{key}\n{pem}")
+        held.add_log(piece)
+    held.end(4, f"no {key[:7]}\x1b[1m{key[7:]}", result=f"{key}\n{pem}")
     commands = [
         "ls --json",
         "ls s",

@@ -1,0 +1,295 @@
+"""What leaves the checkout of a job: checkpoints while it works, its branch at the end, and a bundle of what no git host has
+taken. Everything here may be done again by another worker after a crash.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.fleet.checkouts import Delivered, Maker, checkpoint_ref
+from ralph.fleet.checkpoint import TooLargeError, pack_state
+from ralph.fleet.claims import Holder, LostError
+from ralph.fleet.database import WaitStoppedError, away_reason, refusal_of
+from ralph.fleet.decisions import Final
+from ralph.fleet.job_rules import branch_of
+from ralph.fleet.locks import LockState
+from ralph.git.answer import CheckoutError
+from ralph.values.outcome import Outcome
+from ralph.values.ports import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import TypeVar
+
+    from ralph.fleet.attempt import JobLog, Worker
+    from ralph.fleet.checkouts import JobCheckout, Repositories
+    from ralph.fleet.claims import Claim
+    from ralph.fleet.job_process import JobProcess
+    from ralph.fleet.jobs import Job
+    from ralph.fleet.undelivered import KeptWork
+
+    T = TypeVar("T")
+
+MOST_STATE_BYTES = 64 * 1024 * 1024
+"""A larger state directory, compressed, is not carried to other machines."""
+_LOCK_FOR_S = 1.0
+_LOCK_EVERY_S = 0.005
+_ASK_EVERY_S = 0.1
+_PUSHES = 5
+BEGINS_ANEW = {0, 1, 2, 4}
+"""After these exit codes a retried job begins anew. After all others it resumes its session."""
+
+
+class HeldClaim(Holder):
+    """A claim, as its worker writes to the store. `lost` is called when another worker has the job."""
+
+    def __init__(self, worker: Worker, claim: Claim, lost: Callable[[], None]) -> None:
+        super().__init__(worker.store, claim)
+        self._worker = worker
+        self._lost = lost
+
+    def ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
+        """Asks the store, and waits while it is away. Raises LostError, StoreError and WaitStoppedError."""
+        with self.known_as_lost():
+            return self._worker.ask(functools.partial(call, *arguments, **named))
+
+    def ask_if_there(self, call: Callable[..., object], *arguments: object) -> bool:
+        """Tells the store something that it may also learn later. Returns False if the store is away, or refuses: the process's
+        main thread notices that. Raises LostError.
+        """
+        try:
+            with self.known_as_lost():
+                call(*arguments)
+        except Exception as error:
+            if away_reason(error) is None and refusal_of(self._worker.waiting.database, error) is None:
+                raise
+            return False
+        return True
+
+    def refuse_lost(self) -> None:
+        """Raises LostError unless the job and the executor's lock are still this worker's."""
+        while (state := self._worker.lock.confirm()) is LockState.UNKNOWN:
+            if self._worker.waiting.stop.wait(_ASK_EVERY_S):
+                raise WaitStoppedError
+        self.ask(self.is_cancelled)
+        with self.known_as_lost():
+            if state is LockState.LOST:
+                raise LostError
+
+    @contextmanager
+    def known_as_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except LostError:
+            self._lost()
+            raise
+
+
+class Delivery:
+    """What one claim delivers of a job."""
+
+    def __init__(
+        self, worker: Worker, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog
+    ) -> None:
+        self._worker, self._claim, self._held = worker, held.claim, held
+        self._job, self._repositories, self._log = job, repositories, log
+        self._branch = branch_of(job)
+        self.last_commit: str | None = None
+        """That of the last checkpoint."""
+        self.next_checkpoint = 0.0
+        self._final: str | None = None
+        """The commit for the branch, when it was made."""
+        self.at_branch: str | None = None
+        """The checkpoint that was pushed to the job's branch, because the host takes no other refs."""
+
+    # --- checkpoints
+
+    def checkpoint(self, checkout: JobCheckout, process: JobProcess, *, is_last: bool) -> bool:
+        """Saves files and journal as they are between two turns, if a file has changed or if it is the attempt's last.
+        A checkpoint that fails is told, and the job goes on. Returns False if a turn runs now.
+        """
+        try:
+            with _turn_lock(process.turn_lock) as is_held:
+                if not is_held:
+                    return False
+                made = self.snapshot(checkout)
+                if made == self.last_commit and not is_last:
+                    return True
+                state = pack_state(process.state, MOST_STATE_BYTES)
+            ref = None if made is None else self._pushed_checkpoint(checkout, made, is_last=is_last)
+        except (CheckoutError, TooLargeError, OSError) as error:
+            self._log.add(f"[fleet] no checkpoint: {error}\n")
+            self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+            if is_last and not isinstance(error, TooLargeError):
+                raise
+            return True
+        is_saved = True
+        if is_last:
+            self._held.ask(self._held.save_checkpoint, ref, made, state)
+        else:
+            is_saved = self._held.ask_if_there(self._held.save_checkpoint, ref, made, state)
+        if is_saved:
+            self.last_commit = made
+        self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+        return True
+
+    def snapshot(self, checkout: JobCheckout) -> str | None:
+        """The commit of a checkpoint of the files as they are. None if no file has changed since the job began."""
+        made = checkout.snapshot(self.last_commit, f"Checkpoint of {self._claim.name}")
+        for path in made.left_out if made is not None else ():
+            self._log.add(f"[fleet] not in the checkpoint: {path}\n")
+        return self.last_commit if made is None else made.commit
+
+    def kept_checkpoint(self, checkout: JobCheckout, commit: str | None, state: bytes) -> None:
+        """Pushes and saves the last checkpoint of an earlier claim, which was kept here."""
+        ref = None if commit is None else self._pushed_checkpoint(checkout, commit, is_last=True)
+        self._held.ask(self._held.save_checkpoint, ref, commit, state)
+
+    def _pushed_checkpoint(self, checkout: JobCheckout, commit: str, *, is_last: bool) -> str:
+        """Pushes a checkpoint, and returns its ref. Where the host takes no such refs, the last one of an attempt goes to the
+        job's branch, and what follows replaces it there.
+        """
+        ref = checkpoint_ref(self._claim.id, self._claim.attempt)
+        try:
+            self._push_ref(checkout, commit, ref)
+        except CheckoutError as refused:
+            if not is_last or refused.outcome is not Outcome.CONFIG:
+                raise
+            expected = self._repositories.branch_at(self._job.repository, self._branch)
+            if expected in self._claim.own_commits:
+                self._held.ask(self._held.record, commit=expected)
+            problem = self._pushed(checkout, commit, expected)
+            if problem is not None:
+                advice = f"the host must take a push to {ref} or to {self._branch}: {problem}"
+                raise CheckoutError(f"{refused} ({advice})", refused.outcome) from None
+            self._log.add(f"[fleet] the host does not take {ref}: the checkpoint is at {self._branch}\n")
+            self.at_branch = commit
+            return f"refs/heads/{self._branch}"
+        return ref
+
+    def _push_ref(self, checkout: JobCheckout, commit: str, ref: str) -> None:
+        """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
+        for _ in range(_PUSHES):
+            self._held.refuse_lost()
+            if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
+                return
+        raise CheckoutError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
+
+    def remove_checkpoints(self) -> None:
+        with suppress(CheckoutError, Interrupted):
+            self._repositories.remove_checkpoints(self._job.repository, self._job.id)
+
+    # --- the branch
+
+    def expected(self, checkout: JobCheckout) -> str | None:
+        """The commit at the job's branch, which a push may replace. Raises CheckoutError if it is somebody else's."""
+        found = self._repositories.branch_at(self._job.repository, self._branch)
+        if found in self._claim.own_commits:
+            self._held.ask(self._held.record, commit=found)
+        elif found is not None and not checkout.contains(checkout.commit, found):
+            raise CheckoutError(
+                f"the branch {self._branch} exists and is not of this job: delete it, or name another one (branch)"
+            )
+        return found
+
+    def finished(self, checkout: JobCheckout) -> str | None:
+        """The commit for the branch. None if the job has made none."""
+        claim = self._claim
+        if self._final is None:
+            maker = Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
+            final = checkout.finish(f"{claim.id}: {_subject(self._job)}", maker)
+            for path in final.left_out:
+                self._log.add(f"[fleet] not in the branch: {path}\n")
+            self._final = final.commit
+        return None if self._final == (claim.base or checkout.commit) else self._final
+
+    def branch(self, checkout: JobCheckout, commit: str, decision: Final, expected: str | None) -> Final:
+        """Pushes the commit to the branch, or to another ref if the branch cannot be pushed. Returns how the job ends."""
+        problem = self._pushed(checkout, commit, expected)
+        if problem is None:
+            return decision
+        ref = f"{checkpoint_ref(self._claim.id, self._claim.attempt)}-work"
+        try:
+            self._push_ref(checkout, commit, ref)
+        except CheckoutError as error:
+            raise error if error.is_temporary or problem.outcome is Outcome.IO_ERROR else problem from None
+        return Final(problem.outcome.exit_code(), f"{problem}; the work is at {ref}: {commit}")
+
+    def kept_branch(self, checkout: JobCheckout, commit: str, decision: Final) -> Final:
+        """As `branch`, for the commit of an earlier claim that was kept here."""
+        expected = self._repositories.branch_at(self._job.repository, self._branch)
+        return self.branch(checkout, commit, decision, expected)
+
+    def _pushed(self, checkout: JobCheckout, commit: str, expected: str | None) -> CheckoutError | None:
+        """Pushes the branch. Returns why that is impossible, or None."""
+        self._held.ask(self._held.record, planned=commit)
+        for _ in range(_PUSHES):
+            # The agent may have pushed the branch. Then that commit is an ancestor of `commit`.
+            is_own = expected is None or expected in self._claim.own_commits
+            if expected and not is_own and not checkout.contains(commit, expected):
+                problem = f"the branch {self._branch} was changed by somebody else meanwhile"
+                return CheckoutError(problem, Outcome.IO_ERROR)
+            self._held.refuse_lost()
+            try:
+                pushed = checkout.push_branch(commit, self._branch, expected)
+            except CheckoutError as error:
+                if error.is_temporary:
+                    raise
+                return error
+            if isinstance(pushed, Delivered):
+                return None
+            expected = pushed.found
+        return CheckoutError(f"the branch {self._branch} is changed again and again", Outcome.IO_ERROR)
+
+    # --- the bundle
+
+    def bundle(self, checkout: JobCheckout, work: KeptWork, place: Path) -> None:
+        """Writes what is kept at `place`: the commit for the branch if `work` has an end, and the last checkpoint if the job can
+        be resumed. Raises CheckoutError and OSError.
+        """
+        commits, commit, checkpoint, state = {}, None, None, None
+        if work.ending is not None and (commit := self.finished(checkout)) is not None:
+            commits[f"refs/heads/{self._branch}"] = commit
+        if work.ending is None or work.ending.exit_code not in BEGINS_ANEW:
+            with suppress(TooLargeError):  # then it begins anew
+                state = pack_state(place / "state", MOST_STATE_BYTES)
+                checkpoint = self.snapshot(checkout)
+        if checkpoint is not None:
+            commits[checkpoint_ref(self._claim.id, self._claim.attempt)] = checkpoint
+        work = replace(work, commit=commit, checkpoint=checkpoint)
+        write = functools.partial(checkout.bundle, commits, work.base) if commits else None
+        self._worker.undelivered.keep(work, place, state=state, write=write)
+
+
+@contextmanager
+def _turn_lock(path: Path) -> Iterator[bool]:
+    """Holds the turn lock, so that no turn of the job's process runs. The value is False if a turn runs now."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _LOCK_FOR_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    yield False
+                    return
+                time.sleep(_LOCK_EVERY_S)
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _subject(job: Job) -> str:
+    """The beginning of the prompt's first line, for a commit's subject."""
+    line = next((line.strip() for line in job.prompt.splitlines() if line.strip()), "")
+    return line if len(line) <= 60 else f"{line[:59]}…"
