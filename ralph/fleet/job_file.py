@@ -12,7 +12,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 from msgspec import Struct
@@ -27,7 +27,7 @@ from ralph.fleet.job_rules import (
     rate_from,
     why_no_name,
 )
-from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.jobs import CommonFields, Job, SetLimits
 from ralph.prompt.named_file import read_named_file
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
 from ralph.prompt.prompt_text import prompt_text
@@ -62,25 +62,12 @@ class JobsFile(Struct, frozen=True):
     limits: SetLimits
 
 
-class _SharedFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _SharedFields(CommonFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields that all jobs of a file may share, as they are written."""
 
     repository: str | None = None
-    ref: str | None = None
-    branch: str | None = None
     prompt: str | None = None
     prompt_file: str | None = None
-    until: str | None = None
-    model: str | None = None
-    base_url: str | None = None
-    max_turns: int | None = None
-    max_iterations: int | None = None
-    max_time: str | None = None
-    max_budget_usd: float | None = None
-    sandbox: Literal["auto", "strict", "off"] | None = None
-    env: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    priority: int = 0
 
 
 class _WrittenJob(_SharedFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ jobs from a file. Equal jobs have equal bytes, on every machine and in every ver
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid5
 
 import msgspec
@@ -20,17 +20,13 @@ _SESSIONS = UUID("8f0cbb5e-2d0c-5a52-9a3b-2f9e4f6f2a11")
 """The namespace of all sessions' ids. It was drawn once. Another value would lose the sessions of stored jobs."""
 
 
-class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job. (set, id) is its key."""
+class CommonFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields that a job and the defaults of a file have, written as stored."""
 
-    id: str
-    repository: str
-    """A URL that git understands, or the absolute path of a repository on every machine that works."""
     ref: str | None = None
     """A branch, a tag or a commit. None is the remote's default branch."""
     branch: str | None = None
     """The branch that is pushed. None is `ralph/ID`."""
-    prompt: str
     until: str | None = None
     """A shell command. With it the job is a `ralph loop`, which ends when the command ends with 0."""
     model: str | None = None
@@ -40,13 +36,22 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_time: str | None = None
     """In the words of `--max-time`, such as 30m."""
     max_budget_usd: float | None = None
-    sandbox: str | None = None
+    sandbox: Literal["auto", "strict", "off"] | None = None
     env: tuple[str, ...] = ()
     """Names of environment variables that the worker must have. The tools of the job get them."""
     options: tuple[str, ...] = ()
     """Further words for the command line of `ralph run`, or of `ralph loop`."""
     priority: int = 0
     """Jobs with a higher number start first."""
+
+
+class Job(CommonFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One job. (set, id) is its key."""
+
+    id: str
+    repository: str
+    """A URL that git understands, or the absolute path of a repository on every machine that works."""
+    prompt: str
     after: tuple[str, ...] = ()
     """Ids of jobs of the same set that must have ended with exit code 0."""
 
@@ -78,10 +83,8 @@ def content_of(job: Job) -> bytes:
     field and still write the same bytes for an old job.
     """
     values = msgspec.structs.asdict(job)
-    defaults = dict(
-        zip(Job.__struct_fields__[-len(Job.__struct_defaults__) :], Job.__struct_defaults__, strict=True)
-    )
-    said = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Job)}
+    said = {name: value for name, value in values.items() if value != defaults[name]}
     return msgspec.json.encode({**said, _FORMAT_KEY: FORMAT}, order="sorted")
 
 

@@ -18,7 +18,7 @@ import re
 import time
 from contextlib import closing, contextmanager, suppress
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -34,7 +34,6 @@ from ralph.fleet.database import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from ralph.fleet.database import Database
@@ -47,7 +46,6 @@ PAUSE_S = 30.0
 KEPT_DAYS = 30
 """The store remembers for so long who was taken over. No process is stopped for longer and then goes on."""
 
-_UNSURE_PULSES = 3
 _STATEMENT_S = 10
 _CLOSE_S = 2.0
 _END_MS = 5_000
@@ -55,44 +53,13 @@ _EXECUTOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class LockState(enum.Enum):
-    """Whether this process still has its own lock."""
+    """Whether this process still has its own lock, as the store has said last."""
 
     HELD = "held"
     UNKNOWN = "unknown"
     """The connection is lost, or this process was stopped for a while. The next answer of the store will tell."""
     LOST = "lost"
     """Somebody took over this executor. The process must end its work and deliver nothing. It stays so."""
-
-
-class ExecutorLock(Protocol):
-    """The lock of this process, which it holds as long as it works. Methods may be called from any thread."""
-
-    executor_id: str
-    lost: Event
-    """Is set when somebody took over this executor."""
-
-    @property
-    def state(self) -> LockState:
-        """The state as of the last pulse. Asks nobody."""
-
-    def confirm(self) -> LockState:
-        """Asks the store now. Call it before something that only the owner may do."""
-
-    def gone(self, executor_ids: Iterable[str]) -> list[str]:
-        """Those of these executors that seem to be gone. An empty list while takeovers are suspended (just after a
-        start or an outage of the store). Raises psycopg.Error and OSError.
-        """
-
-    def try_take_over(self, executor_id: str) -> AbstractContextManager[bool]:
-        """Holds the lock of an executor that is gone, during the `with` block. The value is False if that executor
-        lives, if somebody else was faster, or while nobody may be taken over.
-
-        Look for its workflows inside of the block, because somebody may have resumed them just before. The block must
-        be done within `SILENCE_S`. Raises psycopg.Error and OSError.
-        """
-
-    def close(self) -> None:
-        """Gives the lock back."""
 
 
 def take_lock(
@@ -173,6 +140,7 @@ class PostgresLock:
     ) -> None:
         self.executor_id = executor_id
         self.lost = Event()
+        """Is set when somebody took over this executor."""
         self._database = database
         self._tell = tell
         self._pulse_s, self._silence_s, self._pause_s = pulse_s, silence_s, pause_s
@@ -185,18 +153,13 @@ class PostgresLock:
             raise StoreError(f"the lock of {executor_id} is taken: another process has this id")
         self._connection = connection
         uptime_s = float(_value(connection, _UPTIME_S))
-        self._confirmed_s = _now_s()
-        self._may_reap_at_s = self._confirmed_s + max(0.0, pause_s - uptime_s)
+        self._may_reap_at_s = _now_s() + max(0.0, pause_s - uptime_s)
         self._state = LockState.HELD
         self._thread = Thread(target=self._keep, name="ralph-fleet-lock", daemon=True)
         self._thread.start()
 
-    @property
-    def state(self) -> LockState:
-        is_old = _now_s() - self._confirmed_s > _UNSURE_PULSES * self._pulse_s
-        return LockState.UNKNOWN if self._state is LockState.HELD and is_old else self._state
-
     def confirm(self) -> LockState:
+        """Asks the store now. Call it before something that only the owner may do."""
         with self._mutex:
             if self._state is LockState.HELD:
                 self._pulse()
@@ -207,6 +170,9 @@ class PostgresLock:
         return self._state is LockState.HELD and _now_s() >= self._may_reap_at_s
 
     def gone(self, executor_ids: Iterable[str]) -> list[str]:
+        """Those of these executors that seem to be gone. An empty list while takeovers are suspended (just after a
+        start or an outage of the store). Raises psycopg.Error and OSError.
+        """
         asked = {key_of(one): one for one in executor_ids if one != self.executor_id}
         with self._mutex:
             if not asked or not self.may_take_over():
@@ -217,6 +183,12 @@ class PostgresLock:
 
     @contextmanager
     def try_take_over(self, executor_id: str) -> Iterator[bool]:
+        """Holds the lock of an executor that is gone, during the `with` block. The value is False if that executor
+        lives, if somebody else was faster, or while nobody may be taken over.
+
+        Look for its workflows inside of the block, because somebody may have resumed them just before. The block must
+        be done within `SILENCE_S`. Raises psycopg.Error and OSError.
+        """
         self.confirm()  # a process that was stopped itself learns here that it may not
         if executor_id == self.executor_id or not self.may_take_over():
             yield False
@@ -259,8 +231,6 @@ class PostgresLock:
             self._state = LockState.UNKNOWN
             self._connection.close()
             self._wake.set()  # the thread takes the lock again
-        else:
-            self._confirmed_s = _now_s()
 
     def _regained(self) -> bool:
         """Waits for the store and takes the lock again. Returns whether it has it."""
@@ -285,8 +255,7 @@ class PostgresLock:
                     self.lost.set()
                     return False
                 self._connection = connection
-                self._confirmed_s = _now_s()
-                self._may_reap_at_s = self._confirmed_s + self._pause_s
+                self._may_reap_at_s = _now_s() + self._pause_s
                 self._state = LockState.HELD
                 return True
 
@@ -340,10 +309,6 @@ class FileLock:
         if descriptor is None:
             raise StoreError(f"the lock of {executor_id} is taken: another process has this id")
         self._descriptor = descriptor
-
-    @property
-    def state(self) -> LockState:
-        return LockState.HELD
 
     def confirm(self) -> LockState:
         return LockState.HELD
@@ -400,3 +365,6 @@ def is_locked(path: Path) -> bool:
     if descriptor is not None:
         os.close(descriptor)
     return descriptor is None
+
+
+ExecutorLock = PostgresLock | FileLock
