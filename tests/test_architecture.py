@@ -741,7 +741,8 @@ def test_anthropic_gives_types_and_nothing_else() -> None:
 
 
 STORE_MODULES = {
-    f"ralph.fleet.{module}" for module in ("database", "locks", "portable_rows", "schema", "store", "claims")
+    f"ralph.fleet.store.{module}"
+    for module in ("database", "locks", "portable_rows", "schema", "fleet_store", "claims")
 }
 # Libraries of the extra `fleet`, and the modules that may import them. Imports for types count too.
 FLEET_LIBRARIES = {
@@ -775,9 +776,9 @@ def test_the_engine_of_the_fleet_is_behind_one_module_and_its_store_behind_six()
     ("module", "imported", "found"),
     [
         ("ralph.fleet.engine", {"dbos", "sqlalchemy.exc"}, []),
-        ("ralph.fleet.store", {"sqlalchemy", "sqlalchemy.engine", "psycopg.errors"}, []),
+        ("ralph.fleet.store.fleet_store", {"sqlalchemy", "sqlalchemy.engine", "psycopg.errors"}, []),
         ("ralph.fleet.engine", {"sqlalchemy"}, ["sqlalchemy"]),
-        ("ralph.fleet.store", {"dbos._error"}, ["dbos._error"]),
+        ("ralph.fleet.store.fleet_store", {"dbos._error"}, ["dbos._error"]),
         ("ralph.cli.fleet", {"dbos", "psycopg", "sqlalchemy.exc"}, ["dbos", "psycopg", "sqlalchemy.exc"]),
     ],
 )

@@ -143,8 +143,8 @@ def work(
     with _opened(db, begins_after=True, most_wait_s=None) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
-        from ralph.fleet.database import database_of  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.slot import WorkOptions  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.store.database import database_of  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
 
     options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
@@ -392,7 +392,7 @@ def _opened(
     """The store. A signal while a command waits ends it with 128 + its number."""
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     from ralph.machine.inbox import StopEvent  # noqa: PLC0415 - not needed for --help
     from ralph.output.standard_streams import ReaderLeftError  # noqa: PLC0415 - not needed for --help
 

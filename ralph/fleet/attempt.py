@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Repositories
 from ralph.fleet.checkpoint import BadStateError, unpack_state
-from ralph.fleet.claims import MOST_LOG_BYTES, LostError
-from ralph.fleet.database import StoreError, WaitStoppedError, patiently
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
-from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, Delivery, HeldClaim
+from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
 from ralph.fleet.job_rules import branch_of
 from ralph.fleet.jobs import UnknownFormatError, job_from
-from ralph.fleet.schema import Kept
+from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
+from ralph.fleet.store.database import StoreError, WaitStoppedError, patiently
+from ralph.fleet.store.schema import Kept
 from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, KeptWork
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from ralph.fleet.checkouts import JobCheckout
-    from ralph.fleet.claims import Claim, Claims
-    from ralph.fleet.database import Waiting
-    from ralph.fleet.locks import ExecutorLock
+    from ralph.fleet.store.claims import Claim, Claims
+    from ralph.fleet.store.database import Waiting
+    from ralph.fleet.store.locks import ExecutorLock
     from ralph.fleet.undelivered import Undelivered
 
     T = TypeVar("T")
@@ -121,7 +121,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
 
 
-class Attempt:
+class JobAttempt:
     """The work on one claim, until the store knows how it ended. `run` is called in one thread; `stop` may be called from
     another.
     """
@@ -211,7 +211,7 @@ class Attempt:
     def _work(self) -> None:
         claim, worker = self.claim, self._worker
         self._job = job = job_from(claim.content)
-        self._delivery = Delivery(worker, self.held, job, self._repositories, self._log)
+        self._delivery = JobDelivery(worker, self.held, job, self._repositories, self._log)
         remove_tree_if_possible(self._folder)
         self._folder.mkdir(parents=True, mode=0o700)
         worker.undelivered.make_room(claim.set_name, claim.id)

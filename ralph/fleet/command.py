@@ -14,22 +14,29 @@ import msgspec
 from msgspec import Struct
 
 from ralph.fleet import listing
-from ralph.fleet.claims import SEEN_WITHIN_S, Claims
-from ralph.fleet.database import Waiting, database_of, patiently, prepare, refuse_others_file, refuse_pooler
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_file import jobs_file_bytes, read_jobs
 from ralph.fleet.job_rules import faults_of_limits, rate_from, why_no_name
 from ralph.fleet.jobs import SetLimits, UnknownFormatError
+from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
+from ralph.fleet.store.database import (
+    Waiting,
+    database_of,
+    patiently,
+    prepare,
+    refuse_others_file,
+    refuse_pooler,
+)
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.screen_text import counted, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
-    from ralph.fleet.schema import AttemptRow, JobRow
-    from ralph.fleet.store import SetRow
+    from ralph.fleet.store.database import Database
+    from ralph.fleet.store.fleet_store import SetRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow
     from ralph.machine.inbox import StopEvent
 
 T = TypeVar("T")

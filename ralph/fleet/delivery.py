@@ -1,4 +1,4 @@
-"""What leaves the checkout of a job: checkpoints while it works, its branch at the end, and a bundle of what no git host has
+"""Delivers what a checkout has: checkpoints while the job works, its branch at the end, and a bundle of what no git host has
 taken. Everything here may be done again by another worker after a crash.
 """
 
@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import Delivered, Maker, checkpoint_ref
 from ralph.fleet.checkpoint import TooLargeError, pack_state
-from ralph.fleet.claims import Holder, LostError
-from ralph.fleet.database import WaitStoppedError, away_reason, refusal_of
 from ralph.fleet.decisions import Final
 from ralph.fleet.job_rules import branch_of
-from ralph.fleet.locks import LockState
+from ralph.fleet.store.claims import ClaimWriter, LostError
+from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
+from ralph.fleet.store.locks import LockState
 from ralph.git.answer import CheckoutError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from ralph.fleet.attempt import JobLog, Worker
     from ralph.fleet.checkouts import JobCheckout, Repositories
-    from ralph.fleet.claims import Claim
     from ralph.fleet.job_process import JobProcess
     from ralph.fleet.jobs import Job
+    from ralph.fleet.store.claims import Claim
     from ralph.fleet.undelivered import KeptWork
 
     T = TypeVar("T")
@@ -48,7 +48,7 @@ BEGINS_ANEW = {0, 1, 2, 4}
 """After these exit codes a retried job begins anew. After all others it resumes its session."""
 
 
-class HeldClaim(Holder):
+class HeldClaim(ClaimWriter):
     """A claim, as its worker writes to the store. `lost` is called when another worker has the job."""
 
     def __init__(self, worker: Worker, claim: Claim, lost: Callable[[], None]) -> None:
@@ -93,8 +93,8 @@ class HeldClaim(Holder):
             raise
 
 
-class Delivery:
-    """What one claim delivers of a job."""
+class JobDelivery:
+    """The deliveries of one claim of a job."""
 
     def __init__(
         self, worker: Worker, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog

@@ -20,15 +20,15 @@ from dbos import (
     SetWorkflowID,
 )
 
-from ralph.fleet.database import dbos_settings, make_engine
-from ralph.fleet.portable_rows import PortableRows
+from ralph.fleet.store.database import dbos_settings, make_engine
+from ralph.fleet.store.portable_rows import PortableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.fleet.claims import DueJob
-    from ralph.fleet.database import Database
     from ralph.fleet.jobs import SetLimits
+    from ralph.fleet.store.claims import DueJob
+    from ralph.fleet.store.database import Database
 
 APPLICATION = "ralph-fleet"
 VERSION = "1"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.schema import AttemptRow, JobRow, Kept
-    from ralph.fleet.store import SetRow
+    from ralph.fleet.store.fleet_store import SetRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow, Kept
 
 _WIDEST_ID = 40
 _FEWEST_REASON_COLUMNS = 12

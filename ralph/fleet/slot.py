@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.fleet.attempt import Attempt, MachineError, Stop, Worker
+from ralph.fleet.attempt import JobAttempt, MachineError, Stop, Worker
 from ralph.fleet.checkpoint import BadStateError
-from ralph.fleet.claims import Adopted, Claims, Later, LostError, reconcile, take_over
-from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently
 from ralph.fleet.decisions import JobState
 from ralph.fleet.engine import Engine, end_attempt
 from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
 from ralph.fleet.jobs import SetLimits, UnknownFormatError
-from ralph.fleet.locks import take_lock
-from ralph.fleet.schema import Kept
+from ralph.fleet.store.claims import Adopted, Claims, Later, LostError, reconcile, take_over
+from ralph.fleet.store.database import StoreError, Waiting, WaitStoppedError, patiently
+from ralph.fleet.store.locks import take_lock
+from ralph.fleet.store.schema import Kept
 from ralph.fleet.undelivered import (
     BUNDLE,
     Undelivered,
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.claims import Claim
-    from ralph.fleet.database import Database
-    from ralph.fleet.schema import JobRow
+    from ralph.fleet.store.claims import Claim
+    from ralph.fleet.store.database import Database
+    from ralph.fleet.store.schema import JobRow
 
     T = TypeVar("T")
 
@@ -116,7 +116,7 @@ class Slot:
         self._hard_stop = threading.Event()
         self._lost = threading.Event()
         self._drain_ends: float | None = None
-        self._running: Attempt | None = None
+        self._running: JobAttempt | None = None
         self._is_busy = False
         self._running_lock = threading.Lock()
         self._orphans: set[str] = set()
@@ -223,7 +223,7 @@ class Slot:
                 self._stay(None)
             claimed = worker.ask(claim)
             if claimed is not None:
-                attempt = Attempt(worker, claimed)
+                attempt = JobAttempt(worker, claimed)
                 with self._running_lock:
                     self._running = attempt
                 try:
@@ -343,7 +343,7 @@ class Slot:
             except LostError:
                 running.stop(Stop.LOST)
 
-    def _state(self) -> tuple[Attempt | None, bool]:
+    def _state(self) -> tuple[JobAttempt | None, bool]:
         """The running attempt, and whether the thread of the engine is at work."""
         with self._running_lock:
             return self._running, self._is_busy

@@ -25,7 +25,7 @@ from msgspec import Struct
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
-from ralph.fleet.locks import is_locked, locked_file
+from ralph.fleet.store.locks import is_locked, locked_file
 from ralph.machine.atomic_write import sync_directory
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possible
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.schema import Kept
+    from ralph.fleet.store.schema import Kept
 
 FOLDER = "undelivered"
 BUNDLE, CHECKOUT = "work.bundle", "checkout"

@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import places_of_jobs
-from ralph.fleet.claims import Claims
-from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.decisions import worst_exit_code
 from ralph.fleet.listing import progress_line
-from ralph.fleet.portable_rows import refuse_other_forms, refuse_pickles
 from ralph.fleet.slot import BUG_EXIT, LOOK_AFTER_OTHERS_S, Courier, Slot, WorkOptions, is_ours
+from ralph.fleet.store.claims import Claims
+from ralph.fleet.store.database import (
+    StoreError,
+    Waiting,
+    WaitStoppedError,
+    patiently,
+    prepare,
+    refuse_pooler,
+)
+from ralph.fleet.store.portable_rows import refuse_other_forms, refuse_pickles
 from ralph.fleet.undelivered import MOST_BYTES, Undelivered, remove_left_folders
 from ralph.machine.inbox import STOP_SIGNALS, StopEvent
 from ralph.values.outcome import CannotError, Outcome
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.claims import OpenSet
-    from ralph.fleet.database import Database
+    from ralph.fleet.store.claims import OpenSet
+    from ralph.fleet.store.database import Database
 
     T = TypeVar("T")
 

@@ -36,8 +36,8 @@ from ralph.values.screen_text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.fleet.schema import AttemptRow, JobRow
-    from ralph.fleet.store import SetRow
+    from ralph.fleet.store.fleet_store import SetRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow
     from ralph.pages.excerpts import Excerpts
 
 MOST_DETAILS = 300

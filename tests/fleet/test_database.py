@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from ralph.fleet.database import (
+from ralph.fleet.store.database import (
     Database,
     StoreError,
     Waiting,

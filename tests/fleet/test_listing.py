@@ -24,8 +24,8 @@ from ralph.fleet.listing import (
     story_lines,
     wait_object,
 )
-from ralph.fleet.schema import AttemptRow, JobRow
-from ralph.fleet.store import SetRow
+from ralph.fleet.store.fleet_store import SetRow
+from ralph.fleet.store.schema import AttemptRow, JobRow
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
 

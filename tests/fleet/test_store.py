@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.fleet.claims import Adopted, Claim, Claims, DueJob, Holder, Later, LostError
-from ralph.fleet.database import database_of, prepare
 from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.schema import JobRow, Kept
+from ralph.fleet.store.claims import Adopted, Claim, Claims, ClaimWriter, DueJob, Later, LostError
+from ralph.fleet.store.database import database_of, prepare
+from ralph.fleet.store.schema import JobRow, Kept
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def taken(store: Claims, name: str, **how: Any) -> Claim:
     return found
 
 
-def held(store: Claims, name: str, **how: Any) -> Holder:
-    return Holder(store, taken(store, name, **how))
+def held(store: Claims, name: str, **how: Any) -> ClaimWriter:
+    return ClaimWriter(store, taken(store, name, **how))
 
 
 def row(store: Claims, name: str) -> JobRow:
@@ -115,7 +115,9 @@ def test_a_key_with_another_content_is_refused_and_nothing_is_added(store) -> No
 
 
 def test_two_open_sets_do_not_share_a_branch_of_a_repository(store, monkeypatch) -> None:
-    monkeypatch.setattr("ralph.fleet.store._MOST_PARAMETERS", 1)  # more repositories than a statement takes
+    monkeypatch.setattr(
+        "ralph.fleet.store.fleet_store._MOST_PARAMETERS", 1
+    )  # more repositories than a statement takes
     store.submit("s", NO_LIMITS, jobs(1))
     with pytest.raises(UsageError, match="the set s has an open job j0 on the same repository"):
         store.submit("other", NO_LIMITS, [job("a", repository="https://a"), *jobs(1)])
@@ -127,7 +129,7 @@ def test_two_open_sets_do_not_share_a_branch_of_a_repository(store, monkeypatch)
 # --- Working
 
 
-def writes(holder: Holder) -> Iterator[Callable[[], object]]:
+def writes(holder: ClaimWriter) -> Iterator[Callable[[], object]]:
     """All that a holder may write but the end."""
     yield partial(holder.record, base="base")
     yield partial(holder.record, planned="planned")
@@ -209,7 +211,7 @@ def test_a_job_whose_workers_are_lost_is_only_delivered_after_the_last_try(store
     assert (ended.state, ended.exit_code) == (JobState.DONE, 75)
     assert "gave up after 2 attempts" in (ended.reason or "")
     with pytest.raises(LostError):
-        Holder(store, tries[-1]).end(0, "")
+        ClaimWriter(store, tries[-1]).end(0, "")
     assert {one.reason for one in store.attempt_rows("s", "j0")} == {"its worker was lost"}
 
 
@@ -247,23 +249,23 @@ def test_grants_never_exceed_the_budget(connect, store) -> None:
         while usd:
             spent += usd
             total = usd if one.granted_usd == usd else row(store, one.id).cost_usd + usd
-            Holder(store, one).spend(total, 1)
-            usd, _ = Holder(store, one).ask_more(0.01)
-        Holder(store, one).end(3, "")
+            ClaimWriter(store, one).spend(total, 1)
+            usd, _ = ClaimWriter(store, one).ask_more(0.01)
+        ClaimWriter(store, one).end(3, "")
     assert sum(one.cost_usd for one in store.job_rows("s")) == pytest.approx(spent)
     assert spent <= budget + 1e-6
 
 
 def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store, monkeypatch) -> None:
-    monkeypatch.setattr("ralph.fleet.claims._RESERVED_S", 0.0)
+    monkeypatch.setattr("ralph.fleet.store.claims._RESERVED_S", 0.0)
     store.submit("s", SetLimits(max_budget_usd=1.0), jobs(3))
     first = taken(store, "j0")
     assert first.granted_usd == 1.0
     put_off = take(store, "j1")
     assert isinstance(put_off, Later)
     assert "reserved" in put_off.reason
-    Holder(store, first).spend(1.0, 1)
-    Holder(store, first).end(0, "")
+    ClaimWriter(store, first).spend(1.0, 1)
+    ClaimWriter(store, first).end(0, "")
     assert take(store, "j1", attempt=2) is None
     ended = row(store, "j1")
     assert (ended.state, ended.exit_code, ended.reason) == (

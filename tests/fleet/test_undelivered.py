@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.schema import JobRow
+    from ralph.fleet.store.schema import JobRow
     from ralph.mock_api import Playable
     from tests.services.postgres import PostgresServer
 

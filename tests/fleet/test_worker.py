@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import slot as slot_module
-from ralph.fleet.claims import OpenSet
-from ralph.fleet.database import database_of, prepare
 from ralph.fleet.slot import HAND_BACK_S, Slot, WorkOptions, must_end_now
+from ralph.fleet.store.claims import OpenSet
+from ralph.fleet.store.database import database_of, prepare
 from ralph.fleet.undelivered import lock_folder, machine_name, remove_left_folders
 from ralph.fleet.worker import Supervisor, _wanted
 from ralph.machine.inbox import STOP_SIGNALS

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.fleet.claims import Claim, Claims, Holder
-from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
+from ralph.fleet.store.database import database_of, prepare
 from ralph.pages.command import MARK_OF_PAGE
 from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of
@@ -99,7 +99,7 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
     for name, executor, code in (("good", "east-1-a", 0), ("bad", "west-2-b", 1)):
         taken = store.claim("night", name, 1, executor=executor, machine=executor[:4], credential="k")
         assert isinstance(taken, Claim)
-        held = Holder(store, taken)
+        held = ClaimWriter(store, taken)
         held.spend(0.5, 3)
         held.end(code, f"because of {name}", result=f"<b>{name}</b>")
     store.close()

@@ -18,9 +18,9 @@ import typer
 
 from ralph.cli.fleet import _opened
 from ralph.fleet import command
-from ralph.fleet.claims import Claim, Claims, Holder
-from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
+from ralph.fleet.store.database import database_of, prepare
 from ralph.machine.inbox import StopEvent
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row
@@ -55,7 +55,7 @@ def taken(store: Claims, name: str, set_name: str = "s") -> Claim:
 
 
 def ended(store: Claims, name: str, code: int, reason: str = "") -> None:
-    Holder(store, taken(store, name)).end(code, reason)
+    ClaimWriter(store, taken(store, name)).end(code, reason)
 
 
 def write_jobs(ralph: Ralph, *jobs: dict[str, Any]) -> None:
@@ -199,7 +199,7 @@ def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
 
 def test_the_log_is_followed_until_the_job_has_ended(store, ralph) -> None:
     store.submit("s", SetLimits(), [job("a")])
-    held = Holder(store, taken(store, "a"))
+    held = ClaimWriter(store, taken(store, "a"))
     held.add_log(f"first {HOSTILE}\n")
     process = ralph.start("fleet", "logs", "-f", "a")
     assert process.stdout.readline() == b"first red\n"
@@ -213,7 +213,7 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     store, ralph_here, monkeypatch
 ) -> None:
     store.submit("s", SetLimits(), [job(name) for name in "abc"])
-    held = Holder(store, taken(store, "a"))
+    held = ClaimWriter(store, taken(store, "a"))
     answers = threading.Thread(target=lambda: end_when_cancelled(held))
     answers.start()
     ran = ralph_here("fleet", "cancel", "a", "b")
@@ -229,7 +229,7 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     assert ralph_here("fleet", "cancel").code == 2, "without names it needs --all"
 
 
-def end_when_cancelled(held: Holder) -> None:
+def end_when_cancelled(held: ClaimWriter) -> None:
     wait_until(held.is_cancelled)
     held.end(143, "cancelled")
 
@@ -260,7 +260,7 @@ def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
 ) -> None:
     write_jobs(ralph, {"id": "a"})
     clock = SimpleNamespace(monotonic=itertools.count(step=40).__next__)
-    monkeypatch.setattr("ralph.fleet.database.time", clock)
+    monkeypatch.setattr("ralph.fleet.store.database.time", clock)
     ran = ralph_here("fleet", *words, "--db", "postgresql://u@127.0.0.1:9/x")
     assert ran.code == 75
     assert ran.last_line == "ralph: the store at 127.0.0.1:9 does not answer; gave up after 60 s"
@@ -319,7 +319,7 @@ def test_no_command_shows_a_key_of_a_known_form(store, ralph_here) -> None:
     lines = "MIIEabcdefghijk\nlmnopqrstuvwxyz"
     pem = f"-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----"
     store.submit("s", SetLimits(), [job("a", prompt=f"Use {key}.", until=f"echo {key}")])
-    held = Holder(store, taken(store, "a"))
+    held = ClaimWriter(store, taken(store, "a"))
     for piece in (
         f"one {key[:9]}",
         f"{key[9:]} two\n{pem[:40]}",

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet.export import export
-from ralph.fleet.jobs import session_id
-from ralph.fleet.jobs import SetLimits
+from ralph.fleet.jobs import SetLimits, session_id
 from ralph.mock_api import Fault, MockApi, Scenario, Turn
 from tests.fleet.hostile import HOSTILE, job
 from tests.patience import wait_until, within_s

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ralph.fleet.database import SCHEMA, make_engine, reading
 from ralph.fleet.decisions import JobState
 from ralph.fleet.jobs import SetLimits, content_of
-from ralph.fleet.schema import (
+from ralph.fleet.store.database import SCHEMA, make_engine, reading
+from ralph.fleet.store.schema import (
     FINAL_STATES,
     AttemptRow,
     JobRow,
@@ -45,8 +45,8 @@ from ralph.values.usage import plain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
+    from ralph.fleet.store.database import Database
 
 _MOST_PARAMETERS = 10_000
 """Postgres takes 65,535 parameters in one statement."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ralph.fleet.database import (
+from ralph.fleet.store.database import (
     LONGEST_WAIT_S,
     SCHEMA,
     StoreError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.database import Database
+    from ralph.fleet.store.database import Database
 
 PULSE_S = 5.0
 SILENCE_S = 30.0

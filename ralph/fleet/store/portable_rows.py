@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from ralph.fleet.database import StoreError, make_engine, reading
+from ralph.fleet.store.database import StoreError, make_engine, reading
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.fleet.database import Database
+    from ralph.fleet.store.database import Database
 
 _SCHEMA = "dbos"
 """The engine's schema in Postgres."""

@@ -11,9 +11,9 @@ import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 
-from ralph.fleet.database import SCHEMA, Database
 from ralph.fleet.decisions import JobState
 from ralph.fleet.jobs import Job, SetLimits, job_from
+from ralph.fleet.store.database import SCHEMA, Database
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     machine: str
     path: str
     tries: int = 0
-    """To deliver it."""
+    """Tries to deliver it."""
     is_retried: bool = False
     """By the user: what did not end with 0 goes on."""
     is_over: bool = False
@@ -54,7 +54,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     """The ids that `after` names, in JSON."""
     state: JobState
     attempt: int = 1
-    """Of the workflow that is or comes next."""
+    """The number of the workflow that is or comes next."""
     tries: int = 0
     """Claims that count towards max_attempts."""
     generation: int = 0
@@ -76,14 +76,14 @@ class JobRow(Struct, frozen=True, kw_only=True):
     base: str | None = None
     """The commit at which the job began."""
     commit: str | None = None
-    """What was pushed."""
+    """The commit that was pushed."""
     planned: str | None = None
-    """What is about to be pushed."""
+    """The commit that is about to be pushed."""
     turns: int = 0
     cost_usd: float = 0.0
     """Spent by all attempts, as far as they were told."""
     reserved_usd: float = 0.0
-    """What the running attempt may spend at most."""
+    """The most that the running attempt may spend."""
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None

@@ -33,7 +33,8 @@ from msgspec.structs import asdict
 from ralph.fleet.decisions import LEAST_GRANT_USD, NOTHING_USD, Final, JobState, grant_usd, outcome_of
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import priority_of
-from ralph.fleet.schema import (
+from ralph.fleet.store.fleet_store import FleetStore, StoredCheckpoint
+from ralph.fleet.store.schema import (
     FINAL_STATES,
     JobRow,
     Kept,
@@ -51,7 +52,6 @@ from ralph.fleet.schema import (
     storable,
     undelivered,
 )
-from ralph.fleet.store import FleetStore, StoredCheckpoint
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.engine import Engine
     from ralph.fleet.jobs import SetLimits
-    from ralph.fleet.locks import ExecutorLock
+    from ralph.fleet.store.locks import ExecutorLock
 
 MOST_COUNTED = 1000
 MOST_LOG_BYTES = 4 * 1024 * 1024
@@ -486,7 +486,7 @@ class Claims(FleetStore):
             return [(row.id, row.attempt, row.generation) for row in c.execute(query.where(begun))]
 
 
-class Holder:
+class ClaimWriter:
     """The writes of the worker that holds a claim. If another worker has the job since, each raises LostError and changes
     nothing. Each may be called again.
     """
