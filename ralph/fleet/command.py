@@ -128,8 +128,8 @@ class Fleet:
         limits = msgspec.structs.replace(written, **chosen)
         for fault in faults_of_limits(limits):
             raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
-        for make in (lambda: prepare(self._database), lambda: refuse_pooler(self._database)):
-            self._ask(make)
+        self._ask(lambda: prepare(self._database))
+        self._ask(lambda: refuse_pooler(self._database))
         self._ask(self._store.create)
         done = self._ask(lambda: self._store.submit(name, limits, file.jobs))
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]

@@ -9,7 +9,6 @@ Nothing here removes a folder because of its age or its size.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -88,10 +87,7 @@ class Undelivered:
         path = self.folder / _IDENTITY
         while True:
             with suppress(FileNotFoundError):
-                try:
-                    return read_regular_file(path, 100).decode()
-                except UnicodeDecodeError:
-                    raise OSError(errno.EINVAL, "it is no id that ralph has written", str(path)) from None
+                return read_regular_file(path, 100).decode("ascii", "replace")
             self.folder.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileExistsError):
                 new = self.folder / f".{secrets.token_hex(8)}"

@@ -379,43 +379,23 @@ def test_a_worker_outlasts_a_full_disk_and_a_command_does_not(tmp_path) -> None:
             told.append(line)
             store.execute("PRAGMA max_page_count = 1000")
 
-        with pytest.raises(StoreError, match="see whether the disk is full"):
+        why = "x.sqlite cannot be used: database or disk is full; see whether the disk is full"
+        with pytest.raises(StoreError, match=why) as full:
             patiently(write, waiting=Waiting(database, pytest.fail, threading.Event()))
         patiently(write, waiting=Waiting(database, tell, threading.Event(), outlasts_full_disk=lambda: True))
+    assert full.value.outcome is Outcome.IO_ERROR
     assert told == [
         f"waiting for the store at {database.place}: database or disk is full",
         f"the store at {database.place} is back",
     ]
 
 
-def test_a_full_disk_is_named_as_what_to_look_for(tmp_path) -> None:
-    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
-        connection.execute("PRAGMA max_page_count=1")
-        with pytest.raises(sqlite3.OperationalError) as full:
-            connection.execute("CREATE TABLE t (x)")
-    refusal = refusal_of(at(f"sqlite:///{tmp_path}/x.sqlite"), full.value)
-    assert refusal is not None
-    assert refusal.outcome is Outcome.IO_ERROR
-    assert "x.sqlite cannot be used: database or disk is full; see whether the disk is full" in str(refusal)
-
-
-def test_a_table_that_is_gone_is_told_as_a_broken_store(postgres_url) -> None:
+def test_a_table_that_is_gone_is_a_broken_store_and_a_wrong_statement_is_a_bug(postgres_url) -> None:
     database = at(postgres_url)
-    with (
-        closing(connect(database)) as connection,
-        pytest.raises(StoreError, match="removed or replaced") as refused,
-    ):
-        patiently(
-            lambda: connection.execute("SELECT * FROM ralph_fleet.jobs"),
-            waiting=Waiting(database, pytest.fail, threading.Event()),
-        )
+    waiting = Waiting(database, pytest.fail, threading.Event())
+    with closing(connect(database)) as connection:
+        with pytest.raises(StoreError, match="removed or replaced") as refused:
+            patiently(lambda: connection.execute("SELECT * FROM ralph_fleet.jobs"), waiting=waiting)
+        with pytest.raises(psycopg.errors.UndefinedColumn):
+            patiently(lambda: connection.execute("SELECT nothing"), waiting=waiting)
     assert refused.value.outcome is Outcome.IO_ERROR
-
-
-def test_an_error_of_the_program_itself_is_nobodys_outage(postgres_url) -> None:
-    database = at(postgres_url)
-    with closing(connect(database)) as connection, pytest.raises(psycopg.errors.UndefinedColumn):
-        patiently(
-            lambda: connection.execute("SELECT nothing"),
-            waiting=Waiting(database, pytest.fail, threading.Event()),
-        )

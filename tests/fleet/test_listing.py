@@ -35,36 +35,8 @@ HOSTILE = "\x1b]0;title\x07\x1b[2Jgone\nralph: all is well \u202eesrever"
 
 def row(name: str = "a", state: JobState = JobState.QUEUED, **values: Any) -> JobRow:
     job = Job(id=name, repository="https://git.example.org/x.git", prompt=values.pop("prompt", "Do it."))
-    usual: dict[str, Any] = {
-        "set_name": "s",
-        "id": name,
-        "position": 0,
-        "content": content_of(job),
-        "repository": job.repository,
-        "after": "[]",
-        "state": state,
-        "attempt": 1,
-        "tries": 0,
-        "generation": 0,
-        "not_before": 0.0,
-        "is_queued": False,
-        "claimed_until": 0.0,
-        "holder": None,
-        "is_cancelled": False,
-        "exit_code": None,
-        "outcome": None,
-        "reason": None,
-        "result": None,
-        "base": None,
-        "commit": None,
-        "planned": None,
-        "turns": 0,
-        "cost_usd": 0.0,
-        "reserved_usd": 0.0,
-        "created_at": NOW - 600,
-        "started_at": None,
-        "ended_at": None,
-    }
+    usual: dict[str, Any] = {"set_name": "s", "id": name, "position": 0, "content": content_of(job)}
+    usual |= {"repository": job.repository, "after": "[]", "state": state, "created_at": NOW - 600}
     return JobRow(**(usual | values))
 
 
@@ -123,20 +95,9 @@ def test_foreign_text_cannot_control_the_terminal() -> None:
 
 
 def attempt_row(**values: Any) -> AttemptRow:
-    usual: dict[str, Any] = {
-        "set_name": "s",
-        "job": "a",
-        "generation": 1,
-        "attempt": 1,
-        "executor": "m-1-ff",
-        "machine": "m",
-        "started_at": NOW - 500,
-        "ended_at": NOW - 440,
-        "exit_code": 75,
-        "reason": "overloaded",
-        "turns": 1,
-        "cost_usd": 0.1,
-    }
+    usual: dict[str, Any] = {"set_name": "s", "job": "a", "generation": 1, "attempt": 1, "executor": "m-1-ff"}
+    usual |= {"machine": "m", "started_at": NOW - 500, "ended_at": NOW - 440, "exit_code": 75}
+    usual |= {"reason": "overloaded", "turns": 1, "cost_usd": 0.1}
     return AttemptRow(**(usual | values))
 
 
