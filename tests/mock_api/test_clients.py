@@ -1,11 +1,8 @@
-"""Clients that are not part of ralph must understand the server: the official SDK and curl."""
+"""Anthropic's official SDK must understand the server."""
 
 from __future__ import annotations
 
-import json
-import shutil
 import ssl
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,12 +20,10 @@ from ralph.mock_api import (
     Turn,
     as_message,
 )
-from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     Serve = Callable[..., MockApi]
 
@@ -168,60 +163,3 @@ def test_the_sdk_raises_for_a_model_that_is_not_described(
         client_of(serve(TURN)).models.retrieve("claude-x")
 
     assert caught.value.request_id == "req_mock_model_000000"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-@pytest.mark.parametrize("stream", [True, False])
-def test_curl_gets_an_answer_by_hand_also_for_a_large_body(
-    serve: Serve, tmp_path: Path, stream: bool
-) -> None:
-    server = serve(Turn("Hello"))
-    body = tmp_path / "body.json"
-    # Over 1 MiB, so that every curl asks with `Expect: 100-continue` before it sends.
-    messages = [{"role": "user", "content": "x" * 2_000_000}]
-    body.write_text(json.dumps({**REQUEST, "messages": messages, "stream": stream}))
-
-    command = [
-        "curl",
-        "-sS",
-        "--max-time",
-        "10",
-        f"{server.base_url}/v1/messages",
-        "--data-binary",
-        f"@{body}",
-    ]
-    headers = [
-        "-H",
-        "anthropic-version: 2026-10-21",
-        "-H",
-        "x-api-key: k",
-        "-H",
-        "content-type: application/json",
-    ]
-    done = subprocess.run([*command, *headers], capture_output=True, check=True)
-
-    assert server.requests[0].headers["expect"] == "100-continue"
-    if stream:
-        assert done.stdout.endswith(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
-    else:
-        assert json.loads(done.stdout)["content"][0]["text"] == "Hello"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-@every_row(
-    ("fault", "exit_code"),
-    [
-        (Fault(cut_after_bytes=100), 18),  # transfer closed with data outstanding
-        (Fault(cut_after_bytes=100, framing="close"), 0),  # looks whole
-        (Fault(framing="reset"), 56),  # connection reset while receiving
-        (Fault(close_before_headers=True), 52),  # empty reply
-    ],
-)
-def test_curl_sees_the_fault_that_was_asked_for(serve: Serve, fault: Fault | None, exit_code: int) -> None:
-    server = serve(fault)
-    body = json.dumps({**REQUEST, "stream": True})
-
-    command = ["curl", "-sS", "--max-time", str(PATIENCE_S), f"{server.base_url}/v1/messages", "-d", body]
-    done = subprocess.run([*command, "-H", "anthropic-version: 2026-10-21"], capture_output=True, check=False)
-
-    assert done.returncode == exit_code

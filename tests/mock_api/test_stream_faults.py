@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -54,14 +55,6 @@ def test_a_cut_after_events(serve: Serve, ask: Ask, count: int) -> None:
     seen = ask(serve(breaking(cut_after_events=count, framing="close")))
 
     assert seen.body == encode_events(EVENTS[:count])
-
-
-@every_row(("framing", "ended"), [("close", "eof"), ("reset", "reset"), ("length", "eof")])
-def test_a_whole_answer_in_another_framing(serve: Serve, ask: Ask, framing: str, ended: str) -> None:
-    seen = ask(serve(breaking(framing=framing)))
-
-    assert (seen.body, seen.ended) == (WHOLE, ended)
-    assert "chunked" not in seen.head
 
 
 def test_a_reset_loses_no_byte_of_a_long_answer(serve: Serve, ask: Ask) -> None:
@@ -145,26 +138,6 @@ def test_a_slow_drip_sends_one_byte_at_a_time(
     assert WHOLE.startswith(data.partition(b"\r\n\r\n")[2])
 
 
-def test_a_drip_without_delay_is_whole(serve: Serve, ask: Ask) -> None:
-    assert ask(serve(breaking(drip_s=0))).chunks == (WHOLE, True)
-
-
-def test_malformed_json_in_one_event(serve: Serve, ask: Ask) -> None:
-    body, is_whole = ask(serve(breaking(malformed_json_at_event=2))).chunks
-
-    line = encode_event(EVENTS[1]).splitlines()[1]
-    data = line.removeprefix(b"data: ")
-    assert is_whole
-    assert body == WHOLE.replace(line, b"data: " + data[: len(data) // 2], 1)
-
-
-def test_a_wrong_content_type(serve: Serve, ask: Ask) -> None:
-    seen = ask(serve(breaking(content_type="text/html")))
-
-    assert "content-type: text/html\r\n" in seen.head + "\r\n"
-    assert seen.chunks[0] == WHOLE
-
-
 def test_interleaved_blocks_stop_at_the_very_end(serve: Serve, ask: Ask) -> None:
     order = names(ask(serve(breaking(interleaved=True))).chunks[0])
 
@@ -197,25 +170,52 @@ def test_pings_take_turns_with_interleaved_blocks_and_an_empty_answer_has_none(
     assert names(ask(server).chunks[0]) == ["message_start", "message_delta", "message_stop"]
 
 
-@pytest.mark.parametrize("missing", ["message_stop", "message_delta"])
-def test_a_closing_event_can_be_missing(serve: Serve, ask: Ask, missing: str) -> None:
-    body, is_whole = ask(serve(breaking(**{f"omit_{missing}": True}))).chunks
-
-    assert is_whole
-    assert body == encode_events(event for event in EVENTS if event["type"] != missing)
-
-
-def test_a_tool_call_can_start_without_input(serve: Serve, ask: Ask) -> None:
-    body, _ = ask(serve(breaking(omit_tool_input=True))).chunks
-
-    assert b'"input":{}' in WHOLE
-    assert body == WHOLE.replace(b',"input":{}', b"")
-
-
 def test_a_huge_line_can_open_like_an_event(serve: Serve, ask: Ask) -> None:
     fault = Fault(body="data: ", huge_body_bytes=100_000, content_type="text/event-stream", framing="chunked")
 
     assert ask(serve(fault)).chunks == (b"data: " + b"x" * 100_000, True)
+
+
+def test_a_fault_without_a_turn_breaks_a_greeting(serve: Serve, ask: Ask) -> None:
+    assert b"Hello from the" in ask(serve(Fault(omit_message_stop=True))).data
+
+
+def without(kind: str) -> bytes:
+    return encode_events(event for event in EVENTS if event["type"] != kind)
+
+
+MALFORMED = encode_event(EVENTS[1]).splitlines()[1]
+DATA = MALFORMED.removeprefix(b"data: ")
+LIMIT = {"anthropic-ratelimit-requests-remaining": "1"}
+
+
+@every_row(
+    ("fault", "body", "head"),
+    [
+        ({"framing": "close"}, WHOLE, "connection: close"),
+        ({"framing": "length"}, WHOLE, f"content-length: {len(WHOLE)}"),
+        ({"drip_s": 0}, WHOLE, "transfer-encoding: chunked"),
+        ({"content_type": "text/html"}, WHOLE, "content-type: text/html"),
+        ({"headers": LIMIT}, WHOLE, "anthropic-ratelimit-requests-remaining: 1"),
+        *(({"line_ending": end}, encode_events(EVENTS, end), "chunked") for end in ("\n", "\r\n", "\r")),
+        ({"omit_message_stop": True}, without("message_stop"), "chunked"),
+        ({"omit_message_delta": True}, without("message_delta"), "chunked"),
+        ({"omit_tool_input": True}, WHOLE.replace(b',"input":{}', b""), "chunked"),
+        (
+            {"malformed_json_at_event": 2},
+            WHOLE.replace(MALFORMED, b"data: " + DATA[: len(DATA) // 2], 1),
+            "chunked",
+        ),
+    ],
+)
+def test_a_whole_answer_that_is_another(
+    serve: Serve, ask: Ask, fault: dict[str, Any], body: bytes, head: str
+) -> None:
+    seen = ask(serve(breaking(**fault)))
+
+    assert (seen.chunks if "chunked" in seen.head else (seen.body, True)) == (body, True)
+    assert head in seen.head
+    assert ("chunked" in seen.head) == (fault.get("framing") is None)
 
 
 def test_json_although_a_stream_was_asked_for(serve: Serve, ask: Ask) -> None:
@@ -223,19 +223,3 @@ def test_json_although_a_stream_was_asked_for(serve: Serve, ask: Ask) -> None:
 
     assert "content-type: application/json" in seen.head
     assert seen.body.startswith(b'{"id": "msg_mock_000000"')
-
-
-@every_row("ending", ["\n", "\r\n", "\r"])
-def test_every_line_ending_the_standard_allows(serve: Serve, ask: Ask, ending: str) -> None:
-    assert ask(serve(breaking(line_ending=ending))).chunks[0] == encode_events(EVENTS, ending)
-
-
-def test_a_fault_without_a_turn_breaks_a_greeting(serve: Serve, ask: Ask) -> None:
-    assert b"Hello from the" in ask(serve(Fault(omit_message_stop=True))).data
-
-
-def test_a_fault_may_break_nothing_and_only_add_headers(serve: Serve, ask: Ask) -> None:
-    seen = ask(serve(breaking(headers={"anthropic-ratelimit-requests-remaining": "1"})))
-
-    assert "anthropic-ratelimit-requests-remaining: 1" in seen.head
-    assert seen.chunks == (WHOLE, True)
