@@ -5,6 +5,7 @@ nothing on the disk.
 from __future__ import annotations
 
 import difflib
+import functools
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ from ralph.fleet.store.database import (
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.screen_text import counted, time_limit
+from ralph.values.screen_text import counted, time_limit, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -94,8 +95,8 @@ class Fleet:
             database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
         )
 
-    def _ask(self, call: Callable[[], T]) -> T:
-        return patiently(call, waiting=self._waiting)
+    def _ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
+        return patiently(functools.partial(call, *arguments, **named), waiting=self._waiting)
 
     # --- submit
 
@@ -121,17 +122,17 @@ class Fleet:
         content = jobs_file_bytes(path)
         name = set_name or ("jobs" if path == "-" else Path(path).stem)
         known = self._known_set(name)
-        earlier = [] if known is None else self._ask(lambda: self._store.job_ids(name))
+        earlier = [] if known is None else self._ask(self._store.job_ids, name)
         file = read_jobs(path, content, environment=environment, check_options=check_options, earlier=earlier)
         name = set_name or file.name
         written = file.limits if known is None or file.limits != SetLimits() else known.limits
         limits = msgspec.structs.replace(written, **chosen)
         for fault in faults_of_limits(limits):
             raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
-        self._ask(lambda: prepare(self._database))
-        self._ask(lambda: refuse_pooler(self._database))
+        self._ask(prepare, self._database)
+        self._ask(refuse_pooler, self._database)
         self._ask(self._store.create)
-        done = self._ask(lambda: self._store.submit(name, limits, file.jobs))
+        done = self._ask(self._store.submit, name, limits, file.jobs)
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
         self._console.write([f"set {name}: {', '.join(parts)}"])
         if done.has_new_limits:
@@ -172,7 +173,7 @@ class Fleet:
     def show(self, chosen: Chosen, *, is_json: bool) -> int:
         set_name, job = self._found(chosen.names[0], chosen.set_name)
         row = self._row(set_name, job)
-        attempts = self._ask(lambda: self._store.attempt_rows(set_name, job))
+        attempts = self._ask(self._store.attempt_rows, set_name, job)
         if is_json:
             told = [listing.attempt_object(one) for one in attempts]
             self._console.write_value({**listing.job_object(row), "attempts": told})
@@ -186,14 +187,14 @@ class Fleet:
         number, is_told, rest = 0, False, ""
         while True:
             row = self._row(set_name, job)
-            lines = self._ask(lambda: self._store.log_lines(set_name, job, number))  # noqa: B023 - called at once
+            lines = self._ask(self._store.log_lines, set_name, job, number)
             is_last = not is_followed or row.state.is_final
             # A piece may end within a line, and so within a credential.
             text = "".join([rest, *(line.text for line in lines)])
             end = len(text) if is_last else text.rfind("\n") + 1
             rest = text[end:]
             if end:
-                self._console.write_text(listing.log_text(text[:end]))
+                self._console.write_text(visible(text[:end]))
             number = lines[-1].number if lines else number
             if not number and not is_told:
                 is_told = True
@@ -270,13 +271,13 @@ class Fleet:
         idle = 0
         running: list[tuple[str, str]] = []
         for set_name, ids in self._chosen(chosen).items():
-            rows = self._ask(lambda: self._store.job_rows(set_name))  # noqa: B023 - called at once
+            rows = self._ask(self._store.job_rows, set_name)
             running += [
                 (set_name, row.id)
                 for row in rows
                 if row.state is JobState.RUNNING and (ids is None or row.id in ids)
             ]
-            idle += self._ask(lambda: self._store.cancel(set_name, ids))[0]  # noqa: B023 - called at once
+            idle += self._ask(self._store.cancel, set_name, ids)[0]
         until = time.monotonic() + CANCEL_WITHIN_S
         count = len(running)
         left = self._still_running(running)
@@ -308,7 +309,7 @@ class Fleet:
         found = self._chosen(chosen).items()
         self._ask(self._store.create)
         for set_name, ids in found:
-            count += self._ask(lambda: self._store.retry(set_name, ids, discards=discards))  # noqa: B023 - called at once
+            count += self._ask(self._store.retry, set_name, ids, discards=discards)
         self._console.write([f"{counted(count, 'job')} will run again"])
         if chosen.names and count < len(chosen.names):
             self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")
@@ -322,7 +323,7 @@ class Fleet:
         jobs = self._rows(sets)
         attempts: list[AttemptRow] = []
         for one in sets:
-            attempts += self._ask(lambda: self._store.attempt_rows(one.name))  # noqa: B023 - called at once
+            attempts += self._ask(self._store.attempt_rows, one.name)
         return sets, jobs, attempts
 
     # --- export
@@ -356,11 +357,11 @@ class Fleet:
     def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
         rows: list[JobRow] = []
         for one in sets:
-            rows += self._ask(lambda: self._store.job_rows(one.name))  # noqa: B023 - called at once
+            rows += self._ask(self._store.job_rows, one.name)
         return rows
 
     def _row(self, set_name: str, job: str) -> JobRow:
-        row = self._ask(lambda: self._store.job_row(set_name, job))
+        row = self._ask(self._store.job_row, set_name, job)
         if row is None:
             raise UsageError(f"there is no job {set_name}/{job}")
         return row
@@ -370,16 +371,12 @@ class Fleet:
         before, slash, job = name.rpartition("/")
         wanted = before if slash else set_name
         sets = self._sets(() if wanted is None else (wanted,))
-        found = [
-            row.name
-            for row in sets
-            if self._ask(lambda: self._store.job_row(row.name, job)) is not None  # noqa: B023 - called at once
-        ]
+        found = [row.name for row in sets if self._ask(self._store.job_row, row.name, job) is not None]
         if len(found) > 1:
             choices = " or ".join(f"{one}/{job}" for one in found)
             raise UsageError(f"several sets have a job {job}: write {choices}")
         if not found:
-            ids = [one for row in sets for one in self._ask(lambda: self._store.job_ids(row.name))]  # noqa: B023 - called at once
+            ids = [one for row in sets for one in self._ask(self._store.job_ids, row.name)]
             raise UsageError(f"there is no job {name}{_near(job, ids)}")
         return found[0], job
 

@@ -14,6 +14,8 @@ from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ralph.fleet import export_script
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import content_of
@@ -65,25 +67,13 @@ def export(
         raise UsageError(f"{unknown[0]!r} is no limit of a set: {', '.join(LIMITS)}")
     if not jobs:
         raise UsageError("there are no jobs to export")
-    write = {
-        "github-matrix": _github_matrix,
-        "kubernetes": _kubernetes,
-        "slurm": _slurm,
-        "parallel": _parallel,
-    }.get(format_name)
-    if write is None:
+    if format_name not in FORMATS:
         raise UsageError(f"{format_name!r} is no format: {', '.join(FORMATS)}")
-    given_up = {name: None for name in without if name != "max_attempts"}
-    limits = limits if not without else _without(limits, given_up)
+    write = dict(zip(FORMATS, (_github_matrix, _kubernetes, _slurm, _parallel), strict=True))[format_name]
+    limits = replace(limits, **{name: None for name in without if name != "max_attempts"})
     _refuse_lost_limits(jobs, limits, format_name)
     # All of these schedulers start jobs in their order.
     return write(sorted(jobs, key=lambda job: -job.priority), limits, set_name)
-
-
-def _without(limits: SetLimits, given_up: dict[str, None]) -> SetLimits:
-    from msgspec.structs import replace  # noqa: PLC0415 - few exports need it
-
-    return replace(limits, **given_up)
 
 
 def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str) -> None:

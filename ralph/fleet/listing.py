@@ -240,11 +240,6 @@ def end_lines(sets: Sequence[SetRow], rows: Sequence[JobRow]) -> Iterator[str]:
         yield f"  and {len(failed) - _MOST_FAILURES} more"
 
 
-def log_text(text: str) -> str:
-    """A part of a job's log as a terminal may show it."""
-    return visible(text)
-
-
 def _local(at: float) -> str:
     return f"{datetime.fromtimestamp(at, tz=UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
@@ -280,40 +275,28 @@ def job_object(row: JobRow) -> dict[str, Any]:
         "set": row.set_name,
         "id": row.id,
         "state": row.state.value,
-        "exit_code": row.exit_code,
-        "outcome": row.outcome,
-        "reason": row.reason,
-        "attempt": row.attempt,
-        "tries": row.tries,
-        "turns": row.turns,
-        "cost_usd": row.cost_usd,
-        "repository": row.repository,
+        **{name: getattr(row, name) for name in _SAME_OF_JOB},
         "branch": branch,
-        "commit": row.commit,
-        "base": row.base,
         "worker": row.holder,
-        "is_cancelled": row.is_cancelled,
         "undelivered": None if row.kept is None else {"machine": row.kept.machine, "path": row.kept.path},
-        "created_at": _iso(row.created_at),
-        "started_at": _iso(row.started_at),
-        "ended_at": _iso(row.ended_at),
-        "not_before": _iso(row.not_before or None),
-        "result": row.result,
+        **{name: _iso(getattr(row, name) or None) for name in _TIMES_OF_JOB},
     }
+
+
+_SAME_OF_JOB = (
+    "exit_code outcome reason attempt tries turns cost_usd repository commit base is_cancelled result".split()
+)
+_TIMES_OF_JOB = ("created_at", "started_at", "ended_at", "not_before")
+_SAME_OF_ATTEMPT = ("attempt", "machine", "exit_code", "reason", "turns", "cost_usd")
 
 
 def attempt_object(row: AttemptRow) -> dict[str, Any]:
     return {
-        "attempt": row.attempt,
+        **{name: getattr(row, name) for name in _SAME_OF_ATTEMPT},
         "takeup": row.generation,
-        "machine": row.machine,
         "worker": row.executor,
         "started_at": _iso(row.started_at),
         "ended_at": _iso(row.ended_at),
-        "exit_code": row.exit_code,
-        "reason": row.reason,
-        "turns": row.turns,
-        "cost_usd": row.cost_usd,
     }
 
 

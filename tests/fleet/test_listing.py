@@ -17,7 +17,6 @@ from ralph.fleet.listing import (
     job_lines,
     job_object,
     limits_text,
-    log_text,
     progress_line,
     set_lines,
     set_object,
@@ -88,9 +87,8 @@ def test_foreign_text_cannot_control_the_terminal() -> None:
         *job_lines([hostile], now=NOW, width=None),
         *story_lines(hostile, [attempt], NOW),
         *end_lines([set_row(done=1)], [hostile]),
-        *log_text(HOSTILE).split("\n"),
     ]
-    assert sum("all is well" in text for text in texts) >= 4
+    assert sum("all is well" in text for text in texts) >= 3
     assert all(text.isprintable() and "\u202e" not in text for text in texts)
 
 
