@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
+from ralph import fleet as ralph_fleet
 from ralph.cli.fleet import _opened
 from ralph.fleet import command
+from ralph.fleet import store as store_package
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
 from ralph.fleet.store.database import database_of, prepare
@@ -288,6 +290,7 @@ def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
 def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.startswith("ralph.fleet.")]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(ralph_fleet, "store", store_package)  # the import below makes another one
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     write_jobs(ralph, {"id": "a"})
     for words in (["ls"], ["submit", "night.jsonl"], ["work"], ["cancel", "a"]):
