@@ -158,7 +158,9 @@ def raw_settings(content: bytes) -> Iterator[tuple[str, str]]:
             while found["equals"] and (value := _VALUE.match(text, at)):
                 parts.append(value[0])
                 at = value.end()
-            yield name, "".join(parts) if found["equals"] else "true"
+            # Git reads both up to a NUL, as strings of C: `[core "fsmonitor\0"] x = y` is `core.fsmonitor`.
+            name, value = (one.partition("\0")[0] for one in (name, "".join(parts)))
+            yield name, value if found["equals"] else "true"
             if at < len(text) and not _SKIPPED.match(text, at):
                 yield UNREADABLE, ""
                 return

@@ -95,6 +95,9 @@ TEXTS = [
     ("[core\n", [UNREADABLE]),
     ('[core]\npager = "x\n', ["core.pager", UNREADABLE]),
     ("[user]\nname = x \\q\n[core]\npager = x", ["core.pager"]),
+    ('[core "fsmonitor\0"]\nx = y', ["core.fsmonitor"]),
+    ('[core "fsmonitor\0.x"]\ny = true\0', []),
+    ("[core]\nfsmonitor = \0x\nworktree = x\0/../y", ["core.worktree"]),
     ("", []),
 ]
 

@@ -36,6 +36,7 @@ ATTACKS = {
     "mv .git/modules/part y; ln -s ../../x .git/modules/part",
     "the same, renamed": "cp -r .git/modules x; git config -f x/part/config core.fsmonitor $P; mv .git/modules y; mv x .git/modules",
     "the configuration of a linked worktree": "git config -f .git/worktrees/linked/config.worktree core.fsmonitor $P",
+    "of a linked worktree, by a name that ends at a NUL": "printf '[core \"fsmonitor\\0\"]\\n\\tx = %s\\n' $P >.git/worktrees/linked/config.worktree",
     "another directory of a linked worktree": "cp -r .git x; git config -f x/config core.fsmonitor $P; "
     "echo $PWD/x >.git/worktrees/linked/commondir",
     "worktrees, renamed": "cp -r .git/worktrees x; cp -r .git z; git config -f z/config core.fsmonitor $P; "
