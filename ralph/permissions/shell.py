@@ -69,10 +69,13 @@ _OF_ONE_LINE = frozenset(
     variable_assignment simple_expansion concatenation word
     """.split()
 )
+_MAY_BE_MISREAD = _OF_ONE_LINE | {"comment", "compound_statement"}
 _ONE_WORD, _ONE_LINE = (
     re.compile(rb"(?:\\.|[^\s\\])*", re.DOTALL),
     re.compile(rb"(?:\\.|[^\n\\])*", re.DOTALL),
 )
+# The parser takes the end of a word such as `\ #x` for a comment. These are the last two bytes before a real one.
+_BEFORE_COMMENT = re.compile(rb"(?:[^\\]?[\s;&|()<>`])?")
 _NUMBER = re.compile(rb"(?:^|[\s|&;({!])\d+$")
 _QUOTING = frozenset(["string", "translated_string"])
 _DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
@@ -398,7 +401,7 @@ class ParsedLine:
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
             self.not_understood.append(_NOT_UNDERSTOOD[node.type])
-        elif node.is_missing or (node.type in _OF_ONE_LINE and self._is_misread(node)):
+        elif node.is_missing or (node.type in _MAY_BE_MISREAD and self._is_misread(node)):
             self.not_understood.append("something that is no valid shell")
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
             self.not_understood.append("an indirect expansion")
@@ -406,7 +409,12 @@ class ParsedLine:
             self.not_understood.append("arithmetic")
 
     def _is_misread(self, node: Any) -> bool:
-        """Whether the parser has read two lines as one, or one word as two."""
+        """Whether the parser has read two lines as one, one word as two, or a word as a comment."""
+        begin = node.start_byte
+        if node.type == "compound_statement":  # of `{rm,x}`, it takes the brace for the beginning of a list
+            return re.match(rb"\{\S", self._source[begin : begin + 2]) is not None
+        if node.type == "comment":
+            return _BEFORE_COMMENT.fullmatch(self._source[max(begin - 2, 0) : begin]) is None
         for before, after in pairwise(node.children):
             gap = self._source[before.end_byte : after.start_byte].replace(b"\\\n", b"")
             # Of `0<&-`, the parser takes the number for a word.

@@ -66,6 +66,13 @@ TABLE = [
     ("coproc NAME { rm x; }", True, False),
     ("rm x &", True, False),
     ("# rm x\necho hi", False, True),
+    ("echo \\ #x; rm x", True, False),
+    ("echo a \\\t# ; rm x", True, False),
+    ("\\ #; rm x", True, False),
+    ("echo a;# rm x", False, True),
+    ("{rm,x}\n}", True, False),
+    ("{rm,x}\n:; }", True, False),
+    ("{\techo a; }", False, True),
     # Quotes
     ('r""m x', True, False),
     ("r''m x", True, False),
