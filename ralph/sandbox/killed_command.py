@@ -1,6 +1,7 @@
 # os instead of pathlib: this runs before and after each command.
 # ruff: noqa: PTH103, PTH108, PTH208
-"""Finds out what a command changed in protected files if ralph was killed before it could undo the changes.
+"""Finds out what a command changed in protected files if ralph was killed before it could undo the changes, and what the
+commands of other runs have changed that are still running.
 
 While a command runs, a file in ralph's state directory describes the protected files as they were before the command.
 The next run with the same directories finds this file. It reports the changes but does not undo them, because
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from ralph.machine.loading import python_hashlib
 from ralph.machine.opened_file import read_regular_file
+from ralph.places.places import directories_above
 from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made
 
@@ -107,13 +109,38 @@ class CommandMark:
         changed: set[str] = set()
         for before in self._left_behind():
             now = {**look(path for path in before if path not in entries), **entries}
-            for path in {*before, *entries}:
-                entry = now.get(path)
-                if not before.get(path) and entry is not None and may_be_made(path, entry, git_directories):
-                    continue
-                if differs(before.get(path, ""), entry):
-                    changed.add(path)
+            changed.update(_changed_since(before, now, {*before, *entries}, git_directories))
         return tuple(sorted(changed))
+
+    def of_others(self) -> list[dict[str, str]]:
+        """The descriptions of the other runs of which a command runs now."""
+        found: list[dict[str, str]] = []
+        with suppress(OSError):  # no command has run
+            paths = (f"{self._place}/{name}" for name in os.listdir(self._place))
+            found += filter(None, (described(one, is_alive=True) for one in paths if one != self._path))
+        return found
+
+    def changed_by_others(
+        self,
+        others: Iterable[Mapping[str, str]],
+        entries: Mapping[str, Entry],
+        git_directories: Sequence[str],
+        look: Callable[[Iterable[str]], Mapping[str, Entry]],
+    ) -> str:
+        """A protected file that the command of another run has changed, or an empty text. Its run will undo that. `others` are the
+        results of `of_others`; the other parameters are those of `changed_since_kill`. Of the descriptions only files count
+        that are in the same directories as those of this run.
+        """
+        own = {_above(path) for path in {*entries, *self._missing, *git_directories}}
+        for before in others:
+            around = {*before, *map(_above, before)}
+            described_here = {path for path in before if _above(path) in own}
+            new = {path for path in entries if not around.isdisjoint(directories_above(path))}
+            now = {**look(path for path in described_here if path not in entries), **entries}
+            paths = described_here | new.difference(self._missing)
+            if changed := min(_changed_since(before, now, paths, git_directories), default=""):
+                return changed
+        return ""
 
     def _left_behind(self) -> Iterator[dict[str, str]]:
         with suppress(OSError):
@@ -124,9 +151,20 @@ class CommandMark:
                     yield before
 
 
-def described(path: str, *, is_taken: bool = False) -> dict[str, str] | None:
+def _changed_since(
+    before: Mapping[str, str], now: Mapping[str, Entry], paths: Iterable[str], git_directories: Sequence[str]
+) -> Iterator[str]:
+    """Yields those of the paths that are not as they were described, but for what a command may make."""
+    for path in paths:
+        entry, described_as = now.get(path), before.get(path, "")
+        is_fresh = entry is not None and not described_as and may_be_made(path, entry, git_directories)
+        if not is_fresh and differs(described_as, entry):
+            yield path
+
+
+def described(path: str, *, is_taken: bool = False, is_alive: bool = False) -> dict[str, str] | None:
     """Reads the description in the file of a run. None if no command was running when the run ended, or runs now. If the file is
-    taken, it is removed; None then also if the run is still alive.
+    taken, it is removed; None then also if the run is still alive. With `is_alive`, None if the run is not.
     """
     # ValueError: it was killed while it wrote, so that the command had not begun.
     with suppress(OSError, ValueError):
@@ -134,6 +172,8 @@ def described(path: str, *, is_taken: bool = False) -> dict[str, str] | None:
         try:
             if is_taken:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_alive and not _is_locked(lock):
+                return None
             text = read_regular_file(path, _MOST_BYTES)
             if is_taken:
                 os.unlink(path)
@@ -143,6 +183,18 @@ def described(path: str, *, is_taken: bool = False) -> dict[str, str] | None:
         if isinstance(found, dict):
             return {str(name): str(digest) for name, digest in found.items()}
     return None
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def differs(before: str, entry: Entry | None) -> bool:

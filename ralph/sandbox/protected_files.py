@@ -157,7 +157,14 @@ class ProtectedFiles:
     def _begin(self) -> None:
         # A server may write at any time: only the first look says what the files must be.
         if not self._is_watching:
+            others = self._mark.of_others()  # also before: a command may end while the files are looked at
             self._store()
+            others += self._mark.of_others()
+            if changed := self._mark.changed_by_others(others, self._known, self.git_directories, entries_of):
+                raise UnguardedError(
+                    f"{changed} has changed since a command of another ralph began, which still runs and will undo that",
+                    "wait until that command has ended",
+                )
         if self._files.overfull:
             raise UnguardedError(
                 f"{self._files.overfull} holds more folders than ralph guards",

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -114,6 +115,42 @@ def test_a_change_to_a_protected_file_is_undone_and_told(tmp_path_factory, scrip
     left.pop("x", None)
     assert left == work.before
     assert work.run("true") == {}
+
+
+@every_row(
+    "script, path",
+    [
+        ("echo x >> .git/config", ".git/config"),
+        ("rm .git/config", ".git/config"),
+        ("echo x > .git/hooks/post-commit", ".git/hooks/post-commit"),
+        ("rm -r .git/hooks", ".git/hooks"),
+        ("mkdir .git/remotes; echo x > .git/remotes/one", ".git/remotes"),
+        ("touch .mcp.json", ".mcp.json"),
+        ("git worktree add -q tree 2>/dev/null; touch .git/hooks/x.sample a", ""),
+    ],
+)
+def test_no_command_starts_while_one_of_another_run_has_changed_a_protected_file(
+    tmp_path_factory, script: str, path: str
+) -> None:
+    """It would take the change for the file's own state, and make it again after the other run has undone it."""
+    place = tmp_path_factory.mktemp("work")
+    work, elsewhere = Work(place), Work(place / "elsewhere")
+    beside, away = (
+        ProtectedFiles([str(one.root)], [f"{one.root}/.git"], str(place / "state"))
+        for one in (work, elsewhere)
+    )
+    work.files.look()
+    subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
+    away.look()
+    with pytest.raises(UnguardedError, match=rf"{path} has changed") if path else nullcontext():
+        beside.look()
+    work.files.undo_changes()
+    beside.look()
+    assert beside.undo_changes() == ()
+    work.files.look()
+    work.write("ralph.toml", "the user's")
+    os.close(work.files._mark._descriptor or 0)  # that ralph was killed
+    beside.look()
 
 
 MANY = 600
