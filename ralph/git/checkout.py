@@ -37,13 +37,14 @@ from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
-from ralph.machine.repository import common_directory
+from ralph.machine.repository import common_directory, git_entry
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.places.gather import changed_by_run
 from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.places.table import TOLD, git_entries_with
+from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from ralph.values.shortage import shortage_of
@@ -76,6 +77,8 @@ _LOCKS = ("index.lock", "HEAD.lock")
 _MESSAGES = ("MERGE_MSG", "SQUASH_MSG")
 """Files with a message for the next commit, which each commit removes."""
 _TIP_FORMAT = "--format=%(objectname) %(committerdate:unix) %(refname)"
+_SAY_WHERE = ("commondir", "gitdir", "config", "config.worktree")
+"""Files in a git directory that say where its remotes are, or where that stands (gitrepository-layout(5))."""
 _COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
 # A commit of a large repository holds its locks for a second or two. One that is older than this was left behind.
 _LOCK_ENDS_WITHIN_S = 5.0
@@ -476,6 +479,11 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: CheckoutGit, status: GitStatus) -> Pins:
+        own = (git_entry(str(self.top)), *(f"{self.git_directory}/{name}" for name in _SAY_WHERE))
+        files = (os.path.join(self.top, file) for file in git.settings.files)  # noqa: PTH118 - strings throughout
+        for file in dict.fromkeys((*own, *files)):
+            if not os.path.isdir(file) and (why := why_left_behind(file, self._seams.environment)):  # noqa: PTH112 - it never raises
+                raise CheckoutError(f"{file} {why}")
         pins = pins_of(git.settings)
         try:
             push = Push(git, remote_settings(git.settings, pins), status)

@@ -84,6 +84,8 @@ class GitSettings(Struct, frozen=True):
     """Filters that only the repository defines, and that do not run: a file that needs one must not be committed."""
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
+    files: tuple[str, ...] = ()
+    """The files in which the repository's settings stand, as git names them."""
 
     @property
     def advice(self) -> str:
@@ -131,7 +133,15 @@ def settings_from(
         tuple(dict.fromkeys(_missed(theirs, filters))),
         dropped,
         tuple(settings),
+        _files_of_repository(listing),
     )
+
+
+def _files_of_repository(listing: bytes) -> tuple[str, ...]:
+    parts = listing.decode("utf-8", "surrogateescape").split("\0")
+    scopes = zip(parts[0::3], parts[1::3], strict=False)
+    files = (origin.removeprefix("file:") for scope, origin in scopes if scope in _OF_THE_REPOSITORY)
+    return tuple(dict.fromkeys(files))
 
 
 def _read(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,9 @@ import pytest
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.loop.directory.preflight import check_checkout
+from ralph.places.state import running_below
+from ralph.sandbox.killed_command import CommandMark
+from ralph.sandbox.protected_files import entries_of
 from tests.git.repositories import Repository, cloned
 from tests.git.test_planted_programs import HOOKS, program
 
@@ -33,6 +37,35 @@ def work(repository: Repository, name: str = "new") -> str:
 
 def pushed(repository: Repository, remote: Path, branch: str = "main") -> str:
     return repository.git("--git-dir", str(remote), "rev-parse", branch)
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["git config remote.origin.pushurl ../other", "git config -f shared remote.origin.pushurl ../other"],
+)
+def test_no_loop_takes_a_remote_from_a_command_whose_change_nobody_has_undone(
+    repository: Repository, tmp_path: Path, script: str
+) -> None:
+    """The command of another run that still works, or was killed."""
+    repository.git("init", "-q", "--bare", "../other")
+    repository.git("config", "include.path", "../shared")
+    repository.write("shared", "[core]\n\tabbrev = 12\n")
+    head = work(repository)
+    mark = CommandMark(running_below(f"{tmp_path}/home/.local/state/ralph"), ["x"], ["x"])
+    mark.begin(entries_of([f"{repository.top}/.git/config", f"{repository.top}/shared"]))
+    checkout = repository.checkout()
+    assert check_checkout(checkout, commits=False, pushes=True) == []
+    subprocess.run(script, shell=True, cwd=repository.top, check=True)
+    with pytest.raises(
+        CheckoutError, match="changed during a command of a ralph that still runs it, or was killed"
+    ):
+        check_checkout(repository.checkout(), commits=False, pushes=True)
+    check_checkout(repository.checkout(), commits=False, pushes=False)
+    assert checkout.push() == 1
+    assert pushed(repository, tmp_path / "remote.git") == head
+    mark.end()
+    check_checkout(repository.checkout(), commits=False, pushes=True)
+    mark.close()
 
 
 # --- from checkouts of every kind
