@@ -159,8 +159,8 @@ def raw_settings(content: bytes) -> Iterator[tuple[str, str]]:
                 parts.append(value[0])
                 at = value.end()
             # Git reads both up to a NUL, as strings of C: `[core "fsmonitor\0"] x = y` is `core.fsmonitor`.
-            name, value = (one.partition("\0")[0] for one in (name, "".join(parts)))
-            yield name, value if found["equals"] else "true"
+            name, raw = (one.partition("\0")[0] for one in (name, "".join(parts)))
+            yield name, raw if found["equals"] else "true"
             if at < len(text) and not _SKIPPED.match(text, at):
                 yield UNREADABLE, ""
                 return

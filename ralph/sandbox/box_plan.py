@@ -625,12 +625,17 @@ def _closed_roots(
     found = ((root, places.why_not_written(root)) for root in dict.fromkeys(roots))
     return {
         root: BoxNotice(
-            f"commands may not write {root}, because {place.path} {place.row.why}",
+            f"commands may not write {root}{_but_for(place.row.why)}, because {place.path} {place.row.why}",
             "name a directory elsewhere, or open it: sandbox.write in your config.toml",
         )
         for root, place in found
         if place is not None
     }
+
+
+def _but_for(why: str) -> str:
+    """The exception for a closed root that is git's own: commands may use the git directories around the roots."""
+    return " but for what git itself writes there" if why.startswith("is git's own") else ""
 
 
 def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[str]) -> bool:
