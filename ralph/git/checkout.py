@@ -39,7 +39,7 @@ from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.repository import common_directory, git_entry
 from ralph.machine.spill_directory import OwnDirectory
-from ralph.places.gather import changed_by_run
+from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
@@ -393,6 +393,7 @@ class GitCheckout:
             roots=[*map(str, self._given)],
             since_s=self._began_s,
             gitlinks=links,
+            users=users_relative_programs(self._seams.environment),
             is_over=is_over,
         )
         changed = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)

@@ -35,6 +35,7 @@ from ralph.places.named_by_git import (
     about_programs,
     changed_programs,
     read_by_git,
+    relative_programs,
     work_named_by_git,
 )
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
@@ -232,6 +233,13 @@ def named_in(
     files = _git_files(homes, environment, *roots[:1])
     given = [*_settings_of(environment)]
     return work_named_by_git(roots, directories, files, next(iter(homes), "/"), search, given=given)
+
+
+def users_relative_programs(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """As `relative_programs`, for the user's own configuration on this machine."""
+    homes = home_directories(environment)
+    files = _git_files(homes, environment)
+    return relative_programs(files, next(iter(homes), "/"), [*_settings_of(environment)])
 
 
 def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: str = "/") -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.repository import is_within
 from ralph.machine.starting import start_job
-from ralph.places.gather import changed_by_run
+from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.nested_repositories import Look, look_below
 from ralph.values.shortage import ShortageError
 
@@ -29,8 +29,15 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
     def look() -> None:
         with suppress(OSError):  # a shortage of this machine, after the work is done
             programs.append(changed_by_run(roots, since_s, environment))
+            users = users_relative_programs(environment)
             looks.extend(
-                look_below(one, roots=roots, since_s=since_s, is_over=lambda: time.monotonic() > until_s)
+                look_below(
+                    one,
+                    roots=roots,
+                    since_s=since_s,
+                    users=users,
+                    is_over=lambda: time.monotonic() > until_s,
+                )
                 for one in outermost
             )
 

@@ -73,7 +73,8 @@ def work_named_by_git(
     # Git runs programs in a working tree.
     trees = [(_working_tree(directory),) for directory in directories]
     top = next(iter(roots), "/")
-    everything = (*((*one, ()) for one in zip(own, trees, strict=True)), (user_files, roots, given))
+    all_trees = (*roots, *chain.from_iterable(trees))
+    everything = (*((*one, ()) for one in zip(own, trees, strict=True)), (user_files, all_trees, given))
     for files, of_files, more in everything:
         for file, name, value in settings_with_included(files, home, given={os.path.join(top, ""): more}):
             if INCLUDES.fullmatch(name):
@@ -87,8 +88,8 @@ def work_named_by_git(
             elif name == ATTRIBUTES:
                 named = (links_and_file(absolute_path(value, tree, home)) for tree in of_files)
                 configuration |= dict.fromkeys(chain.from_iterable(named))
-            elif name not in (WORKTREE, UNREADABLE) and names_program(name, value):
-                words = [value] if name == _HOOKS else [*paths_in(value, {"HOME": home})]
+            else:
+                words = [*_words_of(name, value, home)]
                 programs |= dict.fromkeys(
                     absolute_path(word, tree, home) for tree in of_files for word in words
                 )
@@ -99,6 +100,25 @@ def work_named_by_git(
         tuple(one for one in configuration if is_within_any(one, directories) or search.may_be_changed(one)),
         tuple(one for one in programs if leads_into(one, writable)),
     )
+
+
+def relative_programs(
+    user_files: Iterable[str], home: str, given: Iterable[tuple[str, str]] = ()
+) -> tuple[tuple[str, str], ...]:
+    """The user's own settings that name a program, or a directory of hooks, in whatever working tree git runs, each with what may
+    be a relative path in its value. `given` are settings that the environment has.
+    """
+    found = settings_with_included(user_files, home, given={"/": given})
+    words = ((name, word) for _, name, value in found for word in _words_of(name, value, home))
+    return tuple(dict.fromkeys((name, word) for name, word in words if word[:1] not in ("", "/", "~", "%")))
+
+
+def _words_of(name: str, value: str, home: str) -> Iterable[str]:
+    """The words of a setting that may be paths of programs, or of a directory of hooks."""
+    if name == _HOOKS:
+        return [value]
+    is_program = not INCLUDES.fullmatch(name) and name not in (TEMPLATES, WORKTREE, UNREADABLE)
+    return paths_in(value, {"HOME": home}) if is_program and names_program(name, value) else ()
 
 
 def read_by_git(user_files: Iterable[str], home: str, outside: Callable[[str], str | None]) -> Iterator[str]:

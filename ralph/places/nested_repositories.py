@@ -113,13 +113,14 @@ def look_below(
     roots: Sequence[str] = (),
     since_s: float | None = None,
     gitlinks: Iterable[str] = (),
+    users: Sequence[tuple[str, str]] = (),
     is_over: Callable[[], bool] = lambda: False,
     most_entries: int = MOST_ENTRIES,
 ) -> Look:
     """Looks through the tree below `top`. Without `since_s`, the time when the run began (in seconds of the epoch), it looks
     for repositories only. `roots` are all directories where commands may write; those elsewhere do not matter. No path
     contains symbolic links. `gitlinks` are the repositories in git's index, relative to `top`: they are looked at even if the
-    walk does not reach them. `is_over` is asked from time to time whether the look must end, and may raise an error.
+    walk does not reach them. `users` are the user's own settings that count in each of them (`users_relative_programs`). `is_over` is asked from time to time whether the look must end, and may raise an error.
     """
     # Changes in these are undone, if commands may write them at all.
     files = GuardedFiles(
@@ -155,10 +156,10 @@ def look_below(
             changed += (path for path in paths if has_new_name or is_new(path, since_s or 0.0))
         pending += (f"{above}/{name}" for name in folders if name != _GIT)
         if _GIT in names or "head" in names:
-            found += _repositories(directory, names, top, guarded)
+            found += _repositories(directory, names, top, guarded, users)
     links = {f"{top.rstrip('/')}/{link}" for link in gitlinks}
     for directory in sorted(links.difference(pending[:count] if is_cut else pending)) if links else ():
-        found += _repositories(directory, _asked(directory), top, guarded)
+        found += _repositories(directory, _asked(directory), top, guarded, users)
     return Look(
         tuple(found),
         is_cut,
@@ -173,21 +174,25 @@ def _below(top: str, path: str) -> str:
 
 
 def _repositories(
-    directory: str, names: Collection[str], top: str, guarded: Collection[str]
+    directory: str,
+    names: Collection[str],
+    top: str,
+    guarded: Collection[str],
+    users: Sequence[tuple[str, str]],
 ) -> Iterator[NestedRepository]:
-    """Yields what git may take for a repository in a directory, if it names a program: it has `.git`, or looks like a bare one.
-    Git looks at the second if the first is no repository.
+    """Yields what git may take for a repository in a directory, if it names a program, or holds one that the user's own settings
+    name: it has `.git`, or looks like a bare one. Git looks at the second if the first is no repository.
     """
     path = _below(top, directory)
     if _GIT in names and directory != top and not _is_guarded(directory, guarded):
         named = git_directory(directory)
-        if named is not None and (programs := _programs(os.path.realpath(named))):
+        if named is not None and (programs := _programs(os.path.realpath(named), directory, users)):
             yield NestedRepository(path, programs)
     # What is at the top may be a repository only since this run, and nothing was guarded then.
     is_bare = any(one.issubset(names) for one in _REPOSITORY) and (
         directory == top or directory not in guarded
     )
-    if is_bare and (programs := _programs(directory)):
+    if is_bare and (programs := _programs(directory, directory, users)):
         yield NestedRepository(path, programs, is_bare=True)
 
 
@@ -245,8 +250,11 @@ def _files(directory: str) -> list[str]:
     return []
 
 
-def _programs(directory: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_all_programs(directory)))
+def _programs(directory: str, tree: str, users: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The names of the programs that a git directory names, and of the user's settings that name one in its working tree."""
+    places = ((name, f"{tree}/{word}") for name, word in users)
+    theirs = (name for name, place in places if os.path.isfile(place) or hooks_in(place))  # noqa: PTH113 - it never raises
+    return tuple(dict.fromkeys((*_all_programs(directory), *theirs)))
 
 
 def _all_programs(directory: str) -> Iterator[str]:

@@ -361,6 +361,29 @@ def test_what_cannot_be_prevented_is_told_at_the_end(repository: Repository, lev
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("place", ["nested", "part"])
+def test_a_hook_by_the_users_own_relative_setting_is_told_in_every_working_tree(
+    repository: Repository, level: str, place: str
+) -> None:
+    """The user's configuration names directories that are relative to whatever working tree git runs in."""
+    home = repository.top.parent
+    repository.git("config", "--global", "core.hooksPath", ".husky")
+    tree = repository.top / place
+    if place != "nested":
+        (tree / ".husky").mkdir()
+    note = ""
+    for tools in tools_of(repository, level):
+        hook = f"printf '#!/bin/sh\\necho >{home}/marks/hook\\n' >.husky/post-index-change; chmod +x .husky/*"
+        more = f"mkdir -p .husky; {hook}; touch x.txt; git -c core.hooksPath=/dev/null add x.txt"
+        tools.call("Bash", {"command": f"git init -q nested; cd {tree}; {more}"})
+        note = tools.box.close()
+    os.utime(tree / "x.txt", (1, 1))
+    subprocess.run(["git", "status"], cwd=tree, env=repository.environment, check=False, capture_output=True)
+    assert [*(home / "marks").iterdir()], "git runs it, or the row shows nothing"
+    assert f"{place}{' (core.hookspath)' if place == 'nested' else '/.husky/post-index-change'}" in note
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_ordinary_work_of_git_goes_through(repository: Repository, level: str) -> None:
     """Commits, a rebase, a search by halves, and worktrees and submodules need lock files, HEAD and the like."""
     home = repository.top.parent
