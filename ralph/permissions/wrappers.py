@@ -56,7 +56,7 @@ _RUN_OTHERS = frozenset(
     prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
     scalene kernprof memray retry setuidgid chpst cross-env-shell softlimit lerna nx turbo env-cmd
-    cprofile pdb runpy timeit trace opam stack cabal composer fnm
+    cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent
     """.split()
 )
 # Builtins that change what later words mean, or run their words later.
