@@ -215,13 +215,13 @@ def http_error(
         error_type=fields.type,
         error_code=fields.code,
         message=message,
-        request_id=request_id_of(headers) or fields.request_id,
+        request_id=request_id_of(headers, redact) or fields.request_id,
         should_retry=_SHOULD_RETRY.get(headers.get("x-should-retry", "").lower()),
     )
 
 
-def request_id_of(headers: Mapping[str, str]) -> str | None:
-    return headers.get("request-id") or headers.get("x-request-id")
+def request_id_of(headers: Mapping[str, str], redact: Callable[[str], str]) -> str | None:
+    return redact(headers.get("request-id") or headers.get("x-request-id") or "") or None
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:

@@ -108,13 +108,13 @@ class Reception:
         head = self._head()
         if not 200 <= head.status < 300:
             raise self._http_error(head)
-        request_id = request_id_of(head.headers)
+        request_id = request_id_of(head.headers, self._redact)
         # Some gateways send the content type twice, joined by a comma.
         content_type = re.split("[;,]", head.headers.get("content-type", ""))[0].strip()
         coding = head.headers.get("content-encoding", "identity").strip()
         if coding.lower() not in {"", "identity"} and not codings_of(head.headers):
             self._events.emit(
-                Notice(f"the server names a content-encoding {coding[:40]!r} that there is not")
+                Notice(f"the server names a content-encoding {self._redact(coding)[:40]!r} that there is not")
             )
         first = self._beginning()
         is_labelled = content_type.lower() == "text/event-stream"
@@ -371,6 +371,10 @@ class _TextResponse(httpx.Response):
 def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
     if isinstance(error, StreamParse | StreamTransient):
         error.message = redact(error.message)
+        # A code or a type that is no credential is not changed, so the error is classified as before.
+        error.error_type, error.error_code, error.request_id = (
+            text and redact(text) for text in (error.error_type, error.error_code, error.request_id)
+        )
     return error
 
 

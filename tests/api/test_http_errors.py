@@ -162,6 +162,17 @@ def test_x_should_retry_is_read(serve, rig, value, says) -> None:
     assert failure(rig(serve(Fault(status=400, headers={"x-should-retry": value})))).should_retry is says
 
 
+def test_an_error_that_repeats_the_key_is_redacted(serve, rig) -> None:
+    error = failure(rig(serve(Fault(status=401, message=f"bad key {KEY[1]}"))))
+    assert error.message == "bad key [redacted]"
+    assert KEY[1] not in error.body
+
+
+def test_an_id_that_repeats_the_key_is_redacted(serve, rig) -> None:
+    client = rig(serve(Fault(status=400, headers={"request-id": f"for-{KEY[1]}"})))
+    assert failure(client).request_id == "for-[redacted]"
+
+
 def test_an_error_leaves_the_connection_usable(raw_server, rig) -> None:
     answer = b"HTTP/1.1 529 Overloaded\r\ncontent-length: 2\r\n\r\n{}"
 

@@ -47,6 +47,14 @@ def test_a16_a_rejection_inside_the_stream_is_permanent_and_redacted(answering) 
     assert classify_error(error) is ErrorClass.PERMANENT
 
 
+def test_no_field_of_an_error_inside_the_stream_repeats_the_key(answering) -> None:
+    said = {"type": KEY[1], "code": KEY[1], "message": "no", "request_id": KEY[1]}
+    error = failure(answering(sse(START, {"type": "error", "error": said, "request_id": KEY[1]})))
+    assert isinstance(error, StreamTransient)
+    assert str(error).startswith("[redacted]: no")
+    assert KEY[1] not in repr((error.args, error.error_type, error.error_code, error.request_id)[1:])
+
+
 def test_what_was_thrown_away_is_counted(answering) -> None:
     client = answering(sse(START, *text_block(0, "half")))
     assert failure(client).tokens == TokenUsage(input=3, output=2), "4 bytes of text, which the server bills"
