@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.mcp.ports import ServerFailedError
+from ralph.values.redaction import redacted
 from ralph.values.tool_calls import ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # The longest name of a tool that every server of the Messages API takes.
 _LONGEST_NAME = 64
@@ -52,18 +53,24 @@ def tool_name(server: str, tool: str) -> str:
     return f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
 
 
-def tools_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[McpTool, ...]:
-    """The tools of all servers. `listed` maps the name of each server to the tools that the server has listed.
+def tools_of(
+    listed: Mapping[str, Iterable[Mapping[str, Any]]], redact: Callable[[str], str] = str
+) -> tuple[McpTool, ...]:
+    """The tools of all servers. `listed` maps the name of each server to the tools that the server has listed. `redact` removes
+    the credentials that a server was given and repeats.
 
     The result is sorted by name. So requests have the same bytes, in whatever order the servers answered. Several tools
     may have the same name.
     """
-    found = (_tool(server, raw) for server in sorted(listed) for raw in listed[server])
+    found = (_tool(server, raw, redact) for server in sorted(listed) for raw in listed[server])
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.definition.name))
 
 
-def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
-    name, described, schema = raw.get("name"), raw.get("description"), raw.get("inputSchema")
+def _tool(server: str, raw: Mapping[str, Any], redact: Callable[[str], str]) -> McpTool | None:
+    shown_name, described, schema = (
+        redacted(raw.get(key), redact) for key in ("name", "description", "inputSchema")
+    )
+    name = raw.get("name")
     if not isinstance(name, str) or not name:
         return None
     description = described if isinstance(described, str) else ""
@@ -74,7 +81,7 @@ def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
     if found := _in_unions(shown):
         plain["properties"] = found | _properties_of(shown)
     return McpTool(
-        server, name, ToolDefinition(tool_name(server, name), description, plain | {"type": "object"})
+        server, name, ToolDefinition(tool_name(server, shown_name), description, plain | {"type": "object"})
     )
 
 

@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 
 class McpToolset:
     def __init__(
-        self, groups: Sequence[ServerGroup], *, asked_for: Collection[str], lists: ToolLists
+        self,
+        groups: Sequence[ServerGroup],
+        *,
+        asked_for: Collection[str],
+        lists: ToolLists,
+        redact: Callable[[str], str] = str,
     ) -> None:
         """`asked_for` holds the names of the servers that the command line of this run configures. `lists` are the
-        user's lists of tools.
+        user's lists of tools. `redact` removes credentials from what servers say about their tools.
         """
         self._groups = {name: group for group in groups for name in group.names}
         self._all = tuple(groups)
         self._asked_for = asked_for
         self._lists = lists
+        self._redact = redact
         self._tools: dict[str, tuple[str, str]] = {}
         self.definitions: tuple[ToolDefinition, ...] = ()
         """The tools that the run may use, in an order that does not change. Empty before `connect` is called."""
@@ -49,7 +55,7 @@ class McpToolset:
         listed: dict[str, Sequence[Mapping[str, Any]]] = {}
         for group in self._all:
             listed |= group.tools()
-        every = tools_of(listed)
+        every = tools_of(listed, self._redact)
         chosen, again = without_duplicates(
             tool
             for tool in every

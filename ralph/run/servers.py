@@ -39,9 +39,9 @@ def build_mcp(context: RunContext, of_driver: ServerGroup | None = None) -> McpT
             f"the MCP server {lost[0]!r} is one of a driver (type sdk), which needs --input-format stream-json"
         )
     groups = () if of_driver is None else (of_driver,)
-    lists = context.settings.tool_lists
+    lists, redact = context.settings.tool_lists, context.redactor.redact
     if not servers:
-        return McpToolset(groups, asked_for=set(known), lists=lists) if groups else None
+        return McpToolset(groups, asked_for=set(known), lists=lists, redact=redact) if groups else None
     if not is_package_installed():
         names = ", ".join(server.name for server in servers)
         raise SettingsError(
@@ -61,7 +61,7 @@ def build_mcp(context: RunContext, of_driver: ServerGroup | None = None) -> McpT
     except OSError as error:
         raise SettingsError(f"the process for MCP servers cannot be started: {error}") from error
     asked_for = {server.name for server in servers if server.is_asked_for}
-    return McpToolset([*groups, own], asked_for={*asked_for, *known}, lists=lists)
+    return McpToolset([*groups, own], asked_for={*asked_for, *known}, lists=lists, redact=redact)
 
 
 def connect_servers(toolbox: LocalToolbox) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from ralph.mcp.ports import ServerFailedError
 from ralph.mcp.tool_list import tool_name, tools_of, without_duplicates
+from ralph.values.redaction import Redactor
 from tests.rows import every_row
 
 
@@ -44,6 +45,19 @@ def test_the_order_depends_on_names_alone() -> None:
 def test_no_tool_counts_as_one_that_only_reads() -> None:
     [one] = tools_of({"a": [tool(annotations={"readOnlyHint": True})]})
     assert not one.definition.is_read_only
+
+
+def test_a_server_that_repeats_a_credential_tells_it_to_no_model() -> None:
+    secret = "hunter2hunter2"
+    told = tool(
+        secret,
+        description=f"asks db://me:{secret}@host",
+        inputSchema={"type": "object", "properties": {secret: {"description": secret}}, "$defs": [secret]},
+    )
+    [one] = tools_of({"a": [told]}, Redactor([secret]).redact)
+    assert one.tool == secret, "the server knows its tool by no other name"
+    assert secret not in repr(one.definition)
+    assert one.definition.description == "asks db://me:[redacted]@host"
 
 
 @every_row(
