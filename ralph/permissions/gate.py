@@ -103,6 +103,7 @@ class CallGate:
         aside: Callable[[str, Callable[[], RuleVerdict]], RuleVerdict | ToolOutput] = lambda _, work: work(),
         about_place: Callable[[ToolCall], str] = lambda _: "",
         background: Callable[[], Mapping[str, str]] = dict,
+        redact: Callable[[str], str] = str,
     ) -> None:
         """`hooks` are asked in this order. `facts` are the fields about the session that every hook gets. `asker` is
         asked about calls that the mode does not permit; if it is None, such calls are permitted, or refused if
@@ -112,7 +113,7 @@ class CallGate:
         `aside` does a work of a name while signals are heard, because a rule may have to look at a disk that does not
         answer. It returns an error if the work fails. `about_place` returns the instructions for the place that a
         call has touched, which the model gets with the call's output. `background` returns the commands that run in the
-        background, by id.
+        background, by id. `redact` removes credentials from what hooks, rules and people say to the model.
         """
         self._controls = controls
         self._events = events
@@ -128,6 +129,7 @@ class CallGate:
         self._aside = aside
         self._about_place = about_place
         self._background = background
+        self._redact = redact
 
     # --- The port
 
@@ -155,8 +157,8 @@ class CallGate:
             checked, hooked = self._hooked(checked, check)
             checked = self._permitted(checked, hooked, check)
         except _RefusedError as refusal:
-            return ToolOutput(str(refusal), is_error=True)
-        return replace(checked, notes=(*checked.notes, *hooked.context))
+            return ToolOutput(self._redact(str(refusal)), is_error=True)
+        return replace(checked, notes=tuple(map(self._redact, (*checked.notes, *hooked.context))))
 
     def why_refused(self, tool: str) -> str | None:
         """The reason why no call of the tool may run now, written for the model. None if calls of it may run."""
@@ -209,9 +211,10 @@ class CallGate:
 
         mode = self._controls.permission_mode.value
         fields = {**self._facts, "permission_mode": mode, "hook_event_name": event, **about}
-        return hooks.answers(
+        answers = hooks.answers(
             event, fields, lambda text: call is None or parse_matcher(text).covers(call, self._is_about)
         )
+        return [answer.without_secrets(self._redact) for answer in answers]
 
     def _is_about(self, rule: PermissionRule, call: ToolCall) -> bool:
         """Whether the pattern of a hook's matcher is about a call. Raises HookFailedError."""

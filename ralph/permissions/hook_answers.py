@@ -11,9 +11,10 @@ from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
 from ralph.values.ports import HookStopped
+from ralph.values.redaction import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.values.tool_calls import ToolCall, ToolOutput
 
@@ -67,6 +68,17 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
         """Whether the hook refuses the call, the prompt or the end that it was asked about."""
         decision = self.specific.permission_decision
         return self.decision == "block" or decision in ("deny", "defer")
+
+    def without_secrets(self, redact: Callable[[str], str]) -> HookAnswer:
+        """The answer whose texts are redacted. The arguments are not: a file may have to hold what is in them."""
+        said = ("permission_decision_reason", "additional_context", "updated_tool_output")
+        specific = {name: redacted(getattr(self.specific, name), redact) for name in said}
+        return replace(
+            self,
+            reason=redacted(self.reason, redact),
+            stop_reason=redacted(self.stop_reason, redact),
+            specific=replace(self.specific, **specific),
+        )
 
     @property
     def why(self) -> str:

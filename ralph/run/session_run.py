@@ -111,6 +111,7 @@ class SessionRun:
             aside=parts.toolbox.aside,
             about_place=self._about_place,
             background=lambda: parts.toolbox.background.running,
+            redact=context.redactor.redact,
         )
 
     def _about_place(self, call: ToolCall) -> str:

@@ -356,7 +356,8 @@ _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
     """A copy of a JSON value in which `redact` is applied to the strings, and to the names of members. Three kinds of
-    strings are not changed: values of the keys in `OWN_KEYS`, arguments of the file tools, and contents of tool results.
+    strings are not changed: values of the keys in `OWN_KEYS`, arguments of the file tools, and contents of tool results
+    that are no errors.
     """
     if isinstance(value, str):
         return redact(value)
@@ -367,7 +368,7 @@ def shown(value: Any, redact: Callable[[str], str]) -> Any:
     kept = OWN_KEYS
     if value.get("type") == "tool_use" and value.get("name") in _FILE_TOOLS:
         kept = kept | {"input"}
-    elif value.get("type") == "tool_result":
+    elif value.get("type") == "tool_result" and not value.get("is_error"):
         kept = kept | {"content"}
     return {
         redact(name): item if name in kept else (redacted if name in _OTHERS_OBJECTS else shown)(item, redact)

@@ -15,6 +15,7 @@ from ralph.permissions.rule import Effect, parse_rule
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.events import Notice
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
+from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from ralph.values.tool_choice import TOOL_NAMES
 from tests.fakes import RecordingEvents
@@ -352,3 +353,42 @@ def test_the_mode_decides_about_which_tools_somebody_is_asked(mode, asked) -> No
     controls = RunControls(permission_mode=PermissionMode(mode))
     named = CallGate(controls, RecordingEvents(), asker=nobody, allowed={"Bash"})
     assert why_denied(named, tool="Bash") is None, "allowed by name"
+
+
+SECRET = "hunter2hunter2"
+
+
+@every_row(
+    "verdict",
+    [
+        {"permissionDecision": "allow"},
+        {"permissionDecision": "ask", "permissionDecisionReason": SECRET},
+        {"permissionDecision": "deny", "permissionDecisionReason": SECRET},
+        {"permissionDecision": "deny"},
+    ],
+)
+def test_no_hook_and_nobody_else_tells_the_model_a_credential(verdict: dict[str, str]) -> None:
+    said = {"additionalContext": f"see {SECRET}", "updatedToolOutput": [SECRET]}
+    hooks = Steps().hooks("one", reason=SECRET, **decided(**said, **verdict))
+    denies = Steps().asker(Decision(denied=f"no {SECRET}"))
+    made = CallGate(
+        RunControls(), RecordingEvents(), hooks=[hooks], asker=denies, redact=Redactor([SECRET]).redact
+    )
+    told: list[object] = [
+        made.judge(called("x", f"ignored {SECRET}"), Runnable),
+        made.observe(ToolCall("t", "Bash", {}), ToolOutput("out"), 0.1),
+    ]
+    if verdict["permissionDecision"] == "deny":
+        told.append(made.before_end("", was_held=False))
+    else:
+        told.append(made.before_task([{"type": "text", "text": "go"}]))
+    for one in told:
+        assert (SECRET in repr(one), "[redacted]" in repr(one)) == (False, True)
+
+
+def test_what_a_hook_gives_a_call_is_not_changed() -> None:
+    hooks = Steps().hooks("one", **decided(updatedInput={"command": f"echo {SECRET}"}))
+    made = CallGate(RunControls(), RecordingEvents(), hooks=[hooks], redact=Redactor([SECRET]).redact)
+    ruling = judge(made)
+    assert isinstance(ruling, Runnable)
+    assert ruling.call.arguments == {"command": f"echo {SECRET}"}

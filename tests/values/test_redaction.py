@@ -228,3 +228,10 @@ def test_the_names_of_members_are_looked_at() -> None:
     redact = Redactor(["hunter2hunter2"]).redact
     for looked_at in (redacted(value, redact), shown(value, redact)):
         assert looked_at == {"a": {"x [redacted]": 1}, "input": {"[redacted]": [{"[redacted]": 2}]}}
+
+
+def test_a_file_is_shown_as_it_is_and_an_error_is_not() -> None:
+    redact = Redactor(["hunter2hunter2"]).redact
+    file = {"type": "tool_result", "tool_use_id": "t", "content": "hunter2hunter2"}
+    assert shown(file, redact) == file
+    assert shown({**file, "is_error": True}, redact)["content"] == "[redacted]"
