@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.iteration_log import LiveIteration, read_live
 from ralph.output.screen import Screen
 from ralph.output.standard_streams import ReaderLeftError, complain, obeys_controls, print_lines
-from ralph.values.credentials import known_secrets
+from ralph.values.credentials import argument_secrets, known_secrets, line_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor, redacted
@@ -69,11 +70,15 @@ class LoopLook(Struct, frozen=True):
         ]
 
     def fields(self) -> dict[str, Any]:
-        """The facts of the lines, and the loop's whole record."""
+        """The facts of the lines, and the loop's whole record, without the credentials in the options that it repeats."""
         state = self.present
         told = {"is_running": self.is_running, "folder": str(self.folder), "totals": state.totals}
         about = {"left": to_builtins(left_of(state)), "live": to_builtins(self.live)}
-        return {**told, **about, **state_fields(self.state)}
+        plan = self.state.plan
+        lines = filter(None, (plan.notify, plan.gate, plan.until, plan.agent))
+        secrets = [*argument_secrets(plan.run_arguments), *chain.from_iterable(map(line_secrets, lines))]
+        redact = Redactor(known_secrets({}, secrets)).redact
+        return {**told, **about, **redacted(state_fields(self.state), redact)}
 
     def change_text(self) -> str:
         """One line about this moment. It contains no duration, so that it changes only if something happens."""

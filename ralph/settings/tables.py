@@ -21,7 +21,7 @@ from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
 from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
 from ralph.settings import kinds as must_be
-from ralph.values.credentials import NO_HEADERS, Secret, known_secrets, secret_header_values
+from ralph.values.credentials import NO_HEADERS, Secret, known_secrets, line_secrets, secret_header_values
 from ralph.values.endpoint import ANTHROPIC, APIS, DEFAULT_BASE_URL
 from ralph.values.limits import LimitSettings
 from ralph.values.models import ALIASES, DEFAULT_MAX_TOKENS, USUAL_MODEL
@@ -511,6 +511,8 @@ class Settings(Struct, frozen=True):
         for server in self.mcp_servers:
             secrets += server.secrets
         secrets += known_secrets(self.command_variables.plain)
+        if self.notify.command is not None:
+            secrets += line_secrets(self.notify.command)
         return tuple(dict.fromkeys((*secrets, *self.unused_secrets.plain)))
 
 

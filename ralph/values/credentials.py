@@ -35,7 +35,7 @@ _PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
 # These alone say little of a variable, but they say what an option's or a query's value is.
 _ALONE = frozenset({"k", "key", "pass", "pw", "pwd", "sig", "signature"})
 _USER_OPTIONS = frozenset({"u", "user"})
-_JSON_MEMBER = re.compile(r'"(\w+)"\s*:\s*"([^"\\]+)"')
+_JSON_MEMBER = re.compile(r'"([^"\\]+)"\s*:\s*("(?:[^"\\]|\\.)+")')
 _NAMED_VALUE = re.compile(r"-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)", re.DOTALL)
 
 
@@ -320,7 +320,10 @@ def argument_secrets(arguments: Sequence[str]) -> Iterator[str]:
         if "://" in argument:
             yield from address_secrets(argument[argument.rfind("=", 0, argument.index("://")) + 1 :])
         yield from _secrets_of("", argument, ())
-        yield from secret_header_values(_JSON_MEMBER.findall(argument))
+        for name, text in _JSON_MEMBER.findall(argument):
+            value = _unescaped(text)
+            yield from secret_header_values([(name, value)])
+            yield from argument_secrets(value.split("\n"))  # a list of headers
         found = _NAMED_VALUE.match(argument)
         if found is not None:
             yield from secret_header_values([(found["name"], found["value"].strip())])
@@ -331,6 +334,27 @@ def argument_secrets(arguments: Sequence[str]) -> Iterator[str]:
             yield from filter(None, [after.partition(":")[2] if name in _USER_OPTIONS else ""])
         elif looks_like_credential_value(argument):
             yield argument
+
+
+def line_secrets(line: str) -> Iterator[str]:
+    """As `argument_secrets`, for a line of shell."""
+    import shlex  # noqa: PLC0415 - few runs have such a line
+
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    return argument_secrets(words)
+
+
+def _unescaped(text: str) -> str:
+    """The value of a JSON text, or the text itself if it is not valid."""
+    import json  # noqa: PLC0415 - few runs have JSON on their command line
+
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text
 
 
 def child_environment(

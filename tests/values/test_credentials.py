@@ -9,8 +9,10 @@ from ralph.values.credentials import (
     SHAPES,
     Credential,
     Secret,
+    argument_secrets,
     child_environment,
     known_secrets,
+    line_secrets,
     looks_like_credential_name,
     looks_like_credential_value,
 )
@@ -292,3 +294,33 @@ def test_tools_do_not_get_what_another_program_tells_ralph() -> None:
     assert child_environment({**dict.fromkeys(told, "/x"), "RALPH_STATE_DIR": "/state"}, (), ()) == {
         "RALPH_STATE_DIR": "/state"
     }
+
+
+@every_row(
+    ("argument", "secret"),
+    [
+        ('--settings={"env": {"GATEWAY_TOKEN": "hunter2hunter2"}}', "hunter2hunter2"),
+        ('--settings={"env": {"A_TOKEN": "hunter2\\"quoted\\\\"}}', 'hunter2"quoted\\'),
+        (
+            '--settings={"env":{"ANTHROPIC_CUSTOM_HEADERS":"X-Team: a\\nX-Auth-Token: hunter2hunter2"}}',
+            "hunter2hunter2",
+        ),
+        ('{"mcpServers": {"s": {"headers": {"X-Api-Key": "hunter2hunter2"}}}}', "hunter2hunter2"),
+    ],
+)
+def test_a_credential_in_json_on_a_command_line_is_known(argument: str, secret: str) -> None:
+    assert secret in known_secrets({}, argument_secrets([argument]))
+
+
+@every_row(
+    "line",
+    [
+        "curl -H 'Authorization: Bearer hunter2hunter2' https://hooks.example/x",
+        "curl -d @- https://hooks.example/T0/B0/hunter2hunter2hunter2hunter99",
+        "cat >log; API_TOKEN=hunter2hunter2 tell --quietly",
+        "tell --token hunter2hunter2 'and an open quote",
+    ],
+)
+def test_a_credential_in_a_line_of_shell_is_known(line: str) -> None:
+    assert any("hunter2hunter2" in secret for secret in known_secrets({}, line_secrets(line)))
+    assert known_secrets({}, line_secrets("cat >~/ralph.json; notify-send 'ralph has ended'")) == frozenset()

@@ -261,3 +261,18 @@ def test_a_page_shows_no_secret_of_a_commit_that_no_journal_has(
     assert ("+shown" in later.stdout) == (place != "in the name of a file"), "what holds no secret is shown"
     state = [path.read_bytes() for path in (ralph.cwd.parent / "home/.local").rglob("*") if path.is_file()]
     assert not any(PLANTED.encode() in content for content in state)
+
+
+def test_the_record_of_a_loop_shows_no_credential_of_its_options(ralph, ralph_here, iterations) -> None:
+    iterations([Turn("Done.")])
+    settings = {
+        "env": {"GATEWAY_TOKEN": PASSWORD, "ANTHROPIC_CUSTOM_HEADERS": f"X-Team: a\nX-Auth-Token: {PASSWORD}"}
+    }
+    options = ("--settings", json.dumps(settings), "--notify", f"API_TOKEN='{PASSWORD}' true")
+    ran = ralph("loop", "go", "--max-iterations", "1", "--gate", f"GATE_TOKEN='{PASSWORD}' true", *options)
+    assert ran.code == 0, ran.stderr
+    told = ralph_here("loop", "--status", "--json").stdout
+    assert shows_a_secret(told) == []
+    plan = json.loads(told)["plan"]
+    assert "[redacted]" in plan["notify"], "the record is shown, without the password"
+    assert "[redacted]" in plan["claude_settings"]
