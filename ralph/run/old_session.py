@@ -72,8 +72,8 @@ class _Opening:
     """The journal of the session is not changed until all checks have passed."""
 
     def __init__(self, context: RunContext, store: SessionStore) -> None:
+        self._context = context
         self._options = context.options.session
-        self._settings = context.settings
         self._store = store
         self._cwd = context.cwd
         self._now = context.clock.utc_now()
@@ -91,7 +91,8 @@ class _Opening:
             total = SessionTotal(story.turns, story.cost_usd)
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             again = story.runs[-1].opening.again if story.runs else {}
-            _refuse_another_server(old, self._settings, again)
+            _refuse_another_server(old, self._context.settings, again)
+            self._refuse_directories(old)
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
@@ -106,6 +107,16 @@ class _Opening:
             journal.close()
             raise
         return OpenSession(old.id, journal, old, tuple(notices), total)
+
+    def _refuse_directories(self, old: Session) -> None:
+        """Raises CannotError if directories of the journal would count, and commands could have written them into it."""
+        context, given = self._context, self._context.options.writable
+        added = {*old.writable} - {*given} if given == context.settings.directories else ()
+        if added and (why := context.search().why_open(str(self._store.root))):
+            raise CannotError(
+                f"the session's directories do not count, as it is in {self._store.root}, and {why}: keep sessions elsewhere, "
+                f"or name the directories again: {' '.join(f'--add-dir {shell_word(one)}' for one in sorted(added))}"
+            )
 
     def _found(self) -> Path:
         if self._options.resume is not None:

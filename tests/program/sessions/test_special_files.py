@@ -4,6 +4,7 @@ directory: what is no file is left out with a line, and nothing waits for it.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.conversation.journal_lines import sealed
 from ralph.mock_api import Turn
 from tests.program.conftest import loop_folder
 from tests.program.kept_sessions import HELLO, only_journal
+from tests.program.model_answers import calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,3 +126,29 @@ def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
     assert f"{link} is a link that leads out of its repository, to {elsewhere}" in ran.stderr
     assert not server.requests
     assert not [*elsewhere.iterdir()]
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_directories_that_a_command_may_have_written_into_a_journal_do_not_count_exits_78(
+    ralph, serve, tmp_path, forks: bool
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    server = serve(HELLO, calls(("Write", {"file_path": str(victim / "x"), "content": "x"})), HELLO)
+    kept = ("--session-dir", "kept")
+    assert ralph("go", *kept).code == 0
+    [journal] = ralph.cwd.glob("kept/*/*.jsonl")
+    lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    [run] = [line for line in lines if line["kind"] == "run"]
+    run["writable"] = [str(victim)]
+    for line in lines:
+        del line["crc"]
+    journal.write_bytes(b"".join(map(sealed, lines)))
+    resume = ("-c", "go on", *kept, *(["--fork-session"] if forks else []))
+    ran = ralph(*resume)
+    assert ran.code == 78
+    assert f"name the directories again: --add-dir {victim}" in ran.last_line
+    assert len(server.requests) == 1
+    assert [*ralph.cwd.glob("kept/*/*.jsonl")] == [journal]
+    assert ralph(*resume, "--add-dir", str(victim)).code == 0
+    assert (victim / "x").exists(), "the user has named it"
