@@ -210,11 +210,6 @@ def _piece(delta: KnownDelta | dict[str, Any]) -> tuple[str, str]:
             return "", ""
 
 
-def _has_null(delta: dict[str, Any]) -> bool:
-    """Whether the content of a delta is null, so that the delta adds nothing."""
-    return None in (delta.get(name, "") for name in ("text", "thinking", "partial_json"))
-
-
 NOT_RUNNABLE_STOPS = frozenset({"refusal"})
 
 # The names that OpenAI, Google and Mistral give to stop reasons. Gateways pass them on.
@@ -399,7 +394,11 @@ class StreamAssembler:
         StreamParse if the delta may be a part of the input of a call.
         """
         kind, said = _piece(delta)
-        if isinstance(delta, dict) and kind in KNOWN_DELTAS and not _has_null(delta):
+        if (
+            isinstance(delta, dict)
+            and kind in KNOWN_DELTAS
+            and None not in (delta.get(name, "") for name in ("text", "thinking", "partial_json"))
+        ):  # null adds nothing
             checked(delta, KnownDelta)  # raises
         home = block if block is not None and block.kind == kind else self._apart.get((index, kind))
         if kind in _WORDS and block is None:

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph import __version__
+from ralph.cli.checks import resources
+from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
+from ralph.cli.checks.endpoints import look_at_endpoints
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.machine import (
     look_at_machine,
@@ -28,11 +31,14 @@ from ralph.cli.checks.machine import (
 from ralph.cli.options import DoctorLine
 from ralph.cli.settings_command import SettingsCommand, Typed
 from ralph.cli.values import absolute
+from ralph.loop.starter import placeholders_left
 from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.network.trust import trusting, unusable_places
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
+from ralph.run.context import RunContext, program_keys
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
@@ -217,8 +223,6 @@ def _findings(
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    from ralph.cli.checks import resources  # noqa: PLC0415 - not with --sandbox
-
     clock = SystemClock()
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
@@ -252,8 +256,6 @@ def _findings(
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if not line.probe:
-        from ralph.cli.checks.endpoints import look_at_endpoints  # noqa: PLC0415 - not for --offline
-
         yield from look_at_endpoints(
             list(dict.fromkeys(target.base_url for target in settings.targets)),
             ca_file,
@@ -283,8 +285,6 @@ def _answers_of_targets(
     redactor = _redactor(environment, settings)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if settings.key_programs and cwd is not None:
-        from ralph.run.context import RunContext, program_keys  # noqa: PLC0415 - few users have one
-
         context = RunContext(settings, environment, cwd, waiter, clock, EventStream(), redactor)
         try:
             settings = program_keys(context).begin(settings)
@@ -297,9 +297,6 @@ def _answers_of_targets(
 def _about_checkout(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path, settings: Settings | None, clock: SystemClock
 ) -> Iterator[Finding]:
-    from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git  # noqa: PLC0415 - loads the rules, and git
-    from ralph.loop.starter import placeholders_left  # noqa: PLC0415 - few directories have a loop's files
-
     if repository_top(cwd) is not None:
         yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
     if left := placeholders_left(cwd):
@@ -310,8 +307,6 @@ def _about_checkout(
 
 def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yields a finding about the settings as a whole. It is a failure if the CA file cannot be read."""
-    from ralph.machine.network.trust import trusting, unusable_places  # noqa: PLC0415 - loads TLS
-
     ca_file = settings.model.ca_file
     try:
         if ca_file is not None:

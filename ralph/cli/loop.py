@@ -9,13 +9,14 @@ loop itself chooses the session and the result file of each iteration.
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.cli.claude_options import NO_EFFECT
+from ralph.cli.command_words import instead_of_in_loop, refuse_lone_word
 from ralph.cli.commands import IN_LOOP, wrong_value
 from ralph.cli.options import Directory, RunLine, refuse_contradictions
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
@@ -36,11 +37,14 @@ from ralph.cli.values import (
     writable_file,
 )
 from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.loop.command import loop_command
+from ralph.loop.status import loop_status
+from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt
+from ralph.places.gather import why_protected
+from ralph.prompt.commands import find_commands
+from ralph.prompt.judged_file import user_folder
 from ralph.values.outcome import UsageError
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS
-
-if TYPE_CHECKING:
-    from ralph.loop.values import LoopPlan
 
 _EPILOG = """\b
 Examples:
@@ -179,13 +183,8 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
     Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
     """
-    from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt  # noqa: PLC0415 - not needed for --help  # noqa: PLC0415 - not needed for --help
-
     if line.status:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
-        from ralph.loop.status import loop_status  # noqa: PLC0415 - not needed for a loop
-
         return loop_status(working_directory(line.directory), is_json=line.json_, watches=line.watch)
     if line.watch:
         raise UsageError("--watch goes with --status")
@@ -272,8 +271,6 @@ def _report_file(line: LoopLine) -> str | None:
     path = writable_file("--report", line.report, line.directory)
     if path is None:
         return None
-    from ralph.places.gather import why_protected  # noqa: PLC0415 - few loops write a page
-
     problem = why_protected(path, run_directories(line.directory), os.environ)
     if problem is not None:
         raise wrong_value("--report", problem)
@@ -327,11 +324,6 @@ def _refuse_command_word(prompt: str | None) -> None:
         raise UsageError(f"`ralph loop {prompt}` takes its options after `{prompt}`")
     if prompt is None or " " in prompt:
         return
-    from ralph.cli.command_words import (  # noqa: PLC0415 - few prompts are one word
-        instead_of_in_loop,
-        refuse_lone_word,
-    )
-
     instead = instead_of_in_loop(prompt)
     if instead is not None:
         raise UsageError(instead)
@@ -342,9 +334,6 @@ def _refuse_command_word(prompt: str | None) -> None:
 def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str) -> None:
     if prompt is None or not prompt.startswith("/") or to_run.disable_slash_commands:
         return
-    from ralph.prompt.commands import find_commands  # noqa: PLC0415 - few prompts call a command
-    from ralph.prompt.judged_file import user_folder  # noqa: PLC0415 - few prompts call a command
-
     cwd = Path(directory)
     why = find_commands(cwd, user_folder(os.environ, cwd), to_run.sources).why_unknown(prompt)
     if why is not None:

@@ -8,6 +8,8 @@ import typer
 
 from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import working_directory
+from ralph.loop.history import list_loops, show_loop
+from ralph.loop.starter import write_starters
 from ralph.values.outcome import CannotError, Outcome
 
 _WHAT_NEXT = """
@@ -24,8 +26,6 @@ def init(
 
     Existing files are left unchanged.
     """
-    from ralph.loop.starter import write_starters  # noqa: PLC0415 - not needed for --help
-
     where = working_directory(directory)
     try:
         for starter in write_starters(where):
@@ -59,8 +59,6 @@ def ls(
 
     The outcome is running for a loop that runs, and stopped for a loop that was killed.
     """
-    from ralph.loop.history import list_loops  # noqa: PLC0415 - not needed for --help
-
     return list_loops(working_directory(directory), of_all=all_, is_json=format_ == "json")
 
 
@@ -73,8 +71,6 @@ def show(
     directory: Directory = None,
 ) -> int:
     """Show the story of one loop of this directory: its state, iterations, checks, and where its log is."""
-    from ralph.loop.history import show_loop  # noqa: PLC0415 - not needed for --help
-
     return show_loop(working_directory(directory), number, prints_log=log)
 
 

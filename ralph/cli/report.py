@@ -8,6 +8,7 @@ import typer
 
 from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import absolute, existing_directory, working_directory
+from ralph.pages.command import ReportRequest, write_report
 
 PageFile = Annotated[
     str | None,
@@ -51,8 +52,6 @@ def report(
     Exit codes: 0 written, 2 no such loop or session, 74 a journal cannot be read (the page shows what can be), 78 a
     newer ralph wrote it.
     """
-    from ralph.pages.command import ReportRequest, write_report  # noqa: PLC0415 - not needed for --help
-
     request = ReportRequest(
         what,
         working_directory(directory),

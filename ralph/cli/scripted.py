@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from ralph import mock_api as server
 from ralph.cli.commands import wrong_value
 from ralph.cli.typer_command import option, typer_command
+from ralph.demo import run_demo
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.shortage import ShortageError
 
@@ -29,8 +31,6 @@ def demo(
     keep: Annotated[bool, option("Leave the demo's directory and say where it is.")] = False,
 ) -> int:
     """Show ralph at work without a key or a network. The loop, HTTP and the tools are real; the model is scripted."""
-    from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
-
     if not speed > 0:
         raise wrong_value("--speed", "must be greater than 0")
     try:
@@ -66,8 +66,6 @@ def mock_api(
     record: Annotated[str | None, option("Append each request to this file, as JSON lines.", "PATH")] = None,
 ) -> int:
     """Serve a scripted model on 127.0.0.1, for tests and CI. The answers and the faults come from a file."""
-    from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help
-
     is_example = scenario in server.example_names() and not Path(scenario).exists()
     try:
         script = server.load_example(scenario) if is_example else server.load_scenario(Path(scenario))

@@ -1,16 +1,20 @@
 """The commands of `ralph sessions`, with their options and their help."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import absolute, existing_directory
-
-if TYPE_CHECKING:
-    from ralph.sessions.command import SessionsPlace
-
+from ralph.sessions.command import (
+    SessionsPlace,
+    export_session,
+    list_sessions,
+    remove_sessions,
+    search_sessions,
+    show_session,
+)
 
 SessionId = Annotated[
     str | None,
@@ -58,8 +62,6 @@ def list_(
     cost of ? is unknown. For a fork, the turns and the cost of the
     original session are not included.
     """
-    from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help
-
     return list_sessions(_place(session_dir), of_all=all_, is_json=format_ == "json")
 
 
@@ -69,8 +71,6 @@ def show(session_id: SessionId = None, *, session_dir: SessionDir = None) -> int
 
     If the journal is damaged (exit 74), the story ends at the damage.
     """
-    from ralph.sessions.command import show_session  # noqa: PLC0415 - not needed for --help
-
     return show_session(_place(session_dir), session_id)
 
 
@@ -87,8 +87,6 @@ def export(
 
     The JSON object has the messages as they were sent to the API, the runs, the events and the totals.
     """
-    from ralph.sessions.command import export_session  # noqa: PLC0415 - not needed for --help
-
     return export_session(_place(session_dir), session_id, is_json=format_ == "json")
 
 
@@ -106,8 +104,6 @@ def search(
 
     No match is exit 0, with an empty list.
     """
-    from ralph.sessions.command import search_sessions  # noqa: PLC0415 - not needed for --help
-
     return search_sessions(_place(session_dir), words, of_all=all_, is_json=format_ == "json")
 
 
@@ -124,14 +120,10 @@ def rm(
 
     If one of the names is wrong, none is removed (exit 2). A session that a run has open stays (exit 78).
     """
-    from ralph.sessions.command import remove_sessions  # noqa: PLC0415 - not needed for --help
-
     return remove_sessions(_place(session_dir), session_ids)
 
 
 def _place(session_dir: str | None) -> "SessionsPlace":
-    from ralph.sessions.command import SessionsPlace  # noqa: PLC0415 - not needed for --help
-
     directory = absolute(session_dir)
     return SessionsPlace(Path(directory) if directory else None)
 

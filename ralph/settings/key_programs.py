@@ -28,7 +28,6 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.conversation.target import Target
     from ralph.machine.own_programs import ProgramSearch
     from ralph.settings.tables import Settings
     from ralph.values.credentials import KeyProgram
@@ -73,10 +72,10 @@ class ProgramKeys:
 
     def begin(self, settings: Settings) -> Settings:
         """Runs each program once. Returns the settings whose targets have the keys. Raises SettingsError and Interrupted."""
-        return replace(settings, targets=tuple(map(self._with_keys, settings.targets)))
-
-    def _with_keys(self, target: Target) -> Target:
-        return replace(target, credentials=tuple(map(self._with_key, target.credentials)))
+        targets = (
+            replace(one, credentials=tuple(map(self._with_key, one.credentials))) for one in settings.targets
+        )
+        return replace(settings, targets=tuple(targets))
 
     def _with_key(self, credential: Credential) -> Credential:
         program = credential.program

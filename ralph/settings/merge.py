@@ -500,13 +500,9 @@ def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
             counts = rule.apply(trusted.value, wanted.value)
             if counts is None:
                 ignored.append(_looser(name, wanted, trusted))
-            elif rule.joins_stronger or not _is_in(layers.stronger, name):
+            elif rule.joins_stronger or not any(name in stronger for stronger in layers.stronger):
                 given[name] = _joined(trusted, counts, wanted)
     return tuple(ignored)
-
-
-def _is_in(layers: Iterable[_Layer], name: str) -> bool:
-    return any(name in layer for layer in layers)
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:

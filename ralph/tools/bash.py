@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
     STARTER_GONE,
     STILL_RUNS,
@@ -17,6 +18,7 @@ from ralph.machine.running_command import (
     RunningCommand,
 )
 from ralph.machine.starting import start_thread
+from ralph.sandbox.denial_hints import about_gpus
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, shortage_of
@@ -74,8 +76,6 @@ def purpose_of(arguments: Arguments, context: ToolContext) -> str:
 
 def _denials(output: str, command: str, context: ToolContext, *, has_failed: bool) -> tuple[str, str]:
     """Notes for the model. The first is about an action that the sandbox denied."""
-    from ralph.sandbox.denial_hints import about_gpus  # noqa: PLC0415 - the start of a run needs no hints
-
     undone = ""
     try:
         undone = context.box.after("Bash: protected files")
@@ -171,8 +171,6 @@ def start_shell(
     lasts: bool = False,
 ) -> SupervisedCommand:
     """Starts a shell with a command. `lasts` is as in `CommandSupervisor.start`. Raises OSError."""
-    from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
-
     return supervisor.start(
         [context.program("bash") or "/bin/sh", "-c", command],
         cwd=context.settings.cwd,

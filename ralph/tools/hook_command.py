@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import STARTER_GONE, Ended, KeptErrors, MemoryCapture, RunningCommand
+from ralph.tools.bash import denial_note
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import os_error_text
@@ -101,8 +102,6 @@ def _denied(ending: CommandEnding, text: str, context: ToolContext, waiting_for:
     plan = context.settings.hook_plan or context.settings.box_plan
     if not plan.is_confined or ending.how is not Ended.BY_ITSELF or not text.strip():
         return ""
-    from ralph.tools.bash import denial_note  # noqa: PLC0415 - few hooks fail
-
     note = denial_note(text, context.hook_box, context, waiting_for)
     if note:
         return f"{note}; give hooks more by [hooks] write in your config.toml, or run them outside (hooks.outside)"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from ralph.machine.own_programs import own_program, search_around, trusted_directories, without_unsafe_loads
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.sandbox.box_plan import BoxPlan
@@ -175,7 +176,6 @@ class ToolContext(Struct, frozen=True, dict=True):
         """The variables for a hook. With more rights than commands, it loads nothing that commands can replace."""
         if self.settings.hook_plan is None:
             return self.settings.environment
-        from ralph.machine.own_programs import trusted_directories  # noqa: PLC0415 - for few hooks
         from ralph.places.own_commands import module_variables  # noqa: PLC0415 - for few hooks
 
         found = {"PATH": os.pathsep.join(trusted_directories(self.search))}
@@ -236,23 +236,17 @@ class ToolContext(Struct, frozen=True, dict=True):
         """Finds a program that ralph itself runs. Returns its path, or None if the program does not exist outside the
         checkout.
         """
-        from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
-
         return own_program(name, self.search)
 
     @cached_property
     def search(self) -> ProgramSearch:
         """Where commands may write, and where ralph's own programs are looked for."""
-        from ralph.machine.own_programs import search_around  # noqa: PLC0415 - for the first search or command
-
         environment = self.settings.environment
         return search_around(environment, self.roots.paths, self.settings.sandbox.written(environment))
 
     @property
     def safe_environment(self) -> dict[str, str]:
         """The variables for processes outside of the sandbox, which load nothing that commands can replace."""
-        from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - for the first command
-
         return without_unsafe_loads(self.settings.environment, self.search)
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +51,6 @@ def requests_url(base_url: str, api: str, model: str, *, is_whole: bool = False)
     `is_whole` is as in `Client.send_message`.
     """
     if is_vertex(base_url):
-        from urllib.parse import quote  # noqa: PLC0415 - not needed for --version and --help
-
         model = quote(model, safe="@")  # a file of the repository may name it
         return f"{base_url}/{model}:{'rawPredict' if is_whole else 'streamRawPredict'}"
     return base_url + _PATHS[api]
@@ -59,8 +58,6 @@ def requests_url(base_url: str, api: str, model: str, *, is_whole: bool = False)
 
 def checked_base_url(text: str) -> str:
     """The base URL as the user wrote it, without `/` at its end. Raises ValueError if it is not a usable URL."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
-
     if re.search(r"[\x00-\x20\x7f\\]", text):
         raise ValueError("must not hold white space or backslashes")
     try:
@@ -136,8 +133,6 @@ def is_loopback(url: str) -> bool:
 
 def host_in(url: str) -> str:
     """The host in a URL, in lower case and without its port. Empty if there is none."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
-
     try:
         return (urlsplit(url).hostname or "").removesuffix(".")
     except ValueError:

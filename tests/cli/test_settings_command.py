@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-import ralph.loop.status
+import ralph.cli.loop
 from ralph.cli.app import run_cli
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import LoopLine
@@ -127,7 +127,7 @@ def test_garbage_is_collected_from_the_beginning_of_a_command_on(monkeypatch) ->
         seen.append(gc.get_threshold())
         return 7
 
-    monkeypatch.setattr(ralph.loop.status, "loop_status", status)
+    monkeypatch.setattr(ralph.cli.loop, "loop_status", status)
     usual = gc.get_threshold()
     put_off_garbage_collection()
     try:

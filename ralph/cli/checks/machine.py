@@ -15,6 +15,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
+from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_process import DESCRIPTORS, is_memory_private
 from ralph.machine.own_programs import own_program, search_around, unsafe_loads
 from ralph.machine.repository import HELD_DIRECTORY
@@ -176,8 +177,6 @@ def _memory() -> Finding:
 def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
     if not most:
         return warn("process limit", "none for commands: sandbox.max_processes is 0", "set a number")
-    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only this check needs it
-
     needed = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     kept = {name: environment[name] for name in needed if name in environment}
     supervisor = CommandSupervisor(kept, most_processes=most)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.loop.store import LoopStore
+from ralph.run.parts import why_uncountable
 from ralph.sessions.places import places_to_read
 from ralph.values.outcome import CannotError, Outcome
 
@@ -32,8 +33,6 @@ def look_at_limits(settings: Settings) -> Finding:
     """A finding about the limits that the settings give to every run."""
     limits = settings.limits
     if limits.max_budget_usd is not None:
-        from ralph.run.parts import why_uncountable  # noqa: PLC0415 - loads the parts of a run
-
         for problem in filter(None, (why_uncountable(target, settings) for target in settings.targets)):
             text, _, advice = problem.partition(". ")
             return fail("limits", text, advice)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 from typer.core import TyperOption
 
-import ralph.loop.command
-import ralph.loop.status
+import ralph.cli.loop
 from ralph.cli.app import run_cli
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
@@ -43,8 +42,8 @@ def asked(tmp_path, monkeypatch) -> list[Any]:
         calls.append(request if not any(options.values()) else (request, options))
         return 42
 
-    monkeypatch.setattr(ralph.loop.command, "loop_command", note)
-    monkeypatch.setattr(ralph.loop.status, "loop_status", note)
+    monkeypatch.setattr(ralph.cli.loop, "loop_command", note)
+    monkeypatch.setattr(ralph.cli.loop, "loop_status", note)
     return calls
 
 
