@@ -18,7 +18,6 @@ from ralph.values.outcome import Outcome
 from tests.api.harness import (
     KEY,
     START,
-    WHOLE_TURN,
     end,
     http_answer,
     read_request,
@@ -103,28 +102,6 @@ def test_a24_a_proxy_without_a_scheme_is_an_http_proxy(raw_server, rig, proxy_en
         rig("https://api.example.test").send()
 
 
-def test_a24_loopback_bypasses_the_proxy(serve, rig, proxy_env) -> None:
-    proxy_env(
-        HTTP_PROXY="http://127.0.0.1:9", HTTPS_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9"
-    )
-    assert len(rig(serve(WHOLE_TURN)).send().calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("host", "exempt"),
-    [("api.example.test", "other.test,.example.test"), ("10.1.2.3", "other.test 10.0.0.0/8")],
-)
-def test_a24_no_proxy_bypasses_the_proxy(raw_server, rig, proxy_env, monkeypatch, host, exempt) -> None:
-    proxy = raw_server(REFUSAL)
-    proxy_env(HTTP_PROXY=proxy.base_url, NO_PROXY=exempt)
-    monkeypatch.setattr(socket, "getaddrinfo", _unknown_host)
-    with pytest.raises(Api) as caught:
-        rig(f"http://{host}").send()
-    assert caught.value.cause is NetworkCause.DNS_UNKNOWN_HOST
-    assert "proxy" not in str(caught.value)
-    assert proxy.connections == 0
-
-
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
 @pytest.mark.parametrize("through_proxy", [False, True], ids=["direct", "proxy"])
 def test_a11_a_connection_asks_whether_the_other_side_is_still_there(
@@ -191,7 +168,3 @@ def test_a_proxy_that_cannot_be_reached_is_named_with_its_variable_and_without_i
 def test_a_base_url_that_cannot_be_used_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"999\.1\.1\.1"):
         build_transport("http://999.1.1.1", None)
-
-
-def _unknown_host(*_args: object, **_named: object) -> None:
-    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

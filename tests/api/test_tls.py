@@ -53,18 +53,6 @@ def failure(client: Rig) -> Api:
     return caught.value
 
 
-def test_a3_a_certificate_that_nobody_signed_is_permanent(tls_server, rig, tmp_path) -> None:
-    url = tls_server(make_certificate(tmp_path, names="IP:127.0.0.1"))
-    error = failure(rig(url))
-    assert error.cause is NetworkCause.CERTIFICATE
-    assert classify_error(error) is ErrorClass.PERMANENT
-
-
-def test_a3_a_ca_file_makes_it_trusted(tls_server, rig, tmp_path) -> None:
-    certificate = make_certificate(tmp_path, names="IP:127.0.0.1")
-    assert rig(tls_server(certificate), ca_file=str(certificate)).send().text == "secret"
-
-
 def test_a3_a_certificate_of_another_host_is_permanent(tls_server, rig, tmp_path) -> None:
     certificate = make_certificate(tmp_path, names="DNS:other.test")
     error = failure(rig(tls_server(certificate), ca_file=str(certificate)))

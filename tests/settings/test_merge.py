@@ -663,12 +663,6 @@ def test_key_wins_over_token(world: World, key: str, token: str, sent: tuple[str
     assert (credential.header, credential.value.plain, credential.source) == sent
 
 
-def test_auth_token_with_a_line_break_is_refused(world: World) -> None:
-    message = str(world.error(ANTHROPIC_API_KEY="", ANTHROPIC_AUTH_TOKEN="pa55word\nX: y"))
-    assert message.startswith("ANTHROPIC_AUTH_TOKEN must ")
-    assert "pa55word" not in message
-
-
 def test_no_key_is_an_error_with_three_ways_out(world: World) -> None:
     message = str(world.error(ANTHROPIC_API_KEY=""))
     for way in ("ANTHROPIC_API_KEY", "--base-url", "ralph demo"):
@@ -705,11 +699,6 @@ def test_key_over_plain_http_to_another_machine_warns(world: World, url: str, wa
     warnings = world.load(ANTHROPIC_BASE_URL=url).warnings
     assert bool(warnings) is warns
     assert all("unencrypted" in warning for warning in warnings)
-
-
-def test_base_url_with_a_password_is_refused_and_not_shown(world: World) -> None:
-    message = str(world.error({"model.base_url": "https://me:pa55word@h"}))
-    assert "pa55word" not in message
 
 
 def test_settings_show_no_secret(world: World) -> None:

@@ -87,25 +87,11 @@ def test_t14_a_file_is_one_whatever_path_leads_to_it(tools: Any, tmp_path: Path)
     assert tools.error("Write", file_path="a", content="x") == CHANGED
 
 
-def test_t14_a_file_that_was_never_read_may_be_edited_and_written_over(tools: Any, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("one\n")
-    (tmp_path / "b").write_text("one\n")
-    tools.ok("Edit", file_path="a", **EDIT)
-    tools.ok("Write", file_path="b", content="x")
-
-
 def test_t14_a_file_that_is_gone_may_be_written_anew(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n")
     tools.ok("Read", file_path="a")
     (tmp_path / "a").unlink()
     tools.ok("Write", file_path="a", content="x")
-
-
-def test_t14_several_edits_in_a_row_need_no_reading_between(tools: Any, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("one\n")
-    tools.ok("Read", file_path="a")
-    for number in range(5):
-        tools.ok("Edit", file_path="a", old_string="one", new_string=f"{number} one")
 
 
 def test_t14_a_large_file_is_known_by_its_time_and_size(

@@ -297,12 +297,7 @@ NO_GUESSES: list[tuple[str, tuple[Any, ...], int, int, dict[str, Any] | None]] =
     ),
     ("no window and not 100,000 tokens", (SMALL, LARGE, refusal(400, REJECTED)), 69, 3, None),
     ("401", (SMALL, LARGE, refusal(401, REJECTED)), 77, 3, WINDOW),
-    ("402", (SMALL, LARGE, refusal(402, REJECTED)), 77, 3, WINDOW),
-    ("403", (SMALL, LARGE, refusal(403, REJECTED)), 77, 3, WINDOW),
-    ("404", (SMALL, LARGE, refusal(404, REJECTED)), 69, 3, WINDOW),
     ("429", (SMALL, LARGE, refusal(429, REJECTED)), 75, 7, WINDOW),
-    ("503", (SMALL, LARGE, refusal(503, REJECTED)), 75, 7, WINDOW),
-    ("529", (SMALL, LARGE, refusal(529, REJECTED)), 75, 7, WINDOW),
     ("no answer at all", (SMALL, LARGE, None), 75, 7, WINDOW),
     (
         "500 with another text each time",

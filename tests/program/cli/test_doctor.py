@@ -323,32 +323,6 @@ def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_p
     assert "-> name another place by --session-dir" in text
 
 
-def test_a_state_directory_that_cannot_be_made_fails_and_nothing_else_does(ralph, ralph_here) -> None:
-    del ralph.environment["HOME"]
-    ralph.environment["RALPH_STATE_DIR"] = "/proc/no-such-place"
-    found = checks(ralph_here("doctor", "--offline").stdout)
-    assert found["sessions"][0] == "FAIL"
-    assert found["settings"][0] == "ok"
-
-
-@pytest.mark.ordinary_user
-def test_directories_without_permission_to_write_are_said(ralph, ralph_here, tmp_path) -> None:
-    (tmp_path / "sessions").mkdir(mode=0o500)
-    ralph.cwd.chmod(0o500)
-    shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "sessions"))
-    found = checks(shown.stdout)
-    assert (found["sessions"][0], found["working directory"][0]) == ("FAIL", "warn")
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory that not even root writes to")
-def test_a_working_directory_that_cannot_be_written_to_is_a_warning(ralph, ralph_here) -> None:
-    shown = ralph_here("doctor", "--offline", "-C", "/proc")
-    assert shown.code == 0
-    level, text = checks(shown.stdout)["working directory"]
-    assert level == "warn"
-    assert text.startswith("/proc cannot be written to (")
-
-
 def test_where_sessions_are_kept_is_said_and_nothing_is_left_there(ralph, ralph_here, tmp_path) -> None:
     shown = ralph_here("doctor", "--offline", "--session-dir", "kept")
     assert checks(shown.stdout)["sessions"] == ("ok", f"{ralph.cwd}/kept can be written to")

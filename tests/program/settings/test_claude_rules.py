@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.program.model_answers import DONE, WITH_BASH, bash, calls, results
+from tests.program.model_answers import DONE, bash, calls, results
 
 RULES = {"permissions": {"deny": ["Bash(rm:*)", "Read(./.env)"]}}
 
@@ -100,24 +100,6 @@ def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> Non
     assert str(option) in told[2]
     assert told[3].endswith("wants somebody to be asked first. Nobody is asked in this run.")
     assert len(denials(ran)) == 5
-
-
-def test_patterns_of_options_narrow_tools(ralph, serve) -> None:
-    server = serve(bash("echo hi"), bash("echo hi > out"), bash("id"), bash("git push"), DONE)
-    ran = ralph(
-        *("go", "--allowedTools", "Bash(echo *)", "Bash(git *)", "--disallowedTools", "Bash(git push:*)"),
-        *("--output-format", "stream-json"),
-    )
-    assert ran.code == 0
-    assert [is_error for nth in range(1, 5) for _, is_error in results(server, nth)] == [
-        False,
-        True,
-        True,
-        True,
-    ]
-    assert ran.objects[0]["tools"] == ["Read", *WITH_BASH, "Glob", "Grep"]
-    assert "the rule Bash(git push:*) (--disallowed-tools) forbids it" in results(server, 4)[0][0]
-    assert not (ralph.cwd / "out").exists()
 
 
 def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> None:
@@ -323,19 +305,6 @@ def test_the_doctor_lists_rules_and_fails_where_no_run_would_begin(ralph, ralph_
     bad = ralph_here("doctor", "--offline")
     assert "  FAIL  permission rules: " in bad.stdout
     assert bad.code == 78
-
-
-HARMLESS: list[object] = [
-    {},
-    {"permissions": {}, "hooks": {}, "model": "opus"},
-    {"hooks": {"PreToolUse": []}},
-]
-
-
-@pytest.mark.parametrize("document", HARMLESS, ids=range(len(HARMLESS)))
-def test_what_stops_no_call_is_not_mentioned(ralph_here, ralph, document) -> None:
-    write(ralph.cwd / ".claude" / "settings.json", document)
-    assert "permission rules" not in ralph_here("doctor", "--offline").stdout
 
 
 def test_an_empty_file_holds_no_rules_and_is_named(ralph, serve) -> None:

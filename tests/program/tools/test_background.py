@@ -150,29 +150,6 @@ def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, en
     assert processes_of(ralph.environment) == {}
 
 
-def test_the_model_may_use_the_names_that_claude_code_gives_the_tools(ralph, serve) -> None:
-    server = serve(
-        calls(in_background("echo hello; sleep 300")),
-        calls(("TaskOutput", {"task_id": "bash_1", "block": True})),
-        calls(("KillShell", {"shell_id": "bash_1"})),
-        calls(("AgentOutputTool", {"bash_id": "bash_1"})),
-        Turn("Done."),
-    )
-    ran = ralph("-p", "work", "--output-format", "stream-json")
-    assert ran.code == 0
-    assert results(server, 2)[0][0].startswith("hello\n[bash_1 is running, ")
-    assert results(server, 3)[0][0].startswith("bash_1 was stopped (echo hello; sleep 300)")
-    assert results(server, 4)[0][0] == "bash_1 has ended (it was stopped), and all of its output was read"
-    assert "background_stopped" not in ran.result
-    names = [
-        block["name"]
-        for one in json.loads(server.requests[-1].body)["messages"]
-        for block in one["content"]
-        if block["type"] == "tool_use"
-    ]
-    assert names == ["Bash", "TaskOutput", "KillShell", "AgentOutputTool"], "what the model wrote is kept"
-
-
 def test_a_driver_finds_them_again_with_its_next_message_until_its_input_ends(ralph, serve, drive) -> None:
     server = serve(
         calls(in_background("echo hello; sleep 300")),
@@ -243,38 +220,6 @@ def test_what_a_command_in_the_background_writes_to_a_protected_file_is_undone(r
     assert any("[undone: changes to ralph.toml" in results(server, at)[0][0] for at in (2, 4))
     assert "changes to ralph.toml" in ran.stderr
     assert not (ralph.cwd / "ralph.toml").exists()
-
-
-@linux_only
-@pytest.mark.parametrize(("options", "popen"), LEVELS)
-def test_it_lives_on_when_its_shell_has_ended(ralph, serve, options: Sequence[str], popen: Any) -> None:
-    server = serve(
-        calls(in_background("setsid sleep 300 & echo began")),
-        bash("sleep 1"),
-        calls(output_of("bash_1")),
-        DONE,
-    )
-    how = popen() if callable(popen) else popen
-    ran = ralph.finish(ralph.start("-p", "work", "--output-format", "stream-json", *options, **how))
-    assert ran.code == 0, ran.stderr
-    assert results(server, 3)[0][0].startswith("began\n[bash_1 is running, ")
-    assert ran.result["background_stopped"] == 1
-    assert processes_of(ralph.environment) == {}
-
-
-def test_a_later_command_can_end_it_by_its_pid(ralph, serve) -> None:
-    server = serve(
-        calls(in_background("echo $$ > pid; exec sleep 300")),
-        bash("until test -s pid; do sleep 0.05; done; kill $(cat pid)"),
-        calls(output_of("bash_1")),
-        DONE,
-    )
-    ran = ralph("-p", "work", "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
-    assert results(server, 3) == [("(no output)\n[bash_1 has ended: exit code 143]", False)]
-    (ended,) = [one for one in ran.objects if one.get("subtype") == "task_notification"]
-    assert (ended["status"], ended["exit_code"], ended["stopped_by"]) == ("failed", 143, "")
-    assert "background_stopped" not in ran.result
 
 
 def test_the_page_and_the_text_of_a_session_tell_of_them(ralph, serve) -> None:
