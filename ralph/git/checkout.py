@@ -52,7 +52,7 @@ from ralph.values.shortage import shortage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ralph.git.look import GitStatus, Looked, StatusEntry
+    from ralph.git.look import GitStatus, RepositoryLook, StatusEntry
     from ralph.git.runner import GitSeams
     from ralph.places.nested_repositories import Look
     from ralph.values.ports import Waiter
@@ -119,7 +119,7 @@ class GitCheckout:
         self._pins: Pins | None = None
         self._tips: list[str] = []
         """The branches and the stash at the last snapshot, each with its commit."""
-        self._last: tuple[Snapshot, Looked] | None = None
+        self._last: tuple[Snapshot, RepositoryLook] | None = None
         """The last snapshot with its look, until a commit uses it."""
         self._warn, self._warned = warn, dict[str, str]()
         self._redactor = redactor or Redactor()
@@ -269,7 +269,7 @@ class GitCheckout:
         return branch
 
     def _tree_of_work(
-        self, git: CheckoutGit, found: Looked, *, takes_place: bool = False
+        self, git: CheckoutGit, found: RepositoryLook, *, takes_place: bool = False
     ) -> tuple[str | None, bool]:
         """The tree that a commit of all uncommitted work has, or None if there is none. It is made in a copy of the index:
         git holds the lock of an index while it reads files, and a kill would leave the lock. If `takes_place` is True, the
@@ -322,7 +322,7 @@ class GitCheckout:
         taken = {name.rpartition(red)[2].partition("/")[0] for name in names}  # git makes none above another
         return next(f"{red}{number}" for number in itertools.count(1) if str(number) not in taken)
 
-    def _to_commit(self, found: Looked) -> tuple[list[StatusEntry], list[StatusEntry]]:
+    def _to_commit(self, found: RepositoryLook) -> tuple[list[StatusEntry], list[StatusEntry]]:
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
         nested = {*found.unsaved, *(entry.path.rstrip("/") for entry in all_entries if entry.is_nested)}
@@ -337,8 +337,8 @@ class GitCheckout:
                 entries.append(entry)
         return entries, left_out
 
-    def _changed_hidden(self, found: Looked) -> list[str]:
-        """The hidden files of a look (`Looked.hidden`) whose content is not that of the index."""
+    def _changed_hidden(self, found: RepositoryLook) -> list[str]:
+        """The hidden files of a look (`RepositoryLook.hidden`) whose content is not that of the index."""
         paths = [path for path in found.hidden if "\n" not in path and os.path.isfile(self.top / path)]  # noqa: PTH113 - it never raises
         if not paths:
             return []

@@ -73,7 +73,7 @@ class GitStatus(Struct, frozen=True):
     entries: tuple[StatusEntry, ...]
 
 
-class Looked(Struct, frozen=True):
+class RepositoryLook(Struct, frozen=True):
     """A look at a repository, without those inside it."""
 
     status: GitStatus
@@ -118,14 +118,14 @@ def status_of(git: CheckoutGit) -> GitStatus:
     return status_from(git.read(*STATUS_ARGUMENTS))
 
 
-def looked(git: CheckoutGit) -> Looked:
+def looked(git: CheckoutGit) -> RepositoryLook:
     """Raises CheckoutError and Interrupted."""
     status = status_of(git)
     listed = b"\0" + git.read("ls-files", "--stage", "-v", "-z")
     found = islice(_HIDDEN.finditer(listed), _MOST_HIDDEN)
     hidden = {os.fsdecode(one[2]): one[1].decode() for one in found}
     there = {path: oid for path, oid in hidden.items() if os.path.lexists(git.top / path)}
-    return Looked(status, tuple(map(os.fsdecode, _LINKS.findall(listed))), there)
+    return RepositoryLook(status, tuple(map(os.fsdecode, _LINKS.findall(listed))), there)
 
 
 def look(
@@ -136,7 +136,7 @@ def look(
     *,
     own: OwnPaths,
     prefix: str = "",
-) -> Looked:
+) -> RepositoryLook:
     """Reads the state of one repository and of those inside it, and returns the look at the outermost one. Adds to `lines` the
     commit and branch of each, git's record of each changed file, and the errors of inner repositories, and to `files` the
     digest of each changed or untracked file, by its path below the top of the outermost one. Any progress changes one of the

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.loop.record import RecordError
-from ralph.loop.status import LoopLook, look_at_record, safe_lines
+from ralph.loop.status import safe_lines, status_of_record
 from ralph.loop.store import LoopStore
-from ralph.loop.words import local
+from ralph.loop.words import LoopStatus, local, status_lines
 from ralph.machine.opened_file import open_regular_file
 from ralph.output.iteration_log import LOG_TEXT, OLDER
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
@@ -41,14 +41,14 @@ def list_loops(directory: Path, *, of_all: bool, is_json: bool) -> int:
     """
     store = LoopStore.to_read(os.environ, directory)
     redact = Redactor(known_secrets(os.environ)).redact_all
-    loops = [(record, _look(record, store)) for record in store.all_records(of_all=of_all)]
+    loops = [(record, _status_or_none(record, store)) for record in store.all_records(of_all=of_all)]
     loops.sort(key=lambda loop: "" if loop[1] is None else loop[1].state.started_at, reverse=True)
     if is_json:
         lines = [json.dumps(redacted([_object(*loop) for loop in loops], redact), indent=2)]
     else:
         # COLUMNS counts without a terminal too. A pipe gets whole lines.
         width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns
-        rows = [_row(record, look, of_all=of_all) for record, look in loops]
+        rows = [_row(record, status, of_all=of_all) for record, status in loops]
         lines = safe_lines([_header(of_all=of_all), *rows], redact)
         lines = [cut_to_columns(line, width) for line in lines] if width else lines
         if not rows:
@@ -69,38 +69,38 @@ def show_loop(directory: Path, number: str | None, *, prints_log: bool) -> int:
         record = store.newest() if number is None else store.numbered(number)
         if prints_log:
             return _print_log(record.folder, redact)
-        look = look_at_record(record, directory, store)
+        status = status_of_record(record, directory, store)
     except RecordError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
     with suppress(ReaderLeftError):
-        print_lines(safe_lines(_story(look), redact))
+        print_lines(safe_lines(_story(status), redact))
     return 0
 
 
-def _look(record: FileRecord, store: LoopStore) -> LoopLook | None:
+def _status_or_none(record: FileRecord, store: LoopStore) -> LoopStatus | None:
     """The state of a loop, or None if its record cannot be read."""
     try:
-        return look_at_record(record, None, store)
+        return status_of_record(record, None, store)
     except RecordError:
         return None
 
 
-def _outcome(look: LoopLook | None) -> str:
-    if look is None:
+def _outcome(status: LoopStatus | None) -> str:
+    if status is None:
         return _UNREADABLE
-    if look.state.ended is not None:
-        return look.state.ended.outcome.value
-    return "running" if look.is_running else "stopped"
+    if status.state.ended is not None:
+        return status.state.ended.outcome.value
+    return "running" if status.is_running else "stopped"
 
 
-def _task(look: LoopLook | None) -> str:
+def _task(status: LoopStatus | None) -> str:
     """The first line of the task. If the task is in a file, the name of the file."""
-    if look is None:
+    if status is None:
         return ""
-    plan = look.state.plan
+    plan = status.state.plan
     if plan.prompt_file is not None:
         return f"-f {Path(plan.prompt_file).name}"
     return next((line.strip() for line in (plan.prompt or "").splitlines() if line.strip()), "")
@@ -111,23 +111,23 @@ def _header(*, of_all: bool) -> str:
     return f"{'ID':4}  {'BEGUN':16}  {directory}{'OUTCOME':15}  ITERATIONS      COST  TASK"
 
 
-def _row(record: FileRecord, look: LoopLook | None, *, of_all: bool) -> str:
+def _row(record: FileRecord, status: LoopStatus | None, *, of_all: bool) -> str:
     begun, count, cost, where = "", "", "", ""
-    if look is not None:
-        state = look.present
+    if status is not None:
+        state = status.present
         begun, cost, where = local(state.started_at), dollars(state.spent_usd), state.plan.directory
         count = str(len(state.iterations) + (state.current is not None))
     where = where if len(where) <= _DIRECTORY_COLUMNS else f"…{where[1 - _DIRECTORY_COLUMNS :]}"
     directory = f"{where:{_DIRECTORY_COLUMNS}}  " if of_all else ""
-    task = in_one_line(_task(look))
+    task = in_one_line(_task(status))
     id_ = str(int(record.folder.name))
-    return f"{id_:4}  {begun:16}  {directory}{_outcome(look):15}  {count:>10}  {cost:>8}  {task}"
+    return f"{id_:4}  {begun:16}  {directory}{_outcome(status):15}  {count:>10}  {cost:>8}  {task}"
 
 
-def _object(record: FileRecord, look: LoopLook | None) -> dict[str, Any]:
+def _object(record: FileRecord, status: LoopStatus | None) -> dict[str, Any]:
     known: dict[str, Any] = {}
-    if look is not None:
-        state = look.present
+    if status is not None:
+        state = status.present
         end = state.ended
         known = {
             "begun_at": state.started_at,
@@ -136,21 +136,21 @@ def _object(record: FileRecord, look: LoopLook | None) -> dict[str, Any]:
             "iterations": len(state.iterations) + (state.current is not None),
             "cost_usd": state.spent_usd,
             "directory": state.plan.directory,
-            "task": _task(look),
+            "task": _task(status),
         }
     return {
         "id": int(record.folder.name),
-        "outcome": _outcome(look),
+        "outcome": _outcome(status),
         **known,
         "folder": str(record.folder),
     }
 
 
-def _story(look: LoopLook) -> Iterator[str]:
+def _story(status: LoopStatus) -> Iterator[str]:
     """The lines of `--status`, with all iterations, and the reason and the last words of each."""
-    yield f"loop {int(look.folder.name)}: {_task(look)}"
-    yield from look.lines(_SHOWN_ITERATIONS, tells_words=True)
-    yield f"log: {look.folder / LOG_TEXT} (ralph loop show {int(look.folder.name)} --log)"
+    yield f"loop {int(status.folder.name)}: {_task(status)}"
+    yield from status_lines(status, _SHOWN_ITERATIONS, tells_words=True)
+    yield f"log: {status.folder / LOG_TEXT} (ralph loop show {int(status.folder.name)} --log)"
 
 
 def _print_log(folder: Path, redact: Callable[[str], str]) -> int:

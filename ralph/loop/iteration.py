@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ralph.loop.ports import LoopWorld
     from ralph.loop.recorder import LoopRecorder
     from ralph.loop.state import CurrentIteration
-    from ralph.loop.values import SessionSeen
+    from ralph.loop.values import IterationSession
     from ralph.retry.backoff import ShortTime
 
 
@@ -210,7 +210,7 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
     )
 
 
-def session_seen(recorder: LoopRecorder, world: LoopWorld) -> SessionSeen | None:
+def session_seen(recorder: LoopRecorder, world: LoopWorld) -> IterationSession | None:
     """The session of the iteration in progress. Raises OSError, Interrupted and OutageLastsError."""
     return recorder.retry(lambda: world.iterations.seen(recorder.current.session_id))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         CheckResult,
         IterationOrder,
         IterationResult,
-        SessionSeen,
+        IterationSession,
     )
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
@@ -70,7 +70,7 @@ class Iterations(Protocol):
         """
         ...
 
-    def seen(self, session_id: str) -> SessionSeen | None:
+    def seen(self, session_id: str) -> IterationSession | None:
         """The state of an iteration's session. None if no session with this id can be resumed. Raises OSError."""
         ...
 

@@ -11,13 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import RecordError
 from ralph.loop.state import LoopState, Phase, state_fields
 from ralph.loop.store import LoopStore
-from ralph.loop.words import at_present, left_of, moment_text, status_lines, totals
+from ralph.loop.words import LoopStatus, left_of, progress_text, status_lines, totals
 from ralph.machine.inbox import Inbox, catch_stop_signals
 from ralph.machine.processes import facts_of
 from ralph.machine.waiter import InboxWaiter, SystemClock
@@ -32,7 +32,6 @@ from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime
 
     from ralph.loop.record import FileRecord
 
@@ -40,57 +39,29 @@ _WATCH_EVERY_S = 1.0
 _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be made for it alone
 
 
-class LoopLook(Struct, frozen=True):
-    """A loop at one moment."""
+def _fields(status: LoopStatus) -> dict[str, Any]:
+    """The facts of the lines, and the loop's whole record, without the credentials in the options that it repeats."""
+    state = status.present
+    told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
+    about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
+    plan = status.state.plan
+    lines = filter(None, (plan.notify, plan.gate, plan.until, plan.agent))
+    secrets = [*argument_secrets(plan.run_arguments), *chain.from_iterable(map(line_secrets, lines))]
+    redact = Redactor(known_secrets({}, secrets)).redact
+    return {**told, **about, **redacted(state_fields(status.state), redact)}
 
-    folder: Path
-    state: LoopState
-    is_running: bool
-    live: LiveIteration | None
-    """The content of the live file. None if no iteration is running, or if the file belongs to another iteration."""
-    at: datetime
 
-    @property
-    def present(self) -> LoopState:
-        """The state at this moment. The running iteration is included."""
-        return at_present(self.state, self.live, self.at) if self.is_running else self.state
-
-    def lines(self, most_iterations: int = 10, *, tells_words: bool = False) -> list[str]:
-        """The lines of `status_lines` about this moment."""
-        return [
-            *status_lines(
-                self.state,
-                self.folder,
-                is_running=self.is_running,
-                now=self.at,
-                live=self.live,
-                most_iterations=most_iterations,
-                tells_words=tells_words,
-            )
-        ]
-
-    def fields(self) -> dict[str, Any]:
-        """The facts of the lines, and the loop's whole record, without the credentials in the options that it repeats."""
-        state = self.present
-        told = {"is_running": self.is_running, "folder": str(self.folder), "totals": state.totals}
-        about = {"left": to_builtins(left_of(state)), "live": to_builtins(self.live)}
-        plan = self.state.plan
-        lines = filter(None, (plan.notify, plan.gate, plan.until, plan.agent))
-        secrets = [*argument_secrets(plan.run_arguments), *chain.from_iterable(map(line_secrets, lines))]
-        redact = Redactor(known_secrets({}, secrets)).redact
-        return {**told, **about, **redacted(state_fields(self.state), redact)}
-
-    def change_text(self) -> str:
-        """One line about this moment. It contains no duration, so that it changes only if something happens."""
-        if not self.is_running:
-            return self.lines()[1]
-        state = self.present
-        now = "between iterations"
-        if state.current is not None:
-            doing = state.current.phase.value
-            doing = doing if self.live is None else moment_text(self.live, self.at, has_times=False)
-            now = f"iteration {state.current.number}: {doing}"
-        return f"{now}; {totals(state).rpartition(', ')[0]}"
+def _change_text(status: LoopStatus) -> str:
+    """One line about the moment. It contains no duration, so that it changes only if something happens."""
+    if not status.is_running:
+        return [*status_lines(status)][1]
+    state, now = status.present, "between iterations"
+    if state.current is not None:
+        doing = state.current.phase.value
+        if status.live is not None:
+            doing = progress_text(status.live, status.at, has_times=False)
+        now = f"iteration {state.current.number}: {doing}"
+    return f"{now}; {totals(state).rpartition(', ')[0]}"
 
 
 def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False) -> int:
@@ -102,23 +73,23 @@ def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False
     try:
         if watches:
             return _watch(directory, store, redact, is_json=is_json)
-        look = look_at_loop(directory, store)
+        status = read_status(directory, store)
     except RecordError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
     with suppress(ReaderLeftError):
-        print_lines([_json(look, redact)] if is_json else safe_lines(look.lines(), redact))
+        print_lines([_json(status, redact)] if is_json else safe_lines(status_lines(status), redact))
     return 0
 
 
-def look_at_loop(directory: Path, store: LoopStore) -> LoopLook:
+def read_status(directory: Path, store: LoopStore) -> LoopStatus:
     """Reads the newest loop of the directory. Raises RecordError."""
-    return look_at_record(store.newest(), directory, store)
+    return status_of_record(store.newest(), directory, store)
 
 
-def look_at_record(record: FileRecord, directory: Path | None, store: LoopStore) -> LoopLook:
+def status_of_record(record: FileRecord, directory: Path | None, store: LoopStore) -> LoopStatus:
     """Reads the loop of a record. If `directory` is None, it is the loop's own directory. Raises RecordError."""
     state = record.load()
     where = Path(state.plan.directory) if directory is None else directory
@@ -127,7 +98,7 @@ def look_at_record(record: FileRecord, directory: Path | None, store: LoopStore)
     live = read_live(record.folder) if is_running else None
     if live is not None and not _is_current(live, state):
         live = None
-    return LoopLook(record.folder, state, is_running, live, SystemClock().utc_now())
+    return LoopStatus(record.folder, state, is_running, live, SystemClock().utc_now())
 
 
 def _is_current(live: LiveIteration, state: LoopState) -> bool:
@@ -152,18 +123,18 @@ def _watch(directory: Path, store: LoopStore, redact: Callable[[str], str], *, i
     screen = Screen() if not is_json and obeys_controls(1, os.environ) else None
     last = ""
     try:
-        look = look_at_loop(directory, store)
+        status = read_status(directory, store)
         while True:
             if screen is not None:
-                screen.draw(safe_lines(look.lines(), redact))
-            elif (text := look.change_text()) != last:
+                screen.draw(safe_lines(status_lines(status), redact))
+            elif (text := _change_text(status)) != last:
                 last = text
-                line = _json(look, redact) if is_json else f"{look.at.astimezone():%H:%M:%S} {text}"
+                line = _json(status, redact) if is_json else f"{status.at.astimezone():%H:%M:%S} {text}"
                 print_lines([line] if is_json else safe_lines([line], redact))
-            if not look.is_running:
+            if not status.is_running:
                 return 0
             waiter.sleep(_WATCH_EVERY_S, waiting_for="the loop")
-            look = look_at_loop(directory, store)
+            status = read_status(directory, store)
     except ReaderLeftError:
         return 0
     except Interrupted as stop:
@@ -174,8 +145,8 @@ def _watch(directory: Path, store: LoopStore, redact: Callable[[str], str], *, i
         restore_signals()
 
 
-def _json(look: LoopLook, redact: Callable[[str], str]) -> str:
-    return json.dumps(redacted(look.fields(), redact))
+def _json(status: LoopStatus, redact: Callable[[str], str]) -> str:
+    return json.dumps(redacted(_fields(status), redact))
 
 
 def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:

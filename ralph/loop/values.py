@@ -220,7 +220,7 @@ class IterationResult(Struct, frozen=True):
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
 
 
-class SessionSeen(Struct, frozen=True):
+class IterationSession(Struct, frozen=True):
     """The state of an iteration's session, read from its journal."""
 
     turns: int

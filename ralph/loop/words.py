@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from ralph.loop.state import IterationRecord, LoopState
+    from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
     from ralph.loop.values import LoopEnd
     from ralph.output.iteration_log import LiveIteration
     from ralph.values.events import Event
@@ -183,45 +183,49 @@ def totals(state: LoopState) -> str:
     )
 
 
-def at_present(state: LoopState, live: LiveIteration | None, now: datetime) -> LoopState:
-    """The state of a running loop, brought forward to the time `now`. The turns and the cost of the running iteration
-    are included if its live file, `live`, is known.
-    """
-    current = state.current
-    if current is not None and live is not None:
-        cost = total_usd((current.cost_usd, live.run.cost_usd))
-        current = replace(current, turns=current.turns + live.run.answered, cost_usd=cost)
-    return replace(state, current=current, elapsed_s=state.elapsed_s + _age_s(state.updated_at, now))
+class LoopStatus(Struct, frozen=True):
+    """A loop at one moment."""
+
+    folder: Path
+    state: LoopState
+    is_running: bool
+    """Whether a process of the loop holds the lock."""
+    live: LiveIteration | None
+    """The live file of the running iteration, or None if it is not known."""
+    at: datetime
+
+    @property
+    def present(self) -> LoopState:
+        """The state brought forward to this moment, with the turns and the cost of the running iteration so far."""
+        state, live, current = self.state, self.live, self.state.current
+        if not self.is_running:
+            return state
+        if current is not None and live is not None:
+            cost = total_usd((current.cost_usd, live.run.cost_usd))
+            current = replace(current, turns=current.turns + live.run.answered, cost_usd=cost)
+        age_s = _age_s(state.updated_at, self.at) or 0.0
+        return replace(state, current=current, elapsed_s=state.elapsed_s + age_s)
 
 
 def status_lines(
-    state: LoopState,
-    folder: Path,
-    *,
-    is_running: bool,
-    now: datetime,
-    live: LiveIteration | None = None,
-    most_iterations: int = 10,
-    tells_words: bool = False,
+    status: LoopStatus, most_iterations: int = 10, *, tells_words: bool = False
 ) -> Iterator[str]:
-    """The lines of `ralph loop --status`. `folder` is the loop's folder. `is_running` is True if a process of the
-    loop holds the lock. `live` is the content of the live file of the running iteration, or None if it is not known.
-    Shows the last `most_iterations` iterations, and with `tells_words` the reason and the last words of each.
+    """The lines of `ralph loop --status`, with the last `most_iterations` iterations, and with `tells_words` the reason and
+    the last words of each.
     """
+    state, is_running = status.present, status.is_running
     plan = state.plan
-    if is_running:
-        state = at_present(state, live, now)
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:
         yield f"ended {local(state.updated_at)}: {ending_line(state, state.ended)}"
     elif is_running:
         yield f"running as process {state.pid}: {totals(state)}"
-        yield from filter(None, [left_text(state)])
+        yield from _left_text(state)
     else:
         yield f"stopped without an end, last seen {local(state.updated_at)}: {totals(state)}"
     if state.current is not None:
-        yield _now_at(state, now, live, is_running=is_running)
-        yield from [] if live is None else _process_lines(live, now)
+        yield _now_at(status, state.current)
+        yield from [] if status.live is None else _process_lines(status.live, status.at)
     if plan.gate is not None and state.last_gate is not None:
         yield f"gate `{plan.gate}`: {state.last_gate.words}"
     if plan.until is not None and state.last_check is not None:
@@ -234,15 +238,14 @@ def status_lines(
         if tells_words:
             yield from (f"  {text}" for text in (record.reason, record.last_words) if text)
     yield from state.warnings
-    yield f"record, last prompt, log and the check's output: {folder}"
+    yield f"record, last prompt, log and the check's output: {status.folder}"
     if state.ended is not None:
         yield from filter(None, [resume_hint(state, state.ended)])
     elif not is_running:
         yield f"go on with: {continue_command(state)}"
 
 
-def left_text(state: LoopState) -> str | None:
-    """The rest of the loop's limits, as text. None if the loop has no limits."""
+def _left_text(state: LoopState) -> Iterator[str]:
     limits, left = state.plan.limits, left_of(state)
     parts = []
     if left.iterations is not None:
@@ -251,10 +254,11 @@ def left_text(state: LoopState) -> str | None:
         parts.append(f"{dollars(left.usd)} of {dollars(limits.max_budget_usd)}")
     if left.seconds is not None:
         parts.append(f"{duration(left.seconds)} of {duration(limits.max_time_s or 0)}")
-    return f"left: {', '.join(parts)}" if parts else None
+    if parts:
+        yield f"left: {', '.join(parts)}"
 
 
-class Left(Struct, frozen=True):
+class LimitsLeft(Struct, frozen=True):
     """The rest of a loop's limits. None without a limit."""
 
     iterations: int | None
@@ -264,10 +268,10 @@ class Left(Struct, frozen=True):
     seconds: float | None
 
 
-def left_of(state: LoopState) -> Left:
+def left_of(state: LoopState) -> LimitsLeft:
     limits, spent = state.plan.limits, state.spent_usd
     begun = len(state.iterations) + (state.current is not None)
-    return Left(
+    return LimitsLeft(
         None if limits.max_iterations is None else max(limits.max_iterations - begun, 0),
         None
         if limits.max_budget_usd is None or spent is None
@@ -276,19 +280,18 @@ def left_of(state: LoopState) -> Left:
     )
 
 
-def _now_at(state: LoopState, now: datetime, live: LiveIteration | None, *, is_running: bool) -> str:
-    current = state.current
-    assert current is not None  # noqa: S101 - the caller looked
-    which = _which(current.number, state.plan.limits.max_iterations, current.session_id)
-    if not is_running:
+def _now_at(status: LoopStatus, current: CurrentIteration) -> str:
+    which = _which(current.number, status.state.plan.limits.max_iterations, current.session_id)
+    if not status.is_running:
         return f"{which}: not finished"
-    doing = _DOING[current.phase] if live is None else moment_text(live, now)
+    doing = _DOING[current.phase] if status.live is None else progress_text(status.live, status.at)
     if current.waits_until is not None:
         doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
-    return f"{which}: {doing}, begun {_since(current.started_at, now)}"
+    age_s = _age_s(current.started_at, status.at)
+    return f"{which}: {doing}, begun {current.started_at if age_s is None else f'{duration(age_s)} ago'}"
 
 
-def moment_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -> str:
+def progress_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -> str:
     """The present moment of the running iteration: its turn, and the tool or the wait. Without `has_times`, the text contains
     no duration, so that it changes only if something else happens.
     """
@@ -316,19 +319,12 @@ def _process_lines(live: LiveIteration, now: datetime) -> Iterator[str]:
         yield f"in the background: {one.id} for {duration(max(now.timestamp() - one.since_s, 0.0))}: {text}"
 
 
-def _since(moment: str, now: datetime) -> str:
-    try:
-        seconds = (now - datetime.fromisoformat(moment)).total_seconds()
-    except (ValueError, TypeError):
-        return moment
-    return f"{duration(max(seconds, 0))} ago"
-
-
-def _age_s(moment: str, now: datetime) -> float:
+def _age_s(moment: str, now: datetime) -> float | None:
+    """The seconds since an ISO 8601 time, 0 in the future, or None if it is not valid."""
     try:
         return max((now - datetime.fromisoformat(moment)).total_seconds(), 0.0)
     except (ValueError, TypeError):
-        return 0.0
+        return None
 
 
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:

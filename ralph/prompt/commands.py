@@ -1,9 +1,6 @@
-"""Finds commands and skills. These are Markdown files in `.claude/commands` and `.claude/skills` that contain a
-prompt or instructions.
-
-If several files have the same name, the user's own file is used and the repository's file is ignored. In one folder,
-a skill is used before a command with the same name. A file is read only when it is called or, for a skill, when its
-description is needed.
+"""Finds commands and skills: Markdown files in `.claude/commands` and `.claude/skills` that contain a prompt or instructions.
+Of several with one name, the user's own counts, then the nearest, and in one folder a skill before a command. A file is
+read only when it is called or, for a skill, when its description is needed.
 """
 
 from __future__ import annotations
@@ -39,16 +36,12 @@ class CommandFile(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True):
-    """The content of a command file."""
-
     file: CommandFile
     fields: dict[str, Field]
     body: str
 
 
 class CommandCall(Struct, frozen=True):
-    """A call of a command at the beginning of a prompt."""
-
     file: CommandFile
     arguments: str
 
@@ -67,15 +60,13 @@ class Library(Struct, frozen=True):
         return tuple(self.files[name] for name in self.names if self.files[name].is_skill)
 
     def called(self, prompt: str) -> CommandCall | None:
-        """The command that the prompt calls at its beginning, with the arguments of the call. None if the prompt
-        calls no command.
-        """
+        """The command that the prompt calls at its beginning, or None."""
         begins = re.match(_CALLED, prompt)
         file = None if begins is None else self.files.get(begins[1])
         return None if file is None or begins is None else CommandCall(file, prompt[begins.end() :].strip())
 
     def why_unknown(self, prompt: str) -> str | None:
-        """An error message if the prompt begins with a call and no command has the called name. Otherwise None."""
+        """An error message if the prompt begins with a call of a command that there is not, otherwise None."""
         begins = re.match(_CALLED, prompt)
         if begins is None or begins[1] in self.files:
             return None
@@ -99,8 +90,8 @@ def find_commands(
     denied: Sequence[str] = (),
     why_not_read: Callable[[str], str | None] | None = None,
 ) -> Library:
-    """Finds the commands and skills of a run. They come from the repository around the working directory `cwd`, and
-    from the user's folder `user`. `denied` and `why_not_read` are as in `read_memory`.
+    """Finds those of the repository around the working directory `cwd`, and of the user's folder `user`. `denied` and
+    `why_not_read` are as in `read_memory`.
     """
     places: list[tuple[str, Place]] = []
     if user is not None and "user" in sources:

@@ -1,8 +1,5 @@
-"""Replaces the placeholders in a command's text. There are placeholders for arguments and for the output of shell
-lines.
-
-Placeholders are searched for only in the text of the file, so that an argument cannot add a shell line. No I/O
-happens here.
+"""Replaces the placeholders in a command's text, for arguments and for the output of shell lines. They are searched for only
+in the text of the file, so that an argument cannot add a shell line. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -33,27 +30,26 @@ _COUNTS_FROM_0 = re.compile(r"\$0(?!\d)|\$ARGUMENTS\[")
 
 
 class ShellLine(Struct, frozen=True):
-    """A shell command in a command's text. The output of the shell command replaces it in the prompt."""
+    """A shell command in a command's text, which its output replaces in the prompt."""
 
     command: str
 
 
 class Expansion(Struct, frozen=True):
-    """The text of a command after its arguments have been inserted, split into plain text and lines to run in a shell."""
+    """The text of a command with its arguments, split into plain text and lines to run in a shell."""
 
     parts: tuple[str | ShellLine, ...]
 
     @property
     def own_text(self) -> str:
-        """The text without shell lines. Only this text names files, and not what shell lines contain or print."""
+        """The text without shell lines, which alone names files."""
         return "".join(part if isinstance(part, str) else " " for part in self.parts)
 
 
 def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expansion:
-    """Inserts the arguments into the command's text. `facts` maps names such as `CLAUDE_SESSION_ID` to their values.
-
-    Numbered placeholders count from 0. If there is no argument for one, it is not replaced, as in Claude Code. If no
-    placeholder is replaced, the arguments are added at the end of the text.
+    """Inserts the arguments into the command's text. `facts` maps names such as `CLAUDE_SESSION_ID` to their values. Numbered
+    placeholders count from 0, and stay without an argument, as in Claude Code. If no placeholder is replaced, the arguments
+    are added at the end.
     """
     filling = _Filling(command, arguments, facts)
     parts: list[str | ShellLine] = []
@@ -70,9 +66,7 @@ def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expans
 
 
 def may_count_from_1(body: str) -> bool:
-    """Whether a command's text has `$1` and not `$0`. ralph 0.1.0 counted the
-    places of such a text from 1.
-    """
+    """Whether a command's text has `$1` and not `$0`, as for ralph 0.1.0, which counted from 1."""
     return _COUNTED_FROM_1.search(body) is not None and _COUNTS_FROM_0.search(body) is None
 
 

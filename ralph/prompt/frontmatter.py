@@ -1,8 +1,5 @@
-"""Reads the frontmatter of a Markdown file. Frontmatter consists of fields between two lines of `---`, as people
-write them for Claude Code.
-
-This module supports the part of YAML that such files use: scalars, lists, block scalars and nested blocks. Any other
-line is an error, because it could restrict what may run. No I/O happens here.
+"""Reads the frontmatter of a Markdown file: fields between two lines of `---`, in the part of YAML that people use for Claude
+Code: scalars, lists, block scalars and nested blocks. Any other line is an error, because it could restrict what may run.
 """
 
 from __future__ import annotations
@@ -24,10 +21,8 @@ _PART = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^,(]|\([^)]*\))+")
 
 
 def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
-    """The fields of the frontmatter, and the text after it. If the text has no frontmatter, there are no fields.
-
-    If a key has a nested block, its value is the text of the block. Raises ValueError with the first line that is not
-    supported.
+    """The fields of the frontmatter, if there is one, and the text after it. The value of a nested block is its text. Raises
+    ValueError with the first line that is not supported.
     """
     lines = text.split("\n")
     ends = [index for index, line in enumerate(lines) if index and line.rstrip() == _FENCE]
@@ -68,9 +63,7 @@ def _begins_field(line: str) -> bool:
 
 
 def _value(written: str, below: Sequence[str]) -> Field:
-    """The value of a field. `written` is the text after the key. `below` are the lines that follow and belong to the
-    field.
-    """
+    """`written` is the text after the key, and `below` are the lines that follow."""
     if written[:1] in {"|", ">"}:
         return ("\n" if written[0] == "|" else " ").join(line.strip() for line in below).strip()
     items = [_ITEM.match(line) for line in below if line.strip()]
@@ -96,9 +89,7 @@ def _scalar(written: str) -> str:
 
 
 def as_names(field: Field) -> tuple[str, ...]:
-    """The names in a field. The field is a list of names, or a text in which commas or white space separate the
-    names.
-    """
+    """The names in a list, or in a text in which commas or white space separate them."""
     words = (field,) if isinstance(field, str) else field
     return tuple(name for word in words for name in re.findall(r"[^\s,(]+(?:\([^)]*\))?", word))
 

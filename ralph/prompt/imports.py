@@ -1,6 +1,4 @@
-"""Finds the files that a text imports. A text imports a file by `@path`, as CLAUDE.md, commands and prompts do. Code
-in the text is ignored. No I/O happens here.
-"""
+"""Finds the files that a text imports by `@path`, as CLAUDE.md, commands and prompts do, but not in code. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ def outside_code(text: str) -> str:
 
 
 def imported_paths(text: str) -> Iterator[str]:
-    """Yields the paths that the text imports. Each path is yielded only once. Punctuation after a path does not
-    belong to the path.
-    """
+    """Yields each path that the text imports once, without the punctuation after it."""
     known = set()
     for found in _NAMED.finditer(outside_code(text)):
         name = found[1].replace("\\ ", " ").partition("#")[0].rstrip(_TRAILING)

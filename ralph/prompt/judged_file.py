@@ -1,8 +1,5 @@
-"""Opens files whose text goes to the model, and decides whether they may be read. The files come from a repository or
-from the user's folder.
-
-The decision is about the file that was really opened. A path alone is not enough, because it may contain a symbolic
-link.
+"""Opens files of a repository or of the user's folder whose text goes to the model, and decides whether they may be read. The
+decision is about the file that was really opened, because a path may contain a symbolic link.
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ALL_SOURCES = frozenset({"user", "project", "local"})
-"""The possible sources of files for models. "user" is the user's folder, "project" is the repository, and "local" is
-the user's own notes in the repository."""
+"""The sources of files for models: the user's folder, the repository, and the user's own notes in it."""
 # Bounds for a folder that somebody filled on purpose.
 _MOST_DEPTH = 5
 _MOST_FILES = 1000
@@ -29,16 +25,14 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
-    """A folder in which files must be, and the rules for reading files in it. `denied` are paths that must not be
-    read. They contain no symbolic links.
-    """
+    """A folder in which files must be, and the rules for reading files in it."""
 
     top: str
     is_users: bool = False
     denied: Sequence[str] = ()
+    """Paths without symbolic links that must not be read."""
     why_not_read: Callable[[str], str | None] | None = None
-    """A function that takes a path without symbolic links. It returns the rule that forbids reading this path, or
-    None if no rule forbids it. If there are no rules, the field itself is None."""
+    """Returns the rule that forbids reading a path without symbolic links, or None. None if there are no rules."""
 
     @property
     def name(self) -> str:
@@ -46,8 +40,8 @@ class Place(Struct, frozen=True):
 
 
 def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
-    """The folder `~/.claude`, which contains the user's own files for models. None if there is no home directory.
-    Also None if the folder is inside the working directory, because it may then belong to the repository.
+    """The folder `~/.claude` with the user's own files for models. None without a home, and if it is inside the working
+    directory, where it may belong to the repository.
     """
     home = environment.get("HOME", "")
     if not home.startswith("/"):
@@ -58,9 +52,7 @@ def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
 
 
 def path_of_file(name: str, cwd: Path) -> str | None:
-    """The absolute path of a file. `name` is the file's name in a text. None if there is no such file. The path of a
-    directory ends with a slash.
-    """
+    """The absolute path of a file that a text names, or None. The path of a directory ends with a slash."""
     path = os.path.join(cwd, os.path.expanduser(name)).rstrip("/")  # noqa: PTH111, PTH118 - strings throughout
     try:
         return f"{path}/" if stat.S_ISDIR(os.stat(path or "/").st_mode) else path  # noqa: PTH116 - strings throughout
@@ -69,8 +61,8 @@ def path_of_file(name: str, cwd: Path) -> str | None:
 
 
 def markdown_below(folder: str, place: Place, is_name: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Yields the Markdown files in a folder and in folders inside it. The first value is the path below the folder
-    without `.md`, the second the whole path. Each part of the path passes `is_name`.
+    """Yields the Markdown files in a folder and below, each as the path below the folder without `.md` and as the whole path.
+    Each part of the path passes `is_name`.
     """
     pending = [(folder, "", 0)]
     count = 0
@@ -86,9 +78,7 @@ def markdown_below(folder: str, place: Place, is_name: Callable[[str], bool]) ->
 
 
 def entries_for_model(directory: str, place: Place, is_name: Callable[[str], bool]) -> list[str]:
-    """The names in a directory that pass `is_name`. The list is empty if the directory belongs to a repository, and a
-    symbolic link leads from it to a place outside the repository.
-    """
+    """The names in a directory that pass `is_name`. None of a repository's directory that is a link to a place outside."""
     try:
         names = sorted(os.listdir(directory))[:_MOST_FILES]  # noqa: PTH208 - strings throughout
     except OSError:
@@ -100,9 +90,7 @@ def entries_for_model(directory: str, place: Place, is_name: Callable[[str], boo
 
 
 def open_for_model(path: str) -> int | None:
-    """Opens the file and returns its descriptor, or None if the file cannot be opened. Does not wait, even if the
-    file is a FIFO.
-    """
+    """Opens a file without waiting, even if it is a FIFO. None if it cannot be opened."""
     try:
         return os.open(path, _FLAGS)
     except (OSError, ValueError):  # ValueError: a NUL in the name
@@ -110,10 +98,8 @@ def open_for_model(path: str) -> int | None:
 
 
 def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_ralph: bool) -> str | None:
-    """The reason why an opened file must not be read, or None if it may be read.
-
-    `is_named_by_ralph` is True if ralph itself looks for a file with this name. For a regular file without links,
-    only the permission rules are then checked.
+    """The reason why an opened file must not be read, or None. If ralph itself looks for a file with this name, only the
+    permission rules count for a regular file without links.
     """
     from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 
@@ -134,9 +120,7 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
 
 
 def read_for_model(path: str, place: Place, most_bytes: int) -> str:
-    """Reads a file whose name ralph itself looks for. If the file must not or cannot be read, raises ValueError with
-    the reason.
-    """
+    """Reads a file whose name ralph itself looks for. Raises ValueError with the reason."""
     descriptor = open_for_model(path)
     if descriptor is None:
         raise ValueError("it cannot be opened")

@@ -1,13 +1,10 @@
-"""Reads the project's memory. That is a set of files with instructions for models, which people keep in a repository
-and in their own folder.
+"""Reads the project's memory: files with instructions for models in a repository and in the user's own folder. They are
+AGENTS.md, CLAUDE.md, .claude/CLAUDE.md and CLAUDE.local.md in the working directory and above it, up to the top of the
+repository, ~/.claude/CLAUDE.md, and .claude/rules beside these. A rule that names the files for which it is, is no part of
+the system prompt (`nested_memory.py`). A file may import others by `@path`. All files together may have 32 KB.
 
-In a repository, the files are AGENTS.md, CLAUDE.md, .claude/CLAUDE.md and CLAUDE.local.md. Ralph looks for them in
-the working directory and in each directory above it, up to the top of the repository. The user's own file is
-~/.claude/CLAUDE.md. Beside these, .claude/rules holds more files. A rule may name the files for which it is; it is then
-no part of the system prompt (`nested_memory.py`). A file may import others by `@path`. All files together may have 32 KB.
-
-The system prompt contains the role of the agent, its working directory, and these instructions. It contains no time,
-because it must not change during a session. A change would invalidate the prompt cache and the signatures of thinking.
+The system prompt contains the role of the agent, its working directory, and these instructions, and no time: a change
+during a session would invalidate the prompt cache and the signatures of thinking.
 """
 
 from __future__ import annotations
@@ -53,16 +50,13 @@ _MOST_IMPORTS = 100
 
 
 class MemoryFile(Struct, frozen=True):
-    """The text of one file. `was_cut` is True if all files together are too long, and the end of this file was left
-    out.
-    """
-
     path: str
     text: str
     imported_by: str | None = None
-    """The path of the file that imports this one. None if no file imports it."""
+    """The path of the file that imports this one."""
     is_users: bool = False
     was_cut: bool = False
+    """True if all files together are too long, and the end of this file was left out."""
     is_rule: bool = False
     """Whether the file is in a folder `.claude/rules`."""
     paths: tuple[str, ...] = ()
@@ -84,8 +78,7 @@ class MemoryFile(Struct, frozen=True):
 
 class Memory(Struct, frozen=True):
     files: tuple[MemoryFile, ...] = ()
-    """The files in this order: first the user's own file, then the others. The files nearest to the working directory
-    come last."""
+    """The user's own file first, and those nearest to the working directory last."""
     notices: tuple[str, ...] = ()
     """Notices about files that were left out or cut."""
     rules: tuple[MemoryFile, ...] = ()
@@ -101,12 +94,9 @@ def read_memory(
     denied: Sequence[str] = (),
     why_not_read: Callable[[str], str | None] | None = None,
 ) -> Memory:
-    """Reads the memory of the project around `cwd` and the user's own memory in the folder `user`.
-
-    `cwd` is absolute and contains no symbolic links. `denied` are paths that must not be read; they contain no
-    symbolic links. `why_not_read` takes a path and returns the rule that forbids reading it, or None. If a file must
-    not or cannot be read, it is left out, with a notice. If all files together are too long, those nearest to `cwd`
-    are kept. The others are cut or left out, with a notice.
+    """Reads the memory of the project around `cwd`, an absolute path without symbolic links, and the user's own in the folder
+    `user`. `denied` and `why_not_read` are as in `Place`. What must not or cannot be read is left out, with a notice. If all
+    files together are too long, those nearest to `cwd` are kept, and the others are cut or left out, with a notice.
     """
     directories = up_to_repository_root(cwd)
     reader = MemoryReader()
@@ -119,9 +109,7 @@ def read_memory(
 
 
 def shown_paths(memory: Memory, cwd: Path, home: str) -> dict[str, str]:
-    """Maps the path of each file to a short form for people. The user's own files come last. The short form is
-    relative to the working directory or to the home directory.
-    """
+    """Maps the path of each file to one relative to the working or the home directory. The user's own come last."""
     files = sorted(memory.files, key=lambda file: file.is_users)
     return {file.path: _shown(file, str(cwd), home.rstrip("/")) for file in files}
 
@@ -183,8 +171,8 @@ class MemoryReader:
     def read(
         self, path: str, place: Place, *, is_rule: bool = False, paths: tuple[str, ...] = ()
     ) -> list[MemoryFile]:
-        """Reads a file and the files that it imports. The list is empty if the file does not exist or is left out. A
-        rule that names the files for which it is, is left out unless `paths` are its patterns.
+        """Reads a file and those that it imports. A rule that names the files for which it is, is left out unless `paths` are
+        its patterns.
         """
         descriptor = open_for_model(path)
         if descriptor is None:
@@ -276,9 +264,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _text_and_patterns(data: bytes, *, is_rule: bool) -> tuple[str, tuple[str, ...]]:
-    """The text in the first bytes of a file, and the patterns in a rule's head. Raises ValueError with the reason if
-    the file is no text, or if the head is not understood.
-    """
+    """The text in the first bytes of a file, and the patterns in a rule's head. Raises ValueError with the reason."""
     try:
         refuse_binary(data)
     except ValueError as error:
@@ -318,14 +304,14 @@ class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None
-    """The text that replaces ralph's own system prompt (`--system-prompt`). None if ralph's own is used."""
+    """The text of `--system-prompt`."""
     appendix: str | None = None
-    """The text that is added at the end of the system prompt (`--append-system-prompt`). None if there is none."""
+    """The text of `--append-system-prompt`."""
     sandbox: str = ""
-    """The sentence about the sandbox in which commands run. Empty if the system prompt says nothing about it."""
+    """The sentence about the sandbox in which commands run."""
     memory: tuple[MemoryFile, ...] = ()
     skills: str = ""
-    """The section that lists the skills. Empty if there are none."""
+    """The section that lists the skills."""
 
 
 def system_prompt(parts: PromptParts) -> str:

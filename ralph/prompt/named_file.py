@@ -1,8 +1,6 @@
-"""Opens files whose text goes to the model, and checks which file was really opened.
-
-The user may name a regular file or a pipe in any place. Two kinds of files are refused. Files that the kernel
-generates are refused, because one of them, /proc/self/environ, contains the API key. If a link in a repository leads
-out of the repository, the file is refused, because somebody else may have written the repository.
+"""Opens files whose text goes to the model, and checks which file was really opened. The user may name a regular file or a
+pipe in any place, but no file that the kernel generates, because /proc/self/environ contains the API key, and none to which
+a link in a repository leads from outside, because somebody else may have written the repository.
 """
 
 from __future__ import annotations
@@ -33,10 +31,8 @@ _MOST_COMPARED = 20_000
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """Opens the file for reading, and returns the descriptor. Does not wait.
-
-    `path` is absolute. `directories` are the directory where ralph was started and the working directory. Links in
-    the repositories around these two are not trusted. Raises OSError. The text of the error names the problem.
+    """Opens a file by its absolute path for reading, without waiting. `directories` are those where ralph was started and where
+    it works: links in the repositories around them are not trusted. Raises OSError.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -54,12 +50,9 @@ def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
 def read_named_file(
     path: str, directories: Sequence[str | Path], most_bytes: int, *, takes_pipe: bool = True
 ) -> bytes:
-    """The whole content of the file. `path` and `directories` are as in `open_named_file`.
-
-    A pipe must have a process at its other end, as that of `<(command)` has: nobody may ever write to one that has a name.
-    `takes_pipe` is False if the file will be read again later, because a pipe can be read only once. Raises OSError.
-    Its errno is EINVAL if the file is neither a regular file nor an allowed pipe. It is EFBIG if the file has more
-    than `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
+    """The whole content of a file. `path` and `directories` are as in `open_named_file`. A pipe must have a process at its other
+    end, as that of `<(command)` has: nobody may ever write to one that has a name. Raises OSError: EINVAL for another kind of
+    file, or any pipe without `takes_pipe`, EFBIG beyond `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
     """
     descriptor = open_named_file(path, directories)
     try:
@@ -86,11 +79,9 @@ def refuse_kernel_file(descriptor: int, path: str) -> None:
 def why_not_inside(
     descriptor: int, path: str, top: str | None, top_name: str, denied: Sequence[str] = ()
 ) -> str | None:
-    """The reason why an opened file must not be read, or None if it may be read.
-
-    The file must be a regular file inside the directory `top`. Messages call this directory `top_name`. If `top` is
-    None, the file may be anywhere. A secret file must not be read, even if it has another name here (a hard link).
-    `denied` are additional paths that must not be read. They contain no symbolic links.
+    """The reason why an opened file must not be read, or None. It must be a regular file inside `top`, which messages call
+    `top_name`, or anywhere if that is None, and no secret file by another name (a hard link). `denied` are further paths
+    without symbolic links that must not be read.
     """
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
@@ -121,12 +112,8 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
 def _why_secret(
     real: str, top: str, denied: Sequence[str] = (), status: os.stat_result | None = None
 ) -> str | None:
-    """The reason why a file is secret, or None if it is not secret. `top` is the top directory of the repository that
-    contains the file.
-
-    `status` is the status of the file. It is needed to recognise a secret file under another name. A repository may
-    be a home directory, which contains the user's keys. `.git` may contain a token in the address of a remote
-    repository.
+    """The reason why a file in the repository `top` is secret, or None. A repository may be a home directory with the user's
+    keys, and `.git` may contain a token in an address. By `status`, a secret file is known under another name too.
     """
     from ralph.places.gather import gather_places  # noqa: PLC0415 - links are rare
     from ralph.places.places import is_named  # noqa: PLC0415 - links are rare
@@ -145,9 +132,7 @@ def _why_secret(
 
 
 def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
-    """A text that says where in `places` the file with this status is, or None if it is not there. If `places`
-    contain too many files to compare, the text says that the file could be there.
-    """
+    """A text that says where in `places` the file with this status is, or could be if they have too many, otherwise None."""
     from ralph.places.gather import files_in  # noqa: PLC0415 - links are rare
 
     for compared, path in enumerate(chain.from_iterable(map(files_in, places))):

@@ -36,8 +36,8 @@ class NestedMemory:
         rules: Place,
         matches: Callable[[str, str], bool],
     ) -> None:
-        """`memory` is what the system prompt contains. `cwd` and `sources` are as in `read_memory`, and `rules` is a
-        place without a folder, for its rules. `matches` takes a pattern of a rule and a relative path.
+        """`memory` is that of the system prompt. `cwd` and `sources` are as in `read_memory`, and `rules` is a place without a
+        folder. `matches` takes a pattern of a rule and a relative path.
         """
         self._cwd = str(cwd)
         self._above = tuple(map(str, up_to_repository_root(cwd)))
@@ -63,9 +63,7 @@ class NestedMemory:
         return path not in self._touched
 
     def about(self, path: str) -> Memory:
-        """The instructions for the file or directory that the model does not have yet. `path` may be relative to the
-        working directory.
-        """
+        """The instructions for a file or directory that the model does not have yet."""
         self._touched.add(path)
         named = os.path.expanduser(path)  # noqa: PTH111 - strings throughout
         real = os.path.realpath(os.path.join(self._cwd, named))  # noqa: PTH118 - strings throughout
@@ -99,9 +97,7 @@ class NestedMemory:
                 yield directory
 
     def _is_about(self, rule: MemoryFile, real: str) -> bool:
-        """Whether a pattern of the rule matches the file. The patterns are relative to the directory of `.claude`, and
-        those of the user's own rules to the top of the repository.
-        """
+        """Patterns are relative to the directory of `.claude`, and those of the user's own rules to the top of the repository."""
         base = self._place.top if rule.is_users else _base(rule)
         if real == base or not is_within(real, base):
             return False

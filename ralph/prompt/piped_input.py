@@ -1,5 +1,5 @@
-"""Reads a pipe or a file to its end. The wait for the first byte has a time limit. The wait for the rest has none. If
-no byte arrives in time, ralph takes nothing from the pipe. Another program that reads the pipe then finds all data.
+"""Reads a pipe or a file to its end. Only the wait for the first byte has a time limit. If none arrives in time, ralph takes
+nothing, and another program that reads the pipe finds all data.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from ralph.values.ports import Mailbox
 
 SAYS_SO_AFTER_S = 3.0
-"""After this number of seconds, the user gets a notice that ralph is waiting. The user may not know that there is a
-pipe."""
+"""Then the user, who may not know that there is a pipe, gets a notice that ralph is waiting."""
 _CHUNK_BYTES = 65_536
 
 
 class Received(Struct, frozen=True):
     data: bytes
     error: OSError | None = None
-    """The error that ended the reading early, or None if the input was read to its end."""
+    """The error that ended the reading early."""
 
 
 class SilentPipe(Struct, frozen=True):
-    """A pipe on standard input that sent no byte in time. Ralph has read nothing from it."""
+    """A pipe on standard input that sent no byte in time, and from which nothing was read."""
 
     fd: int
     waited_s: float
@@ -47,9 +46,7 @@ class SilentPipe(Struct, frozen=True):
 
     @property
     def refusal(self) -> str:
-        """The error message for data that arrived after ralph had stopped waiting. The run is refused, because this
-        data would be missing in the prompt.
-        """
+        """The error for data that arrived after ralph had stopped waiting, and would be missing in the prompt."""
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -57,16 +54,14 @@ class SilentPipe(Struct, frozen=True):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """Notices for the result. The first says that no data arrived in time. If data has arrived since then, the
-        second says how many bytes.
-        """
+        """Notices for the result: that no data arrived in time, and how many bytes have since then."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
-        """The number of bytes that have arrived so far. 0 if the system cannot tell this number."""
+        """The number of bytes that have arrived, or 0 if the system cannot tell."""
         import fcntl  # noqa: PLC0415 - most runs have no silent pipe
         import struct  # noqa: PLC0415 - most runs have no silent pipe
         import termios  # noqa: PLC0415 - most runs have no silent pipe
@@ -80,12 +75,10 @@ class SilentPipe(Struct, frozen=True):
 
 
 class InputReader:
-    """Reads the input from one descriptor. `read` must be called only once."""
+    """Reads the input from one descriptor, once."""
 
     def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name` is the name of the input in messages to the user. Reading stops after `most_bytes`. `advice` is a
-        text that is added to the notice about a long wait.
-        """
+        """`name` stands for the input in messages. Reading stops after `most_bytes`. `advice` ends the notice about a long wait."""
         self._wait = wait
         self._fd = fd
         self._name = name
@@ -94,10 +87,8 @@ class InputReader:
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> Received | None:
-        """Reads the whole input. Returns None if no byte arrived in time and the input did not end in time.
-
-        If the input is longer than `most_bytes`, the result contains a little more than `most_bytes`. Raises
-        `Interrupted`. Raises ShortageError if the machine lacks a thread or memory.
+        """Reads the whole input, or a little more than `most_bytes`. Returns None if no byte and no end came in time. Raises
+        Interrupted, and ShortageError if the machine lacks a thread or memory.
         """
         if not _is_readable(self._fd) and not self._has_something():
             return None
@@ -150,24 +141,17 @@ def _poll(fd: int, timeout_ms: int | None) -> bool:
 
 
 def _is_readable(fd: int) -> bool:
-    """Whether a read from the descriptor would return at once. It may return bytes, the end of the input, or an
-    error.
-    """
     return _poll(fd, 0)
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """Waits until the descriptor is readable, and then puts an item into the mailbox. It runs in a thread. This
-    thread may last until the process ends.
-    """
+    """Runs in a thread, which may last until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """Reads chunks and puts them into the mailbox, until the input ends or has more than `most_bytes`. It runs in a
-    thread.
-    """
+    """Runs in a thread, until the input ends or has more than `most_bytes`."""
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:

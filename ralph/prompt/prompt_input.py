@@ -1,8 +1,5 @@
-"""Finds the text of the task. The sources are an argument, a file, or standard input. Piped data can follow an
-argument or a file.
-
-A terminal is never read. If there is a prompt and a pipe sends nothing, the pipe is ignored, and a notice says so. A
-prompt is refused if it is empty or not UTF-8.
+"""Finds the text of the task in an argument, a file, or standard input. Piped data can follow an argument or a file; a pipe
+that sends nothing then is ignored, with a notice. A terminal is never read. A prompt that is empty or not UTF-8 is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ _KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
 
 
 class PromptError(Exception):
-    """The prompt cannot be used. The error's message is one line with the reason. The process ends with exit code 2."""
+    """The prompt cannot be used, for the reason in the message. The process ends with exit code 2."""
 
 
 class InputWait(Struct, frozen=True):
@@ -39,21 +36,19 @@ class InputWait(Struct, frozen=True):
     waiter: Waiter
     clock: Clock
     first_byte_s: float
-    """The time limit for the first byte, in seconds (`clocks.input_s`). 0 means no limit."""
+    """The time limit for the first byte (`clocks.input_s`). 0 means no limit."""
     tell: Callable[[str], None]
-    """A function that tells the user about a long wait. It is called at most once for each input. Its argument is a
-    notice."""
+    """Tells the user about a long wait, at most once for each input."""
 
 
 class PromptFound(Struct, frozen=True):
     text: str | None
-    """The text of the prompt. None if there is no prompt. This is possible only if no prompt is required."""
+    """None if no prompt was required, and there is none."""
     notices: tuple[str, ...] = ()
-    """Notices for the user about the sources of the prompt."""
     silent: SilentPipe | None = None
-    """The pipe on standard input if it sent no byte in time, otherwise None."""
+    """The pipe on standard input if it sent no byte in time."""
     typed: str | None = None
-    """The part of `text` that was an argument of the command line. None if there was no such argument."""
+    """The part of `text` that was an argument of the command line."""
     own_chars: int | None = None
     """The number of characters of `text` above piped data. None if the whole text has one source."""
 
@@ -73,13 +68,9 @@ def read_prompt(
     stdin_fd: int = 0,
     is_required: bool = True,
 ) -> PromptFound:
-    """Finds the text of the task.
-
-    `argument` is the prompt on the command line. `file` is the path of a prompt file. In both, `-` means standard
-    input. `directories` are the directory where ralph was started and the working directory. Links in the
-    repositories around these two are not trusted. If `is_required` is False and there is neither a prompt nor piped
-    data, the text is None. Raises PromptError and ShortageError. Raises `Interrupted` after a signal or the time
-    limit.
+    """Finds the text of the task. `argument` is the prompt on the command line, and `file` the path of a prompt file; `-` is
+    standard input. `directories` are as in `open_named_file`. If `is_required` is False and there is neither a prompt nor
+    piped data, the text is None. Raises PromptError and ShortageError, and Interrupted after a signal or the time limit.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -103,9 +94,7 @@ def read_prompt(
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
-    """Reads the text of a prompt file. The file is read in the same way as standard input. So a FIFO cannot block the
-    run, and a device cannot fill the memory.
-    """
+    """Reads a file as standard input is read, so that a FIFO cannot block the run, and a device cannot fill the memory."""
     from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
 
     try:
@@ -174,9 +163,6 @@ def _text_of(received: Received, name: str) -> str:
 
 
 def _decoded(data: bytes | str, name: str) -> str:
-    """The text of an argument, or the text in the bytes of a file or a pipe. Raises PromptError. `name` is the name
-    of the source in error messages.
-    """
     try:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:
@@ -184,9 +170,7 @@ def _decoded(data: bytes | str, name: str) -> str:
 
 
 def _raise_shortage(error: OSError) -> None:
-    """Raises ShortageError if the machine lacks memory, descriptors or threads, and this caused `error`. Such an
-    error says nothing about the input, so ralph must not report it as a fault of the input.
-    """
+    """Raises ShortageError for an error that says nothing about the input, but that the machine lacks something."""
     short = shortage_of(error)
     if short is not None:
         raise short from error
@@ -201,10 +185,7 @@ def _is_open(fd: int) -> bool:
 
 
 def _refuse_kernel_file(fd: int) -> None:
-    """Raises PromptError if standard input is a file that the kernel generates.
-
-    In `ralph < PROMPT.md`, PROMPT.md may be a link to /proc/self/environ, which contains the API key.
-    """
+    """In `ralph < PROMPT.md`, PROMPT.md may be a link to /proc/self/environ, which contains the API key."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return
     from ralph.prompt.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
@@ -216,9 +197,7 @@ def _refuse_kernel_file(fd: int) -> None:
 
 
 def _may_add(fd: int) -> bool:
-    """Whether standard input may contain data for the prompt. Ralph never reads such data from a terminal or another
-    device.
-    """
+    """Whether standard input may contain data for the prompt: no terminal and no other device."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -227,7 +206,5 @@ def _may_add(fd: int) -> bool:
 
 
 def _is_half_read(fd: int) -> bool:
-    """Whether standard input is a file from which another program has already read a part. The program may be a
-    shell's `while read` loop. The rest of the file is then not meant for ralph.
-    """
+    """Whether another program, such as a shell's `while read` loop, has read a part of the file: the rest is not for ralph."""
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

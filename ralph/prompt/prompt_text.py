@@ -1,6 +1,4 @@
-"""Decodes the bytes of a prompt. Refuses bytes that are not UTF-8. Also refuses NUL bytes, which do not occur in
-text.
-"""
+"""Decodes the bytes of a prompt. Refuses bytes that are not UTF-8, and NUL bytes, which do not occur in text."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """The bytes as text, without a byte order mark. Raises ValueError if the bytes are not UTF-8 or contain NUL. The
-    caller puts the name of the prompt's source before the error's text.
-    """
+    """The bytes as text, without a byte order mark. Raises ValueError, before whose text the caller puts the source's name."""
     refuse_binary(data)
     try:
         return data.decode().removeprefix("\ufeff")

@@ -1,6 +1,4 @@
-"""Makes the list of skills for the model. The list contains the name and the purpose of each skill, and the file to
-read.
-"""
+"""Makes the list of skills for the model, with the name and the purpose of each, and the file to read."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from ralph.prompt.commands import Command, CommandFile
 
 MOST_LIST_BYTES = 8 * 1024
-"""The maximum size of the list of skills. It is limited because each request contains the list."""
+"""The bound of the list, which each request contains."""
 _LONGEST_DESCRIPTION = 500
 _INTRODUCTION = """\
 # Skills
@@ -29,16 +27,13 @@ begin at its own directory.
 
 class SkillList(Struct, frozen=True):
     text: str = ""
-    """The section of the system prompt that lists the skills. Empty if there is no skill to list."""
+    """The section of the system prompt that lists the skills."""
     names: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    """Notices about skills that were left out."""
 
 
 def list_skills(files: Sequence[CommandFile]) -> SkillList:
-    """Makes the list of these skills, in their order. The list is at most 8 KB long. If a skill needs something that
-    ralph does not have, the skill is left out, with a notice.
-    """
+    """Lists these skills, in their order and within 8 KB. What ralph cannot keep is left out, with a notice."""
     lines, names, notices = [_INTRODUCTION], [], []
     left = MOST_LIST_BYTES - len(_INTRODUCTION)
     for file in files:

@@ -18,10 +18,10 @@ from ralph.loop.values import (
     CheckResult,
     IterationOrder,
     IterationResult,
+    IterationSession,
     LoopEnd,
     LoopLimits,
     LoopPlan,
-    SessionSeen,
     Setback,
 )
 from ralph.loop.words import line_of
@@ -144,7 +144,7 @@ class FakeIterations:
     def __init__(self, script: Iterable[ScriptedIteration], checkout: FakeCheckout, clock: FakeClock) -> None:
         self.script = list(script)
         self.orders: list[IterationOrder] = []
-        self.sessions: dict[str, SessionSeen] = {}
+        self.sessions: dict[str, IterationSession] = {}
         self.has_stop_file = False
         self.rooms_made = 0
         self.play: Callable[[IterationOrder], IterationResult] | None = None
@@ -165,12 +165,12 @@ class FakeIterations:
         self.has_stop_file = self.has_stop_file or played.stops
         result = played.result
         if played.has_session:
-            self.sessions[order.session_id] = SessionSeen(
+            self.sessions[order.session_id] = IterationSession(
                 result.turns, result.cost_usd, played.ended_as or result
             )
         return result
 
-    def seen(self, session_id: str) -> SessionSeen | None:
+    def seen(self, session_id: str) -> IterationSession | None:
         return self.sessions.get(session_id)
 
     def is_there(self) -> bool:

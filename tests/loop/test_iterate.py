@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.loop.events import BranchChanged
-from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
+from ralph.loop.values import IterationOrder, IterationResult, IterationSession, LoopLimits, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
@@ -493,7 +493,7 @@ def test_the_time_of_an_iteration_that_was_killed_counts_though_nobody_recorded_
     ).stopped_in_its_first_iteration()
     again = LoopRig()
     session = killed.current.session_id if killed.current else ""
-    again.iterations.sessions[session] = SessionSeen(3, 0.4, None, EPOCH + timedelta(seconds=600))
+    again.iterations.sessions[session] = IterationSession(3, 0.4, None, EPOCH + timedelta(seconds=600))
     again.clock.seconds = 5000  # the time until it was taken up does not
     again.play(killed)
     assert again.iterations.orders[0].time_s == 400
@@ -505,7 +505,7 @@ def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> No
     )
     again = LoopRig(limits=iterations(1))
     assert killed.current is not None
-    again.iterations.sessions[killed.current.session_id] = SessionSeen(1, 0.1)
+    again.iterations.sessions[killed.current.session_id] = IterationSession(1, 0.1)
     again.clock.seconds = -1e6
     state = replace(killed, plan=replace(killed.plan, limits=iterations(1)))
     again.play(state)

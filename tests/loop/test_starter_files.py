@@ -39,13 +39,6 @@ def test_the_script_can_be_run_and_is_the_one_of_the_checkout(tmp_path) -> None:
     assert not (TREE / "loop.sh").is_symlink()  # so that a raw download works
 
 
-def test_the_second_time_nothing_is_written(tmp_path) -> None:
-    news(tmp_path)
-    before = {name: (tmp_path / name).stat().st_mtime_ns for name in NAMES}
-    assert news(tmp_path) == dict.fromkeys(NAMES, False)
-    assert {name: (tmp_path / name).stat().st_mtime_ns for name in NAMES} == before
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_there_is_kept_and_the_rest_written(tmp_path, name) -> None:
     (tmp_path / "specs").mkdir()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.loop.agents.events import is_session_unknown, outcome_of_run
 from ralph.loop.agents.session_file import AgentSession, EventLog, open_session, read_session
 from ralph.loop.rules import is_counted
-from ralph.loop.values import IterationResult, SessionSeen, Setback
+from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
 from ralph.machine.processes import environment_for_commands
@@ -108,7 +108,7 @@ class AgentIterations:
             self._tell(result.reason)
         return result
 
-    def seen(self, session_id: str) -> SessionSeen | None:
+    def seen(self, session_id: str) -> IterationSession | None:
         """The state of a session, from its file. None if the agent has named no session that it can resume. Raises OSError."""
         row = self._row
         try:
@@ -119,7 +119,7 @@ class AgentIterations:
         if not ((found.id and row.resume) or is_over):
             return None
         written_at = datetime.fromtimestamp(found.written_s, UTC)
-        return SessionSeen(found.turns, found.cost_usd, found.ended, written_at)
+        return IterationSession(found.turns, found.cost_usd, found.ended, written_at)
 
     def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
         home = self._agent.home

@@ -15,13 +15,14 @@ from ralph.settings.claude_files import document_of, guards_in_short
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.loop.agents.home import AgentHome
     from ralph.loop.agents.table import AgentLine, AgentRow
     from ralph.loop.values import LoopPlan
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.machine.own_programs import ProgramSearch
+    from ralph.permissions.claude_settings import ClaudeSettings
     from ralph.sandbox.command_box import CommandBox
     from ralph.settings.tables import Settings
     from ralph.values.claude_file import ClaudeFile
@@ -74,13 +75,12 @@ def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
     """The words that keep the permission mode of settings files, over which the option that lets all tools run would win. Raises
     CannotError for rules that ask.
     """
-    files = [file for file in plan.claude_files or () if is_asked(file, plan)]
-    if not guards_in_short(files):
+    read = [found for _, found in rules_of(plan.claude_files or (), plan)]
+    if not read:
         return []
-    from ralph.permissions.claude_settings import read_settings, strictest_mode  # noqa: PLC0415 - few loops have such files
+    from ralph.permissions.claude_settings import strictest_mode  # noqa: PLC0415 - few loops have such files
     from ralph.permissions.rule import Effect  # noqa: PLC0415 - few loops have such files
 
-    read = [read_settings(document_of(file), file) for file in files]
     asking = [
         (rule.text, found.file.name) for found in read for rule in found.rules if rule.effect is Effect.ASK
     ]
@@ -95,6 +95,18 @@ def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
 
 def is_asked(file: ClaudeFile, plan: LoopPlan) -> bool:
     return file.kind == "flag" or file.kind in plan.setting_sources
+
+
+def rules_of(files: Iterable[ClaudeFile], plan: LoopPlan | None = None) -> list[tuple[str, ClaudeSettings]]:
+    """The rules, hooks and limits of files for Claude Code, with the name of each, and only of those that the `plan` asks for,
+    if one is given. Empty if no file has any. Raises CannotError.
+    """
+    files = [file for file in files if plan is None or is_asked(file, plan)]
+    if not guards_in_short(files):
+        return []
+    from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have such files
+
+    return [(file.name, read_settings(document_of(file), file)) for file in files]
 
 
 def _asked_in_files(row: AgentRow, settings: Settings) -> Iterator[list[str]]:

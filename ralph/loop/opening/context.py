@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.agents.home import AgentHome
-from ralph.loop.agents.start import OpenAgent, agent_of, environment_of, is_asked
+from ralph.loop.agents.start import OpenAgent, agent_of, environment_of, rules_of
 from ralph.loop.opening.plan import (
     STEP_SUMMARY,
     opening_state,
@@ -33,7 +33,7 @@ from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_work, with_denied_reads
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
-from ralph.settings.claude_files import document_of, guards_in_short, judged
+from ralph.settings.claude_files import judged
 from ralph.values.credentials import TURN_LOCK, argument_secrets, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
@@ -42,19 +42,17 @@ from ralph.values.redaction import Redactor
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopOptions, LoopPlan
     from ralph.machine.inbox import Inbox
     from ralph.machine.own_programs import ProgramSearch
-    from ralph.permissions.claude_settings import ClaudeSettings
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
-    from ralph.values.claude_file import ClaudeFile
     from ralph.values.ports import Clock, Events
 
 
@@ -297,7 +295,7 @@ class _Boxes:
         self.plan, self.settings, self.environment, self.search = plan, settings, environment, search
         self.roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
         self._new_disk = new_disk
-        self._read = _read(plan.claude_files or ())
+        self._read = rules_of(plan.claude_files or ())
         """The rules, hooks and limits of the files for Claude Code, with the name of each. Empty if none has any."""
         self.guards = self._guarding_files()
 
@@ -331,7 +329,7 @@ class _Boxes:
 
     def _guarding_files(self) -> Mapping[str, str]:
         plan = self.plan
-        read = _read([file for file in plan.claude_files or () if is_asked(file, plan)])
+        read = rules_of(plan.claude_files or (), plan)
         if not read:
             return {}
         from ralph.permissions.hook_answers import GUARDED  # noqa: PLC0415 - few loops have such files
@@ -365,11 +363,3 @@ class _Boxes:
         except RuleError as error:
             raise CannotError(str(error)) from error
         return with_denied_reads(box_plan, denied.paths, [*map(Path, self.roots)], denied.unsearched)
-
-
-def _read(files: Sequence[ClaudeFile]) -> list[tuple[str, ClaudeSettings]]:
-    if not guards_in_short(files):
-        return []
-    from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have such files
-
-    return [(file.name, read_settings(document_of(file), file)) for file in files]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.loop.process.running_iteration import IterationEnding
-    from ralph.loop.values import IterationOrder, LoopPlan, SessionSeen
+    from ralph.loop.values import IterationOrder, IterationSession, LoopPlan
     from ralph.settings.files import SettingsFile
     from ralph.values.ports import Clock, Waiter
     from ralph.values.redaction import Redactor
@@ -98,7 +98,7 @@ class RalphIterations(Struct, frozen=True):
             place.remove()
         return replace(result, stopped_by=ending.stopped_by)
 
-    def seen(self, session_id: str) -> SessionSeen | None:
+    def seen(self, session_id: str) -> IterationSession | None:
         return session_seen(session_id, self.environment, self.plan.session_directory)
 
     def _followed(self, order: IterationOrder, result_file: Path, handover: int) -> IterationEnding:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, convert
 
-from ralph.loop.values import IterationResult, SessionSeen, Setback
+from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_to_list
@@ -105,7 +105,7 @@ def read_result(path: Path) -> WrittenResult:
 
 def session_seen(
     session_id: str, environment: Mapping[str, str], directory: str | None
-) -> SessionSeen | None:
+) -> IterationSession | None:
     """Reads the state of a session from its journal. None if there is no journal, or one without a message, which cannot be
     resumed. `directory` is that of `ralph run --session-dir`. Raises ShortageError, and OSError if it cannot be listed.
     """
@@ -114,9 +114,9 @@ def session_seen(
         return None
     try:
         written_at = datetime.fromtimestamp(look.written_at_s, UTC)
-        return SessionSeen(look.story.turns, look.story.cost_usd, _end_of(look.story), written_at)
+        return IterationSession(look.story.turns, look.story.cost_usd, _end_of(look.story), written_at)
     except ValueError:  # the journal contains an outcome that only a newer ralph knows
-        return SessionSeen(0, None)
+        return IterationSession(0, None)
 
 
 def _look(session_id: str, environment: Mapping[str, str], directory: str | None) -> SessionLook | None:

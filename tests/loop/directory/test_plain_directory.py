@@ -62,15 +62,6 @@ def test_content_is_progress_and_nothing_else(here: Path, act, files) -> None:
     assert (after.head, checkout.changes(before, after).commits) == ("", 0)
 
 
-def test_there_is_nothing_to_commit_to_and_nothing_to_push(here: Path) -> None:
-    checkout = plain(here)
-    with pytest.raises(CheckoutError, match="in no git checkout"):
-        checkout.commit("x")
-    with pytest.raises(CheckoutError, match="in no git checkout"):
-        checkout.push()
-    assert checkout.unpushed() is None
-
-
 def test_a_directory_that_is_gone_is_told(here: Path) -> None:
     gone = here / "gone"
     gone.mkdir()

@@ -253,11 +253,6 @@ def test_continue_takes_another_server(asked, tmp_path) -> None:
     assert asked == [LoopOptions(here, continues=True, base_url_given="http://localhost:8080")]
 
 
-def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
-    assert run_cli(["loop", "--continue"]) == 42
-    assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), continues=True)]
-
-
 def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
     assert run_cli(["loop", "--status", "--json"]) == 42
     assert run_cli(["loop", "--status", "--watch"]) == 42
@@ -359,12 +354,6 @@ def test_init_writes_once_and_says_what_next(ralph) -> None:
     assert again.stdout.splitlines()[:5] == [
         f"wrote {name}" if name == "AGENTS.md" else f"kept {name}, it is there already" for name in names
     ]
-
-
-def test_init_says_why_it_follows_no_link(asked, capfd, tmp_path) -> None:
-    (tmp_path / "specs").symlink_to("gone")
-    assert run_cli(["loop", "init"]) == 0
-    assert "kept specs/README.md, specs is a link\n" in capfd.readouterr().out
 
 
 def test_init_that_cannot_write_is_exit_74_with_the_files_name(asked, capfd, tmp_path) -> None:
