@@ -29,6 +29,15 @@ from tests.rows import every_row
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 STRICT = {**SCHEMA, "required": ["a"], "additionalProperties": False}
+MISSING = "missing_required_parameter"
+UNKNOWN = "unknown_parameter"
+VALUE = "invalid_value"
+TYPE = "invalid_type"
+EMPTY = "empty_array"
+LONG = "string_above_max_length"
+PARAMETERS = "invalid_function_parameters"
+SMALL = "integer_below_min_value"
+FUNCTION = "Invalid schema for function 'Bash': "
 CHAT_REQUEST: dict[str, Any] = {"model": "m", "messages": [USER]}
 REQUEST: dict[str, Any] = {"model": "m", "input": [USER]}
 
@@ -99,20 +108,15 @@ UNASKED = "messages with role 'tool' must be a response to a preceeding message 
 @every_row(
     ("changes", "param", "code", "message"),
     [
-        ({"model": ...}, "model", "missing_required_parameter", "Missing required parameter: 'model'."),
-        (
-            {"messages": ...},
-            "messages",
-            "missing_required_parameter",
-            "Missing required parameter: 'messages'.",
-        ),
-        ({"messages": []}, "messages", "empty_array", "Invalid 'messages'"),
-        ({"messages": "hi"}, "messages", "invalid_type", "Invalid type for 'messages': expected array, but"),
-        ({"nonsense": 1}, "nonsense", "unknown_parameter", "Unknown parameter: 'nonsense'."),
-        ({"system": "x"}, "system", "unknown_parameter", "Unknown parameter: 'system'."),
-        ({"stream": "yes"}, "stream", "invalid_type", "Invalid type for 'stream'"),
-        ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value", "Invalid value"),
-        ({"max_completion_tokens": 0}, "max_completion_tokens", "integer_below_min_value", "Invalid"),
+        ({"model": ...}, "model", MISSING, "Missing required parameter: 'model'."),
+        ({"messages": ...}, "messages", MISSING, "Missing required parameter: 'messages'."),
+        ({"messages": []}, "messages", EMPTY, "Invalid 'messages'"),
+        ({"messages": "hi"}, "messages", TYPE, "Invalid type for 'messages': expected array, but"),
+        ({"nonsense": 1}, "nonsense", UNKNOWN, "Unknown parameter: 'nonsense'."),
+        ({"system": "x"}, "system", UNKNOWN, "Unknown parameter: 'system'."),
+        ({"stream": "yes"}, "stream", TYPE, "Invalid type for 'stream'"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort", VALUE, "Invalid value"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", SMALL, "Invalid"),
         (
             {"model": "gpt-5.5", "max_tokens": 5},
             "max_tokens",
@@ -126,65 +130,60 @@ UNASKED = "messages with role 'tool' must be a response to a preceeding message 
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time",
         ),
         ({"stream_options": {"include_usage": True}}, "stream_options", None, "The 'stream_options'"),
-        ({"tools": []}, "tools", "empty_array", "Invalid 'tools'"),
-        ({"tools": None}, "tools", "invalid_type", "Invalid type for 'tools'"),
+        ({"tools": []}, "tools", EMPTY, "Invalid 'tools'"),
+        ({"tools": None}, "tools", TYPE, "Invalid type for 'tools'"),
         ({"tool_choice": "auto"}, "tool_choice", None, "'tool_choice' is only allowed when 'tools' are"),
         ({"parallel_tool_calls": True}, "parallel_tool_calls", None, "'parallel_tool_calls' is only allowed"),
         (
             {"tools": [{"name": "Bash", "type": "function"}]},
             "tools[0].name",
-            "unknown_parameter",
+            UNKNOWN,
             "Unknown parameter: 'tools[0].name'.",
         ),
-        ({"tools": [tool(name="a.b")]}, "tools[0].function.name", "invalid_value", "Invalid value"),
+        ({"tools": [tool(name="a.b")]}, "tools[0].function.name", VALUE, "Invalid value"),
         (
             {"tools": [tool(name="a" * 65)]},
             "tools[0].function.name",
-            "string_above_max_length",
+            LONG,
             "Invalid 'tools[0].function.name'",
         ),
         (
             {"tools": [tool(parameters={})]},
             "tools[0].function.parameters",
-            "invalid_function_parameters",
-            "Invalid schema for function 'Bash': schema must be a JSON Schema of 'type: \"object\"'",
+            PARAMETERS,
+            FUNCTION + "schema must be a JSON Schema of 'type: \"object\"'",
         ),
         (
             {"tools": [tool(strict=True)]},
             "tools[0].function.parameters",
-            "invalid_function_parameters",
-            "Invalid schema for function 'Bash': In context=(), 'additionalProperties' is required",
+            PARAMETERS,
+            FUNCTION + "In context=(), 'additionalProperties' is required",
         ),
         (
             {"tools": [tool(strict=True, parameters={**STRICT, "properties": {"a": SCHEMA}})]},
             "tools[0].function.parameters",
-            "invalid_function_parameters",
-            "Invalid schema for function 'Bash': In context=('properties', 'a'), 'additionalProperties'",
+            PARAMETERS,
+            FUNCTION + "In context=('properties', 'a'), 'additionalProperties'",
         ),
         (
             {"tools": [tool(strict=True, parameters={**STRICT, "required": []})]},
             "tools[0].function.parameters",
-            "invalid_function_parameters",
-            "Invalid schema for function 'Bash': In context=(), 'required' is required to be supplied",
+            PARAMETERS,
+            FUNCTION + "In context=(), 'required' is required to be supplied",
         ),
-        ({"messages": [{"role": "human", "content": "x"}]}, "messages[0].role", "invalid_value", "Invalid"),
-        ({"messages": [{"content": "x"}]}, "messages[0].role", "missing_required_parameter", "Missing"),
-        ({"messages": [{**USER, "cache_control": {}}]}, "messages[0].cache_control", "unknown_parameter", ""),
-        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_type", ""),
-        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty_array", ""),
+        ({"messages": [{"role": "human", "content": "x"}]}, "messages[0].role", VALUE, "Invalid"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", MISSING, "Missing"),
+        ({"messages": [{**USER, "cache_control": {}}]}, "messages[0].cache_control", UNKNOWN, ""),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", TYPE, ""),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", EMPTY, ""),
         (
             {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}]},
             "messages[0].content[0].type",
-            "invalid_value",
+            VALUE,
             "Invalid value",
         ),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content", None, "Invalid value for"),
-        (
-            {"messages": [USER, call("a"), result("a", [IMAGE])]},
-            "messages[2].content[0].type",
-            "invalid_value",
-            "",
-        ),
+        ({"messages": [USER, call("a"), result("a", [IMAGE])]}, "messages[2].content[0].type", VALUE, ""),
         ({"messages": [USER, call("a")]}, "messages.[2].role", None, UNANSWERED + "a"),
         (
             {"messages": [USER, call("a", "b"), result("b"), USER]},
@@ -200,19 +199,19 @@ UNASKED = "messages with role 'tool' must be a response to a preceeding message 
         (
             {"messages": [USER, call("a" * 41), result("a" * 41)]},
             "messages[1].tool_calls[0].id",
-            "string_above_max_length",
+            LONG,
             "Invalid 'messages[1].tool_calls[0].id'",
         ),
         (
             {"messages": [USER, call("a", arguments="{"), result("a")]},
             "messages[1].tool_calls[0].function.arguments",
-            "invalid_value",
+            VALUE,
             "Invalid",
         ),
         (
             {"messages": [USER, {"role": "assistant", "content": "x", "tool_calls": []}]},
             "messages[1].tool_calls",
-            "empty_array",
+            EMPTY,
             "Invalid",
         ),
     ],
@@ -264,21 +263,16 @@ def test_a_good_response_request_passes(changes: dict[str, Any]) -> None:
 @every_row(
     ("changes", "param", "code", "message"),
     [
-        ({"model": ...}, "model", "missing_required_parameter", "Missing"),
-        ({"input": ...}, "input", "missing_required_parameter", "Missing"),
-        ({"input": []}, "input", "empty_array", "Invalid 'input'"),
-        ({"messages": []}, "messages", "unknown_parameter", "Unknown parameter: 'messages'."),
-        ({"max_tokens": 5}, "max_tokens", "unknown_parameter", "Unknown parameter"),
-        ({"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value", "Invalid"),
-        ({"reasoning_effort": "low"}, "reasoning_effort", "unknown_parameter", "Unknown"),
-        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value", "Invalid value"),
-        ({"include": ["everything"]}, "include[0]", "invalid_value", "Invalid value"),
-        (
-            {"stream_options": {"include_usage": True}},
-            "stream_options.include_usage",
-            "unknown_parameter",
-            "",
-        ),
+        ({"model": ...}, "model", MISSING, "Missing"),
+        ({"input": ...}, "input", MISSING, "Missing"),
+        ({"input": []}, "input", EMPTY, "Invalid 'input'"),
+        ({"messages": []}, "messages", UNKNOWN, "Unknown parameter: 'messages'."),
+        ({"max_tokens": 5}, "max_tokens", UNKNOWN, "Unknown parameter"),
+        ({"max_output_tokens": 15}, "max_output_tokens", SMALL, "Invalid"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", UNKNOWN, "Unknown"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", VALUE, "Invalid value"),
+        ({"include": ["everything"]}, "include[0]", VALUE, "Invalid value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage", UNKNOWN, ""),
         ({"stream_options": {}}, "stream_options", None, "The 'stream_options' parameter is only allowed"),
         (
             {"previous_response_id": "resp_1"},
@@ -289,29 +283,29 @@ def test_a_good_response_request_passes(changes: dict[str, Any]) -> None:
         (
             {"tools": [{"type": "function", "function": {"name": "Bash"}}]},
             "tools[0].function",
-            "unknown_parameter",
+            UNKNOWN,
             "Unknown parameter: 'tools[0].function'.",
         ),
-        ({"tools": [{**TOOL, "strict": True}]}, "tools[0].parameters", "invalid_function_parameters", ""),
-        ({"input": [5]}, "input[0]", "invalid_type", ""),
-        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "invalid_value", ""),
-        ({"input": [item("tool_result")]}, "input[0].type", "invalid_value", ""),
-        ({"input": [{**USER, "name": "x"}]}, "input[0].name", "unknown_parameter", ""),
+        ({"tools": [{**TOOL, "strict": True}]}, "tools[0].parameters", PARAMETERS, ""),
+        ({"input": [5]}, "input[0]", TYPE, ""),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", VALUE, ""),
+        ({"input": [item("tool_result")]}, "input[0].type", VALUE, ""),
+        ({"input": [{**USER, "name": "x"}]}, "input[0].name", UNKNOWN, ""),
         (
             {"input": [{"role": "user", "content": [item("output_text", text="x")]}]},
             "input[0].content[0]",
-            "invalid_value",
+            VALUE,
             "Invalid value: 'output_text'. Supported values are: input_text, input_image.",
         ),
         (
             {"input": [{"role": "assistant", "content": [item("input_text", text="x")]}]},
             "input[0].content[0]",
-            "invalid_value",
+            VALUE,
             "Invalid value: 'input_text'. Supported values are: output_text, refusal.",
         ),
-        ({"input": [USER, {**CALL, "id": "call_1"}, OUTPUT]}, "input[1].id", "invalid_value", ""),
-        ({"input": [USER, {**CALL, "arguments": "{"}, OUTPUT]}, "input[1].arguments", "invalid_value", ""),
-        ({"input": [USER, {**CALL, "call_id": "a" * 65}]}, "input[1].call_id", "string_above_max_length", ""),
+        ({"input": [USER, {**CALL, "id": "call_1"}, OUTPUT]}, "input[1].id", VALUE, ""),
+        ({"input": [USER, {**CALL, "arguments": "{"}, OUTPUT]}, "input[1].arguments", VALUE, ""),
+        ({"input": [USER, {**CALL, "call_id": "a" * 65}]}, "input[1].call_id", LONG, ""),
         ({"input": [USER, CALL]}, "input", None, "No tool output found for function call a."),
         (
             {"input": [USER, OUTPUT]},
