@@ -18,7 +18,21 @@ import typer
 from ralph.cli.report import OpenFlag, PageFile
 from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import COUNT, absolute, run_directories
+from ralph.git.runner import git_program
+from ralph.machine.inbox import StopEvent
+from ralph.output.result_file import write_result_file
+from ralph.output.standard_streams import (
+    CLEAR_LINE,
+    ErrorLines,
+    ReaderLeftError,
+    obeys_controls,
+    print_bytes,
+    print_lines,
+)
+from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.redaction import Redactor, redacted
+from ralph.values.screen_text import cut_to_columns, json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
@@ -136,8 +150,6 @@ def work(
     a second signal ends at once.
     """
     named = tuple(sets or ())
-    from ralph.git.runner import git_program  # noqa: PLC0415 - not needed for --help
-
     # Without git, each job would end for good within a second.
     git_program(os.environ, ())
     with _opened(db, begins_after=True, most_wait_s=None) as store:
@@ -325,8 +337,6 @@ def export(
     if target is None or target == "-":
         _print_text(text)
     else:
-        from ralph.output.result_file import write_result_file  # noqa: PLC0415 - not needed for --help
-
         try:
             write_result_file(target, text.encode(), run_directories(None))
         except OSError as error:
@@ -393,9 +403,6 @@ def _opened(
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
-    from ralph.machine.inbox import StopEvent  # noqa: PLC0415 - not needed for --help
-    from ralph.output.standard_streams import ReaderLeftError  # noqa: PLC0415 - not needed for --help
-
     stop = StopEvent()
     heard: list[int] = []
 
@@ -427,10 +434,6 @@ def _opened(
 
 def _console() -> "Console":
     from ralph.fleet.command import Console  # noqa: PLC0415 - not needed for --help
-    from ralph.output.standard_streams import CLEAR_LINE, ErrorLines, obeys_controls, print_lines  # noqa: PLC0415 - not needed for --help
-    from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed for --help
-    from ralph.values.redaction import Redactor, redacted  # noqa: PLC0415 - not needed for --help
-    from ralph.values.screen_text import cut_to_columns, json_for_terminal  # noqa: PLC0415 - not needed for --help
 
     redact = Redactor(known_secrets(os.environ)).redact_all
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
@@ -460,8 +463,6 @@ def _console() -> "Console":
 
 
 def _print_text(text: str) -> None:
-    from ralph.output.standard_streams import print_bytes  # noqa: PLC0415 - not needed for --help
-
     print_bytes(text.encode("utf-8", "replace"))
 
 

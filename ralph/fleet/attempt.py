@@ -202,7 +202,7 @@ class JobAttempt:
             self._supervisor.close()
             reaped_children(())  # the orphans of a job that was killed: this process has adopted them
             self._log.stop()
-            self._worker.undelivered.remove_room(self.claim.set_name, self.claim.id)
+            self._worker.undelivered.remove_job_folder(self.claim.set_name, self.claim.id)
             if not self._is_left:
                 remove_tree_if_possible(self._folder)
         if self._refused is not None:
@@ -214,7 +214,7 @@ class JobAttempt:
         self._delivery = JobDelivery(worker, self.held, job, self._repositories, self._log)
         remove_tree_if_possible(self._folder)
         self._folder.mkdir(parents=True, mode=0o700)
-        worker.undelivered.make_room(claim.set_name, claim.id)
+        worker.undelivered.make_job_folder(claim.set_name, claim.id)
         if claim.kept is not None:
             return self._deliver_kept(claim.kept)
         for name in job.env:

@@ -120,7 +120,7 @@ class Undelivered:
         path = PurePath(kept.path)
         return self.folder / kept.set_name / kept.job / (path.parent if path.name == BUNDLE else path).name
 
-    def make_room(self, set_name: str, job: str) -> None:
+    def make_job_folder(self, set_name: str, job: str) -> None:
         """Makes the folder for what claims of a job leave, while the disk has room. Raises OSError."""
         folder = self.folder / set_name / job
         while True:
@@ -129,7 +129,7 @@ class Undelivered:
                     one.mkdir(mode=0o700, exist_ok=True)
                 return
 
-    def remove_room(self, set_name: str, job: str) -> None:
+    def remove_job_folder(self, set_name: str, job: str) -> None:
         """Removes the folder for what claims of a job leave, if there is nothing."""
         folder = self.folder / set_name / job
         for one in (folder, folder.parent):
@@ -137,7 +137,7 @@ class Undelivered:
                 one.rmdir()
 
     def move(self, folder: Path, place: Path) -> None:
-        """Moves the folder of a claim to the place of what it left. Needs no room on the disk after `make_room`, unless
+        """Moves the folder of a claim to the place of what it left. Needs no room on the disk after `make_job_folder`, unless
         another process has removed the empty folder since. Raises OSError.
         """
         try:
@@ -145,7 +145,7 @@ class Undelivered:
         except FileNotFoundError:
             if place.exists():  # another thread or process of this machine was faster
                 return
-            self.make_room(place.parent.parent.name, place.parent.name)
+            self.make_job_folder(place.parent.parent.name, place.parent.name)
             folder.rename(place)
         _sync(place.parent)
 
@@ -202,13 +202,13 @@ class Undelivered:
 
     def _places(self) -> list[Path]:
         while True:
-            with suppress(FileNotFoundError):  # a claim has just removed its room
+            with suppress(FileNotFoundError):  # a claim has just removed its folder
                 return sorted(self.folder.glob("*/*/*"))
 
     def remove(self, kept: Kept) -> None:
         """Removes what was delivered or discarded."""
         remove_tree_if_possible(self.place_at(kept))
-        self.remove_room(kept.set_name, kept.job)
+        self.remove_job_folder(kept.set_name, kept.job)
 
 
 def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
@@ -306,7 +306,7 @@ def remove_work(folder: Path, undelivered: Undelivered) -> None:
             if not generation.isdecimal() or exit_code_left(path) is None:  # an older ralph gave no number
                 remove_tree_if_possible(path)
             else:
-                undelivered.make_room(path.parent.name, job)
+                undelivered.make_job_folder(path.parent.name, job)
                 place = undelivered.place_of(path.parent.name, job, int(generation), folder.name)
                 undelivered.move(path, place)
     for path in (*folder.glob("*"), folder):
