@@ -11,17 +11,17 @@ import json
 import re
 import sys
 from fractions import Fraction
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.own_programs import own_python
 from ralph.machine.starting import start_process, start_thread
 from ralph.output.standard_streams import print_lines
-from ralph.run.schema_faults import LONGEST_PATH, faults_of, shortened
 from ralph.values.ports import TIMED_OUT
 from ralph.values.report import plain_problems, problems_without_payload, shown
 from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import is_number
+from ralph.values.tool_calls import type_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +42,8 @@ BROKEN = "payload: could not be checked; send it in a plainer form"
 
 _WORKER = "from ralph.run.report_check import answer; answer()"
 MOST_PROBLEMS = 5
+LONGEST_SHOWN = 200
+"""The longest path and expectation in characters."""
 _MOST_ERRORS_LOOKED_AT = 200  # more errors would add nothing, because only `MOST_PROBLEMS` are shown
 
 
@@ -219,4 +221,90 @@ def _path_text(path: Sequence[str | int]) -> str:
             parts.append(f".{part}" if parts else part)
         else:
             parts.append(f"[{shown(part)}]")
-    return shortened("".join(parts), LONGEST_PATH)
+    return shortened("".join(parts))
+
+
+def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
+    """Yields the path of each fault, with a description of what the schema expects there and what the report has."""
+    closest = _closest(error)
+    path = list(closest.absolute_path)
+    note = "" if closest is error else " (in the closest alternative)"
+    if closest.validator == "required":
+        properties = closest.schema.get("properties", {}) if isinstance(closest.schema, dict) else {}
+        for name in _missing(closest):
+            kind = properties.get(name)
+            kinds = kind.get("type") if isinstance(kind, dict) else None
+            yield [*path, name], ("required" if kinds is None else f"required ({type_names(kinds)})") + note
+        return
+    alternatives = [_expectation(errors[0]) for errors in _alternatives(closest)]
+    expected = " or ".join(dict.fromkeys(alternatives)) or _expectation(closest)
+    yield path, f"expected {shortened(expected)}, got {_got(closest)}{note}"
+
+
+def _closest(error: ValidationError) -> ValidationError:
+    """Finds the alternative of `anyOf` or `oneOf` that the report fits best, and returns the first fault in that
+    alternative.
+
+    If the alternative contains alternatives itself, they are searched in the same way, as long as one of them fits
+    better than all others. An error without alternatives is returned unchanged.
+    """
+    while alternatives := sorted(_alternatives(error), key=_distance):
+        if len(alternatives) > 1 and _distance(alternatives[0]) == _distance(alternatives[1]):
+            break
+        error = alternatives[0][0]
+    return error
+
+
+def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
+    """One list of faults for each branch of `anyOf` or `oneOf`. Empty if the error does not concern branches."""
+    return [
+        list(faults) for _, faults in groupby(error.context or (), key=lambda inner: inner.schema_path[0])
+    ]
+
+
+def _distance(faults: Sequence[ValidationError]) -> tuple[bool, bool, int]:
+    """A sort key that says how far a report is from one alternative."""
+    return (
+        any(fault.validator == "type" and not fault.path for fault in faults),
+        any(fault.validator in {"const", "enum"} for fault in faults),
+        len(faults),
+    )
+
+
+def _missing(error: ValidationError) -> list[str]:
+    held: Any = error.instance
+    return [name for name in _value(error) if name not in held]
+
+
+def _expectation(error: ValidationError) -> str:
+    """Words that follow "expected". The library's own message is not used, because it may show much of the value."""
+    keyword, wanted = error.validator, _value(error)
+    if keyword is None:  # the library does not say which part of the schema
+        return "nothing where the schema says false"
+    if keyword == "type":
+        return type_names(wanted)
+    if keyword in {"enum", "required"}:
+        values = _missing(error) if keyword == "required" else wanted
+        return f"{'one of ' if keyword == 'enum' else 'an object with '}{', '.join(map(shown, values))}"
+    return f"{keyword} {shown(wanted)}"
+
+
+def _got(error: ValidationError) -> str:
+    held: Any = error.instance
+    if error.validator == "additionalProperties" and isinstance(error.schema, dict):
+        known = error.schema.get("properties", {})
+        patterns = error.schema.get("patternProperties", {})
+        others = (
+            name for name in held if name not in known and not any(re.search(one, name) for one in patterns)
+        )
+        return ", ".join(map(shown, islice(others, MOST_PROBLEMS))) or shown(held)
+    return f"{len(held)}" if error.validator in {"minItems", "maxItems"} else shown(held)
+
+
+def _value(error: ValidationError) -> Any:
+    """The value of the violated keyword. jsonschema declares that it may be missing, but these errors have one."""
+    return error.validator_value
+
+
+def shortened(text: str, longest: int = LONGEST_SHOWN) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}..."

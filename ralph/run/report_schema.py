@@ -22,7 +22,7 @@ from ralph.agent.report_tool import (
     schemas_within,
 )
 from ralph.prompt.named_file import read_named_file
-from ralph.run.schema_faults import LONGEST_PATH, faults_of, shortened
+from ralph.run.report_check import faults_of, shortened
 from ralph.values.report import shown
 from ralph.values.strict_json import strict_json
 
@@ -55,7 +55,7 @@ def read_schema(
         if len(text) > MOST_SCHEMA_BYTES:
             raise ValueError(f"the schema is longer than {MOST_SCHEMA_BYTES} bytes")
     else:
-        where = shortened(text_or_path, LONGEST_PATH) if text_or_path.isprintable() else shown(text_or_path)
+        where = shortened(text_or_path) if text_or_path.isprintable() else shown(text_or_path)
         directories = (cwd, works_in or cwd)
         text = _text_of(Path(cwd, text_or_path), where, directories, takes_pipe=takes_pipe)
     try:
@@ -111,7 +111,7 @@ _NAMES = ("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recu
 
 
 def _keyword_faults(root: dict[str, Any], pointer: str, schema: dict[str, Any]) -> Iterator[str]:
-    where = shortened(pointer, LONGEST_PATH)
+    where = shortened(pointer)
     refused = _NAMES
     if schema is not root:
         refused = (*_NAMES, "$id", "$schema", *(("id",) if is_draft_4(root) else ()))
@@ -149,7 +149,7 @@ def _draft_fault(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, A
             if error is not None:
                 path, sentence = next(faults_of(error))
                 inside = "".join(f"/{part}" for part in path)
-                return f"{shortened(pointer + inside, LONGEST_PATH)}: {sentence}"
+                return f"{shortened(pointer + inside)}: {sentence}"
     except RecursionError:
         return "it is nested too deeply"
     return None
@@ -179,9 +179,7 @@ def _loop(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, Any]]]) 
                 done.add(here)
                 path.popitem()
             elif following in path:
-                return (
-                    f"{shortened(pointers[following], LONGEST_PATH)}: $ref leads back to itself without end"
-                )
+                return f"{shortened(pointers[following])}: $ref leads back to itself without end"
             elif following not in done:
                 path[following] = iter(nexts[following])
     return None
