@@ -585,13 +585,13 @@ SEEDS = (
     ),
     Break(
         "A77",
-        "return self._with(self._grown(_texts(notices))) if notices else self.conversation",
-        "return self.conversation.plus(user_message(_texts(notices))) if notices else self.conversation",
+        "        message = user_message([*self._unanswered(), *_texts(notices)])\n        return self.conversation.amended(message) if self._is_unanswered else",
+        "        message = user_message(_texts(notices))\n        return self.conversation.plus(message) if self._is_unanswered else",
     ),
     Break(
         "A78",
-        "        self._sent = self._transcript.with_notices(self._notices)\n",
-        "        self._sent = self._transcript.with_notices(self._notices)\n        for notice in self._notices:\n            self._transcript.say(notice)\n",
+        "        self._sent = self._log.with_notices(self._notices)\n",
+        "        self._sent = self._log.with_notices(self._notices)\n        for notice in self._notices:\n            self._log.say(notice)\n",
     ),
     Break("A80", 'FAILURES = ("empty", "thinking_only", "no_call",', 'FAILURES = ("empty", "no_call",'),
     Break(

@@ -38,7 +38,7 @@ from ralph.values.refusals import sizes_in
 
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt
-    from ralph.agent.transcript import Transcript
+    from ralph.agent.session_log import SessionLog
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
     from ralph.retry.call_site import CallSite, TurnRequests
@@ -73,12 +73,12 @@ _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUE
 class Asking:
     """Sends the requests of one task to the model, and compacts the context when it is nearly full."""
 
-    def __init__(self, site: CallSite, transcript: Transcript) -> None:
+    def __init__(self, site: CallSite, log: SessionLog) -> None:
         self._site = site
-        self._transcript = transcript
+        self._log = log
         self._notices: list[str] = []
         """The notices for the model that are sent with each request until an answer is accepted."""
-        self._sent = transcript.conversation
+        self._sent = log.conversation
         """The conversation that was sent with the last request, notices included."""
         self._steps = CompactionSteps()
         self._has_guessed = False
@@ -95,17 +95,17 @@ class Asking:
         """Requests one complete answer, and does not add it to the conversation. `requests` counts the requests of
         the turn. `can_shrink` is as in `send_with_retry`. Raises the exceptions that `send_with_retry` raises.
         """
-        self._sent = self._transcript.with_notices(self._notices)
+        self._sent = self._log.with_notices(self._notices)
         return send_with_retry(
             self._sent, self._site, requests, can_shrink=can_shrink and not self._has_guessed
         )
 
     def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         """Adds the notices of the last request to the conversation, and then the answer. Returns the answer as it was
-        added. `is_ahead` is passed to `Transcript.commit`.
+        added. `is_ahead` is passed to `SessionLog.commit`.
         """
         notices, self._notices = self._notices, []
-        answer = self._transcript.commit(answer, notices, is_ahead=is_ahead)
+        answer = self._log.commit(answer, notices, is_ahead=is_ahead)
         self._steps = self._steps.answered()
         return answer
 
@@ -128,9 +128,9 @@ class Asking:
         """Whether compaction can make the context smaller. It can if the context contains more than the user's
         prompts, for example an answer or a summary.
         """
-        transcript = self._transcript
-        return transcript.session.is_afresh or any(
-            message.role == "assistant" for message in transcript.conversation.messages
+        log = self._log
+        return log.session.is_afresh or any(
+            message.role == "assistant" for message in log.conversation.messages
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
@@ -151,9 +151,9 @@ class Asking:
         can be sent again, without the thinking of the context so far. If the server wants what is left out, the model is
         also asked not to think.
         """
-        transcript, roster = self._transcript, self._site.roster
+        log, roster = self._log, self._site.roster
         reader, is_missed = roster.shape.author, misses_thinking(error)
-        left = transcript.conversation.left_out.get(reader)
+        left = log.conversation.left_out.get(reader)
         was_off = left is not None and left.is_off
         if is_missed:
             is_news = not was_off
@@ -162,7 +162,7 @@ class Asking:
             is_news = refuses_thinking(error) and has_thinking
         if is_news:
             self._site.events.emit(Notice(_THINKING_MISSED if is_missed else _THINKING_REFUSED))
-            transcript.write(
+            log.record(
                 ThinkingRecord(model=reader.model, endpoint=reader.endpoint, is_off=is_missed or was_off)
             )
         return is_news
@@ -218,25 +218,25 @@ class Asking:
 
     def _leaves_room_for_summary(self) -> bool:
         roster = self._site.roster
-        asked = roster.estimate(self._transcript.with_notices([SUMMARIZE]), self._meter)
+        asked = roster.estimate(self._log.with_notices([SUMMARIZE]), self._meter)
         return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
         """Replaces the context by a new one if the new one is small enough. Returns whether the context was replaced."""
-        transcript, roster = self._transcript, self._site.roster
+        log, roster = self._log, self._site.roster
         content = self._content(attempt, summary, before)
-        after = roster.estimate_afresh(transcript.fresh(content), self._meter)
+        after = roster.estimate_afresh(log.fresh(content), self._meter)
         if not shrinks(before, after, roster.window):
             return False
         source = "cut" if summary is None else "model"
         event = ContextCompacted(trigger, source, before, after)
-        transcript.start_afresh(content, summary or transcript.session.summary, event)
+        log.start_afresh(content, summary or log.session.summary, event)
         roster.begin_afresh()
         self.fresh_contexts += 1
         return True
 
     def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
-        session, window = self._transcript.session, self._site.roster.window
+        session, window = self._log.session, self._site.roster.window
         tasks, files = session.tasks, tuple(session.changed_files)
         most_task_tokens = min(before, window or before) // _TASKS_SHARE
         if summary is not None:
@@ -251,15 +251,15 @@ class Asking:
         """Requests a summary from the model, and returns the answer. Returns None if the request failed with one of
         the kinds of failure in `_NO_SUMMARY`.
         """
-        transcript = self._transcript
+        log = self._log
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
-            request = transcript.with_notices([SUMMARIZE])
+            request = log.with_notices([SUMMARIZE])
         else:
-            session = transcript.session
+            session = log.session
             messages = session.conversation.messages
             only = digest_request(session.tasks, messages, most_tokens, earlier_summary=session.summary)
-            request = transcript.conversation.emptied().plus(only)
+            request = log.conversation.emptied().plus(only)
         self._site.events.emit(
             Notice("the context is nearly full: the model is asked to sum up what was done")
         )
@@ -290,10 +290,10 @@ class Asking:
 
     @property
     def _meter(self) -> ContextMeter:
-        return self._transcript.session.meter
+        return self._log.session.meter
 
     def _conversation(self) -> Conversation:
-        return self._transcript.with_notices(self._notices)
+        return self._log.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
         """Asks the server for the current model's context window, unless the context is still small."""
@@ -307,5 +307,5 @@ class Asking:
         """Asks the server for a description of the current model, unless the server was asked before."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
-            self._transcript.settle()
+            self._log.settle()
             roster.describe(client.describe_model(roster.target, roster.state.route.key))

@@ -174,9 +174,9 @@ class Closing:
         """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
         is one of `finishing.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
         """
-        end = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
-        return Ending(end.outcome, words, stop_reason=self.last_stop_reason, error=end.error, limit=end.limit)
+        end = self.finishing.forced_end(reason)
+        return replace(end, result=words, stop_reason=self.last_stop_reason)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
         """The end of a task after too many useless answers in one turn. Returns None if the task gets a final turn

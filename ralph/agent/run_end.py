@@ -349,15 +349,6 @@ FEWEST_TURNS_TO_WARN = 3
 """The smallest turn limit for which the model is told that the limit is near."""
 
 
-class ForcedEnd(Struct, frozen=True):
-    """The end of a task that ralph stops because of a limit, or because the report failed or is missing."""
-
-    outcome: Outcome
-    limit: str | None
-    """The user's limit that ended the run, or None if no such limit ended it."""
-    error: str
-
-
 class Finishing:
     """Applies the turn limit of one task, and stores whether the final turn has begun."""
 
@@ -399,17 +390,17 @@ class Finishing:
         self.max_turns, self._is_collapsed = new, True
         return TurnsCollapsed(turn, reason, old, new)
 
-    def forced_end(self, reason: str | None = None) -> ForcedEnd:
+    def forced_end(self, reason: str | None = None) -> Ending:
         """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
         is one of `FORCES`. It may be None in the final turn, or if the turn limit ends the task.
         """
         reason = self.reason or reason
         if reason == "context":
-            return ForcedEnd(Outcome.LIMIT_REACHED, "context", "the model's context window is full")
+            return Ending(Outcome.LIMIT_REACHED, limit="context", error="the model's context window is full")
         if reason == "report" or self._is_collapsed:
-            return ForcedEnd(Outcome.TASK_FAILED, None, "the model gave no final report that fits")
+            return Ending(Outcome.TASK_FAILED, error="the model gave no final report that fits")
         reached = f"the limit of {counted(self._given_max_turns or 0, 'turn')} (--max-turns) is reached"
-        return ForcedEnd(Outcome.LIMIT_REACHED, "max_turns", reached)
+        return Ending(Outcome.LIMIT_REACHED, limit="max_turns", error=reached)
 
     def newly_near(
         self,

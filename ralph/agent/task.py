@@ -15,8 +15,8 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.guards import StopBlocks
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
+from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn, note_background
-from ralph.agent.transcript import SessionLog, Transcript
 from ralph.conversation.messages import text_blocks
 from ralph.conversation.next_step import (
     AskAgain,
@@ -130,7 +130,6 @@ class AgentLoop:
         state = asking(session or Session(), roster.first.name, roster.first_shape)
         self.log = SessionLog(journal, state, events)
         """The journal and the state of the session. Every record of this run is written through it."""
-        self._transcript = Transcript(self.log, self)
         self._site = CallSite(
             roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
         )
@@ -145,7 +144,7 @@ class AgentLoop:
         self._target_log = TargetLog(self._roster)
         self._closing = Closing(self._limits.max_turns, self._report_form, self._tally, self)
         self._rules = self._fresh_rules()
-        self._asking = Asking(self._site, self._transcript)
+        self._asking = Asking(self._site, self.log)
         self._requests = TurnRequests(1)
         self._blocks = StopBlocks()
         """The times that the gate has refused to end this task."""
@@ -157,7 +156,7 @@ class AgentLoop:
 
     @property
     def conversation(self) -> Conversation:
-        return self._transcript.conversation
+        return self.log.conversation
 
     @property
     def has_messages(self) -> bool:
@@ -213,7 +212,7 @@ class AgentLoop:
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
         """Records the end of the run, and returns it as an event."""
-        self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
+        self.log.was_refused = ending.outcome is Outcome.API_REJECTED
         left = self._stopped_in_background()
         try:
             ending = self._closing.with_report(ending)
@@ -251,7 +250,7 @@ class AgentLoop:
     def _turns(self, prompt: Prompt | PromptMaker | None, opening: Sequence[Record]) -> Ending:
         if callable(prompt):
             # Recorded now, because making the prompt may have effects.
-            self._transcript.write(*opening)
+            self.log.record(*opening)
             self._turn_lock.take()
             prompt, opening = prompt(PromptCalls(self._toolbox, self._fresh_rules, self._gate, self)), ()
         self._begin(prompt, (*opening, *self._target_records()))
@@ -272,19 +271,19 @@ class AgentLoop:
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
         """Begins the run."""
-        transcript = self._transcript
-        blocks = (*transcript.session.queued, *_blocks(prompt))
+        log = self.log
+        blocks = (*log.session.queued, *_blocks(prompt))
         if not blocks:
-            transcript.write(*opening)
+            log.record(*opening)
             return
         blocks = (*blocks, *self._added_by_gate(blocks, opening))
         lifted = text_blocks(LIMIT_LIFTED)
-        if is_bound(transcript.conversation.messages) and list(blocks) != lifted:
+        if is_bound(log.conversation.messages) and list(blocks) != lifted:
             blocks = (*lifted, *blocks)
         self._turn_state = TurnState()
-        pending = transcript.pending
+        pending = log.pending
         if pending is not None:
-            transcript.queue(blocks, *opening)  # recorded now, because the calls may take long
+            log.queue(blocks, *opening)  # recorded now, because the calls may take long
             opening = ()
             if pending.calls:
                 self._run_tools(pending)
@@ -292,7 +291,7 @@ class AgentLoop:
                 self._closing.forget_reports()
                 self._rules = self._fresh_rules()
             self._recover()  # calls that must not run need a result too
-        transcript.take_task(blocks, *opening)
+        log.take_task(blocks, *opening)
 
     def _added_by_gate(self, blocks: Sequence[Block], opening: Sequence[Record]) -> Sequence[Block]:
         """The blocks that the gate adds to a task."""
@@ -300,7 +299,7 @@ class AgentLoop:
             self._take_lock_for_hooks()
             return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
         except Interrupted:
-            self._transcript.write(*opening)
+            self.log.record(*opening)
             raise
 
     def _take_lock_for_hooks(self) -> None:
@@ -310,7 +309,7 @@ class AgentLoop:
     def _known_report(self, prompt: Prompt | None) -> Report | None:
         """The report that an earlier process accepted but did not deliver, or None if there is none."""
         report = self.log.session.report
-        if prompt is not None or report is None or self._transcript.pending:
+        if prompt is not None or report is None or self.log.pending:
             return None
         return self._closing.was_reported(report)
 
@@ -324,7 +323,7 @@ class AgentLoop:
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
             # This raises TimeIsUp, so that the run ends before the next request.
-            self._transcript.settle()
+            self.log.settle()
             self._waiter.sleep(0, waiting_for="the time limit")
         if finishing.is_over(turn):
             return self._closing.forced()
@@ -361,7 +360,7 @@ class AgentLoop:
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
         while True:
-            pending = self._transcript.take_pending()
+            pending = self.log.take_pending()
             answer, state = (pending, state) if pending else self._ask_past_damage(state)
             # After a compaction, the model cannot continue an answer that was cut off before.
             if contexts != self._asking.fresh_contexts:
@@ -391,13 +390,13 @@ class AgentLoop:
                     self.emit(Notice(step.notice))
                 if self._closing.is_final:
                     # The text must be looked at before the calls, because a call may discard a report in it.
-                    self._transcript.settle()
+                    self.log.settle()
                     self._closing.take_final_words(answer.text)
                 self._run_tools(answer)
                 return self._after_tools(state)
             case Continue():
                 if self.conversation.messages[-1].role == "assistant":
-                    self._transcript.say(CONTINUE)
+                    self.log.say(CONTINUE)
             case End():
                 return self._unless_held(self._closing.ended_by(step, answer.stop_reason))
             case _:  # The server paused: the conversation is sent as it is.
@@ -448,7 +447,7 @@ class AgentLoop:
         turn.run()
         self._tool_turn = None
         self._turn_lock.release()
-        self._transcript.tell_results()
+        self.log.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
         """Decides how the run continues after the tool calls of an answer. The turn is over if at least one call was
@@ -495,7 +494,7 @@ class AgentLoop:
             self._closing.forget_reports()
             denied, self._rules = self._rules.denied, self._fresh_rules()
             self._rules.denied += denied
-        self._transcript.say(f"Stop hook feedback:\n{refused.reason}")
+        self.log.say(f"Stop hook feedback:\n{refused.reason}")
         self._turn_lock.release()
         return None
 
@@ -611,7 +610,7 @@ class AgentLoop:
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _record_target(self) -> None:
-        self._transcript.write(*self._target_records())
+        self.log.record(*self._target_records())
 
     def _target_records(self) -> list[Record]:
         """A list with one record of the current target and the cooldowns, or an empty list if nothing has changed. A

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ralph.agent.call_rules import CallRules
     from ralph.agent.ports import Gate, Toolbox
-    from ralph.agent.transcript import SessionLog
+    from ralph.agent.session_log import SessionLog
     from ralph.values.answer import MalformedCall
     from ralph.values.ports import Events
     from ralph.values.tool_calls import Block, FileChange, Ruling

@@ -19,7 +19,7 @@ from ralph.values.ports import JournalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ralph.agent.transcript import SessionLog
+    from ralph.agent.session_log import SessionLog
     from ralph.conversation.records import Record
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.output.telemetry.tracing_spans import Tracing

@@ -78,6 +78,7 @@ def test_a_forced_end_counts_as_what_forced_it(
     finishing: Finishing, reason: str | None, outcome: Outcome, limit: str | None
 ) -> None:
     end = finishing.forced_end(reason)
+    assert end.error is not None
     assert (end.outcome, end.limit) == (outcome, limit)
     assert "None" not in end.error
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from ralph.agent.call_rules import CallRules
 from ralph.agent.run_end import Finishing
+from ralph.agent.session_log import SessionLog
 from ralph.agent.task import AgentLoop
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
-from ralph.agent.transcript import SessionLog
 from ralph.conversation.messages import NOT_RUN, RequestShape
 from ralph.conversation.reading import OpenAnswer, Reading
 from ralph.conversation.records import DeliveryRecord, QueuedRecord, SessionError, run_record

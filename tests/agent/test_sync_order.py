@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.agent.transcript import SessionLog
+from ralph.agent.session_log import SessionLog
 from ralph.conversation.records import session_record
 from ralph.conversation.session import Session
 from ralph.values.events import AnswerAccepted, Notice, RequestSent, ToolFinished, ToolStarted, TurnStarted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from ralph.agent.transcript import SessionLog
+from ralph.agent.session_log import SessionLog
 from ralph.api.stream import answer_from_message
 from ralph.conversation.decoding import decoded
 from ralph.conversation.journal_lines import line_of

@@ -385,9 +385,7 @@ def test_a_multiple_is_one_of_the_decimal_numbers_as_they_are_written(
 ) -> None:
     found = problems({"multipleOf": step}, value)
     assert found == (
-        []
-        if is_multiple
-        else [f"payload: expected multipleOf {json.dumps(step)}, got {json.dumps(value)}"]
+        [] if is_multiple else [f"payload: expected multipleOf {json.dumps(step)}, got {json.dumps(value)}"]
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.agent.transcript import SessionLog
+from ralph.agent.session_log import SessionLog
 from ralph.conversation.session import Session
 from ralph.run.telemetry import SessionNotes
 from ralph.values.controls import PermissionMode

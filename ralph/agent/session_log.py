@@ -1,5 +1,5 @@
-"""Adds messages to a session's conversation by writing records to the journal, and emits events about these messages.
-It makes no decisions: its caller chooses which messages are added.
+"""The only writer of a session: adds messages to its conversation by writing records to the journal, and emits events about
+them. It makes no decisions: its caller chooses which messages are added.
 
 Each record is written to the journal before it is applied to the session's state. If the journal cannot be written,
 the state does not change. In a run without a journal, records are applied too.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.agent.ports import Journal
-    from ralph.conversation.messages import Conversation, Message
+    from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.conversation.session import Session
     from ralph.values.answer import Answer
@@ -71,6 +71,15 @@ class SessionLog:
         self._held: list[Event] | None = None
         """The events that wait for a sync. None if all records that must last are on the disk."""
         self.session = session
+        self.pending = session.answer
+        """The last answer of an earlier process, or None. It is None if a message follows that answer, or after
+        `take_pending` was called."""
+        self.was_refused = session.has_ended_as(Outcome.API_REJECTED)
+        """True if the API refused the last request, perhaps because of an image."""
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.session.conversation
 
     def emit(self, event: Event) -> None:
         """Passes the event on. After `record_ahead`, the event waits for the sync if it can; otherwise, this method
@@ -145,38 +154,18 @@ class SessionLog:
         if failed is not None:
             raise failed
 
-
-class Transcript:
-    def __init__(self, log: SessionLog, events: Events) -> None:
-        self._log = log
-        self._events = events
-        self.pending = log.session.answer
-        """The last answer of an earlier process, or None. It is None if a message follows that answer, or after
-        `take_pending` was called."""
-        self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
-        """True if the API refused the last request, perhaps because of an image."""
-
-    @property
-    def session(self) -> Session:
-        return self._log.session
-
-    @property
-    def conversation(self) -> Conversation:
-        return self._log.session.conversation
+    # --- Messages
 
     def take_pending(self) -> Answer | None:
         """Returns `pending`, and sets it to None."""
         pending, self.pending = self.pending, None
         return pending
 
-    def write(self, *records: Record) -> None:
-        self._log.record(*records)
-
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
         """Records a prompt that the model gets only when tool calls have run. If the process ends in the meantime,
         the prompt is not lost.
         """
-        self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
+        self.record(*opening, QueuedRecord(content=tuple(blocks)))
 
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
         """Adds a prompt of the user.
@@ -185,22 +174,21 @@ class Transcript:
         alternate.
         """
         message = user_message([*self._still_wanted(), *blocks])
-        self._log.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
+        self.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
     def say(self, *words: str) -> None:
         """Adds a user message that ralph wrote."""
         blocks = _texts(words)
-        self._log.record(self._grown_record(blocks))
-        self._events.emit(UserMessageCommitted(tuple(blocks)))
+        self.record(self._grown_record(blocks))
+        self.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
         """The conversation with `notices` for the model added at its end. The session itself does not change."""
-        return self._with(self._grown(_texts(notices))) if notices else self.conversation
-
-    def settle(self) -> None:
-        """Syncs the records before a wait. Raises JournalError."""
-        self._log.settle()
+        if not notices:
+            return self.conversation
+        message = user_message([*self._unanswered(), *_texts(notices)])
+        return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def commit(self, answer: Answer, notices: Sequence[str] = (), *, is_ahead: bool = False) -> Answer:
         """Adds the notices and an accepted answer to the conversation. Returns the answer as it was added. If the API
@@ -210,20 +198,20 @@ class Transcript:
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
         grown = [self._grown_record(told)] if told else []
-        record = self._log.record_ahead if is_ahead else self._log.record
+        record = self.record_ahead if is_ahead else self.record
         record(*grown, assistant_record(answer))
         if told:
-            self._events.emit(UserMessageCommitted(tuple(told)))
-        self._events.emit(AnswerAccepted(answer.message, answer.request_id))
+            self.emit(UserMessageCommitted(tuple(told)))
+        self.emit(AnswerAccepted(answer.message, answer.request_id))
         for warning in answer.warnings:
-            self._events.emit(Notice(warning))
+            self.emit(Notice(warning))
         return answer
 
     def tell_results(self) -> None:
         """Emits the event about the message that contains the results of the last answer's calls. The caller must
         record the results first.
         """
-        self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
+        self.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
         """A conversation that starts over, with `content` as its only message."""
@@ -233,8 +221,8 @@ class Transcript:
         """Replaces the context by a new one that begins with `content`. The journal keeps the records of the old
         context.
         """
-        self._log.record(compacted_record(user_message(content), summary, event))
-        self._events.emit(event)
+        self.record(compacted_record(user_message(content), summary, event))
+        self.emit(event)
 
     @property
     def _is_unanswered(self) -> bool:
@@ -244,14 +232,8 @@ class Transcript:
     def _unanswered(self) -> tuple[Block, ...]:
         return self.conversation.messages[-1].content if self._is_unanswered else ()
 
-    def _grown(self, blocks: Sequence[Block]) -> Message:
-        return user_message([*self._unanswered(), *blocks])
-
     def _grown_record(self, blocks: Sequence[Block]) -> Record:
-        return user_record(self._grown(blocks), amends=self._is_unanswered)
-
-    def _with(self, message: Message) -> Conversation:
-        return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
+        return user_record(user_message([*self._unanswered(), *blocks]), amends=self._is_unanswered)
 
     def _still_wanted(self) -> tuple[Block, ...]:
         """The blocks of the last message that are sent again together with a new prompt."""
@@ -260,9 +242,7 @@ class Transcript:
             return unanswered
         kept = _without_images(unanswered)
         if kept != unanswered:
-            self._events.emit(
-                Notice("the API refused the last message: its images are left out from here on")
-            )
+            self.emit(Notice("the API refused the last message: its images are left out from here on"))
         return kept
 
 
