@@ -172,25 +172,6 @@ def test_every_prompt_of_several_tasks_and_of_resumed_runs_survives() -> None:
     assert files.splitlines()[2] == "- /work/write_1 größe", "what earlier processes changed, in their order"
 
 
-def test_an_image_that_was_refused_does_not_come_back_with_the_task() -> None:
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    refused = World(SmallServer([HttpError(400, None, "")]), prompt=[text("See."), image])
-    for journal_is_read in (False, True):
-        script = [works(1), works(2), works(3), DONE]
-        if journal_is_read:
-            world = World(SmallServer(script), journal=refused.journal, prompt="Without it.")
-            again = World(SmallServer(script), journal=world.journal, prompt="And on.")
-            requests = world.fresh_requests + again.fresh_requests
-        else:
-            world = World(SmallServer([HttpError(400, None, ""), *script]), prompt=[text("See."), image])
-            world.work("Without it.")
-            requests = world.fresh_requests
-        assert requests
-        for request in requests:
-            assert [one for one in request.texts if one in {"See.", "Without it."}] == ["See.", "Without it."]
-            assert '"image"' not in json.dumps(request.messages)
-
-
 # --- When it does not help
 
 LONG = answer(text("word " * 20_000))
@@ -258,48 +239,6 @@ def test_a20_a_task_alone_that_is_refused_as_too_long_is_asked_once() -> None:
     assert (world.ended.outcome, world.ended.limit) == (Outcome.LIMIT_REACHED, "context")
     assert world.ended.report is not None
     assert len(server.requests) == 1
-
-
-def test_an_answer_that_was_cut_before_a_compaction_is_no_part_of_the_one_after_it() -> None:
-    half = answer(text("The first half " + "y" * 40_000), stop_reason="max_tokens")
-    world = World(SmallServer([works(1), half, answer(text("The whole answer."))]), result_bytes=8_000)
-    assert len(world.compactions) == 1
-    assert world.ended.result == "The whole answer."
-
-
-def test_files_that_were_changed_before_an_interrupt_are_listed_in_the_same_process() -> None:
-    def stops_at_the_command(world: World) -> None:
-        run = world.toolbox.run
-
-        def stopping(calls: Any) -> Any:
-            if calls[0].id == "stop":
-                raise SignalReceived(2)
-            return run(calls)
-
-        world.toolbox.run = stopping  # type: ignore[method-assign]
-
-    script = [answer(call("first", "Write"), call("stop", "Touch"), call("never")), works(1), works(2), DONE]
-    world = World(SmallServer(script), change=stops_at_the_command)
-    assert world.ended.outcome is Outcome.INTERRUPTED
-    world.work("Go on.")
-    [fresh] = world.fresh_requests
-    assert "- /work/first größe" in next(one for one in fresh.texts if one.startswith("# Files")).splitlines()
-
-
-def test_older_tasks_give_way_where_all_of_them_were_too_much_and_no_window_is_known() -> None:
-    first = World(SmallServer([DONE]), target(window=None, model="local"), prompt="old " * 4_500)
-    server = SmallServer([works(1), DONE], window=4_000)
-    world = World(
-        server,
-        target(window=None, model="local"),
-        journal=first.journal,
-        prompt="The new one.",
-        result_bytes=4_000,
-    )
-    assert world.ended.outcome is Outcome.COMPLETED
-    [fresh] = world.fresh_requests
-    assert "The new one." in fresh.texts
-    assert any("left out" in one for one in fresh.texts)
 
 
 # --- Whatever the server does

@@ -76,14 +76,6 @@ def test_the_fourth_is_refused_and_the_sixth_refusal_is_the_last(
     assert [refusal.is_last for refusal in refused] == [False] * 5 + [True]
 
 
-@every_row(("length", "is_caught"), [(1, True), (2, True), (3, True), (4, True), (5, False)])
-def test_cycles_are_caught_up_to_four_calls(length: int, is_caught: bool) -> None:
-    rounds = [bash(f"look {number % length}") for number in range(length * MOST_EQUAL)]
-    assert is_refused(rounds, bash("look 0")) is is_caught
-    # A call less, and there are not three rounds yet.
-    assert not is_refused(rounds[1:], bash("look 1"))
-
-
 def test_a_wait_for_output_is_no_repetition_unless_it_fails() -> None:
     waits = [step("BashOutput", "(nothing new)", bash_id="bash_1")] * 20
     assert refusals(waits) == [None] * 20
@@ -96,11 +88,6 @@ def test_a_wait_for_output_is_no_repetition_unless_it_fails() -> None:
             ToolCall(f"old{number}", "BashOutput", {"bash_id": "bash_1"}), ToolOutput("(nothing new)")
         )
     assert guards.before(waits[0].call) is None
-
-
-def test_in_a_refused_cycle_every_call_of_it_is_refused_and_counted() -> None:
-    told = refusals(bash(command) for command in "ABCABCABC" + "ABCCBA")
-    assert told == [None] * 9 + ["cycle"] * 6
 
 
 # What resets
@@ -124,13 +111,6 @@ def test_refused_calls_with_another_in_turn_are_a_cycle_in_the_end() -> None:
 def test_an_edit_that_changed_a_file_ends_every_window() -> None:
     assert not is_refused([*[bash("make")] * 3, edit("a.py", 1), *[bash("make")] * 2], bash("make"))
     assert is_refused([edit("a.py", 1), *[bash("make")] * 3], bash("make"))
-
-
-def test_a_read_between_edits_that_change_nothing_ends_their_row() -> None:
-    tries = [failed_edit("a.py", f"x = {number}") for number in range(5)]
-    read = step("Read", "y = 1", file_path="a.py")
-    assert not is_refused([*tries[:3], read], tries[3])
-    assert is_refused([*tries[:3]], tries[3])
 
 
 @every_row(
@@ -171,11 +151,6 @@ def test_arguments_are_equal_but_for_white_space_order_and_words_for_people(
 ) -> None:
     rows = [step("Bash", "same", **arguments) for arguments in (first, second, first, second)]
     assert is_refused(rows[:3], rows[3]) is are_equal
-
-
-def test_an_argument_that_speaks_to_people_in_one_tool_may_have_an_effect_in_another() -> None:
-    rows = [step("Report", "same", description=f"part {number}") for number in range(4)]
-    assert not is_refused(rows[:3], rows[3])
 
 
 # Equal results
@@ -258,11 +233,6 @@ def test_results_that_differ_in_times_and_counters_are_equal(outputs: tuple[str,
 )
 def test_results_that_show_something_new_are_not_equal(outputs: tuple[str, str, str]) -> None:
     assert not outputs_are_equal(*outputs)
-
-
-def test_an_error_with_the_same_text_is_another_result() -> None:
-    rows = [step("Bash", "same", is_error=number == 2, command="x") for number in range(4)]
-    assert not is_refused(rows[:3], rows[3])
 
 
 def image(data: str) -> dict[str, Any]:
@@ -441,12 +411,6 @@ def test_a_sequence_without_three_equal_rounds_is_never_refused(calls: list[tupl
     )
     assume(not cubes and not rows)
     assert not any(refusals(KINDS[kind](result) for kind, result in calls))
-
-
-@given(st.text(), st.text())
-def test_any_text_is_compared_with_itself_and_told_from_another(first: str, second: str) -> None:
-    assert outputs_are_equal(first, first, first)
-    assert not outputs_are_equal(f"<{first}>", f"<{second}>", f"<{first}{second}!>")
 
 
 # Bounds of time and memory

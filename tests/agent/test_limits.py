@@ -99,22 +99,6 @@ def max_tokens(played: Played, index: int) -> int:
     return wanted
 
 
-@every_row(("left", "is_asked"), [(1023, False), (1024, True), (1025, True)])
-def test_an_answer_under_1024_tokens_is_not_bought(left: int, is_asked: bool) -> None:
-    # How large the estimate is exactly is its own tests' business: here it is what a run grants of a large budget.
-    large = Played(DONE, targets=[target()], limits=LimitSettings(max_budget_usd=20_000))
-    estimate = 20_000 - max_tokens(large, 0)
-    played = Played(DONE, targets=[target()], limits=LimitSettings(max_budget_usd=estimate + left))
-    assert played.calls_made == int(is_asked)
-    if is_asked:
-        assert max_tokens(played, 0) == left
-        return
-    assert (played.ended.exit_code, played.ended.limit) == (3, "max_budget_usd")
-    assert played.result["subtype"] == "error_max_budget_usd"
-    assert "budget" in played.result["result"]
-    assert played.cost_usd == 0
-
-
 def billed(error: AgentError, tokens: int) -> AgentError:
     error.tokens = TokenUsage(output=tokens)
     return error
@@ -134,14 +118,6 @@ def test_a_retry_that_the_budget_no_longer_buys_ends_the_run_at_once() -> None:
     assert played.waiter.sleeps == [2], "nobody waits for what cannot be paid"
     assert [asked.attempts for asked in played.events.of(TurnAsked)] == [2]
     assert "cut" in played.ended.errors[0], "the error before it is told too"
-
-
-def test_the_budget_is_one_over_all_tasks_of_a_process() -> None:
-    spent = answer(text("dear"), usage={"input_tokens": 50, "output_tokens": 15_000})
-    played = Played(spent, targets=[target(max_tokens=15_000)], limits=LimitSettings(max_budget_usd=17_000))
-    assert played.ended.exit_code == 0
-    assert played.task("more").limit == "max_budget_usd"
-    assert played.calls_made == 1
 
 
 # -- Time. -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.run_end import LAST_WORDS
@@ -66,14 +65,6 @@ def test_the_status_of_an_accepted_report_is_the_outcome(
     assert played.last_results[0]["content"] == "The report was accepted."
 
 
-def test_an_accepted_report_wins_over_calls_that_led_nowhere() -> None:
-    circling = [answer(call(f"e{n}")) for n in range(8)]
-    last = answer(report(), call("last"))
-    played = Played(*circling, last, form=PLAIN_FORM)
-    assert played.ended.exit_code == 0
-    assert played.result["final_report"]["source"] == "tool_call"
-
-
 # -- Failed attempts. --------------------------------------------------------------------------------------------
 
 
@@ -128,22 +119,6 @@ def test_a_failed_attempt_collapses_the_turns_that_are_left_to_one(
     assert [(event.old_max_turns, event.new_max_turns) for event in collapsed] == told
     expected = 1 if told else 3
     assert played.ended.exit_code == expected, "of the user's own limit the code is its own"
-
-
-def test_a_collapsed_run_has_one_final_turn_and_ends_as_failed() -> None:
-    beside = answer(report("bad", summary=""), call("e2", text="beside it"))
-    played = Played(
-        beside, *[answer(text("well..."))] * 4, form=PLAIN_FORM, limits=LimitSettings(max_turns=9)
-    )
-    assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(2, "report")]
-    assert (played.ended.exit_code, played.ended.outcome) == (1, Outcome.TASK_FAILED)
-    assert played.result["subtype"] == "error_max_structured_output_retries"
-    assert played.result["final_report"]["final_report_attempts"] == 5
-    [notice] = played.last_words(1)
-    assert notice.startswith(
-        "System notice: No final report has been accepted so far. This is the final turn"
-    )
-    assert "too often" not in notice, "it failed once"
 
 
 def test_the_turn_of_four_bad_reports_becomes_final_and_has_one_answer_left() -> None:
@@ -229,19 +204,6 @@ def test_the_tool_call_of_the_final_turn_wins_over_an_earlier_text() -> None:
     assert played.result["final_report"]["source"] == "tool_call"
 
 
-@every_row("limits", [LimitSettings(max_turns=2), None])
-def test_a_payload_beside_a_refused_call_is_taken_once_the_final_turn_gives_up(
-    limits: LimitSettings | None,
-) -> None:
-    both = answer(*IN_TEXT.content, call("x", "Touch"))
-    before = [echo()] if limits else [answer(text("well..."))] * 4
-    own = [both, *[answer(call("y", "Touch"))] * 3] if limits else [both]
-    played = Played(*before, *own, form=PAYLOAD_FORM, limits=limits)
-    assert (played.ended.exit_code, played.calls_made) == (0, len(before) + len(own))
-    assert played.result["structured_output"] == GOOD
-    assert "Touch" not in played.ran
-
-
 SUCCESS = text('{"status": "success", "summary": "All tests pass."}')
 PROMISES = {
     "plain": (PLAIN_FORM, answer(SUCCESS)),
@@ -268,23 +230,6 @@ def test_a_report_that_was_dropped_is_forgotten_once_the_model_is_told() -> None
     played = Played(*[IN_TEXT] * 4, *[answer()] * 4, form=PAYLOAD_FORM)
     assert (played.ended.exit_code, played.result["final_report"]["source"]) == (1, "synthetic")
     assert "structured_output" not in played.result
-
-
-def paid(*answers: Answer, max_turns: int | None = None) -> Played:
-    """Answers of 2,000 dollars each. The budget is enough for exactly these."""
-    costs = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
-    usage = {"input_tokens": 0, "output_tokens": 2_000}
-    script = [answer(*one.content, usage=usage) for one in answers]
-    limits = LimitSettings(max_turns=max_turns, max_budget_usd=2_000 * len(answers) + 1_000)
-    played = Played(*script, targets=[costs], form=PAYLOAD_FORM, limits=limits)
-    assert played.calls_made == len(answers), "the next request was not paid for"
-    return played
-
-
-def test_a_payload_that_was_not_taken_back_outlives_a_budget_that_ends_in_the_final_turn() -> None:
-    played = paid(*[IN_TEXT] * 4)
-    assert played.ended.exit_code == 0
-    assert played.result["structured_output"] == GOOD
 
 
 @every_row(("stop", "exit_code"), [(TimeIsUp("over"), 0), (SignalReceived(15), 143)])
@@ -473,11 +418,3 @@ def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten() -> 
     played = resumed(journal)
     assert played.ran == ["e"]
     assert (played.ended.exit_code, played.calls_made) == (0, 0)
-
-
-def test_a_pending_report_does_not_answer_the_prompt_that_comes_after_it() -> None:
-    journal = killed_behind(answer(report(summary="The old task.")))
-    played = resumed(journal, echo(7), answer(report("new", summary="The new one.")), prompt="another task")
-    assert played.calls_made == 2
-    assert played.ended.result == "The new one."
-    assert "another task" in json.dumps(played.sent(0)[-1])

@@ -107,14 +107,6 @@ def test_a_cut_never_breaks_a_character_and_never_exceeds_its_bound(text: str, m
     assert sent_bytes(cut) <= max(most_bytes, sent_bytes(found[0]))
 
 
-def test_what_was_seen_and_that_it_failed_stays_with_a_result_that_is_cut() -> None:
-    for content in (LINES, (words(LINES),)):
-        cut = fitted(ToolOutput(content, is_error=True, seen={"/a": "1"}), 2_000)
-        assert cut.content != content
-        assert cut.is_error
-        assert cut.seen == {"/a": "1"}
-
-
 def test_an_image_that_does_not_fit_is_a_text_that_says_so() -> None:
     output = ToolOutput((IMAGE,))
     assert fitted(output, output_size(output)) is output
@@ -130,15 +122,6 @@ def test_an_image_that_fits_stays_and_leaves_its_text_the_rest() -> None:
     assert cut.content[1] is IMAGE
     assert cut.content[2] == words("end")
     assert 7_900 < output_size(cut) <= 8_000
-
-
-def test_many_small_texts_share_the_least_and_have_it_not_each() -> None:
-    output = ToolOutput(tuple(words(f"{number} " * 50) for number in range(1_000)))
-    cut = fitted(output, 0)
-    assert len(cut.content) == 1
-    assert output_size(cut) < LEAST_BYTES
-    small = ToolOutput((words("a"), words("b")))
-    assert fitted(small, 0) is small
 
 
 BLOCKS = st.lists(st.one_of(AWKWARD.map(words), st.just(IMAGE)), min_size=1, max_size=5).map(tuple)

@@ -17,7 +17,7 @@ from ralph.agent.task import AgentLoop
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
 from ralph.conversation.messages import NOT_RUN, RequestShape
 from ralph.conversation.reading import OpenAnswer, Reading
-from ralph.conversation.records import DeliveryRecord, QueuedRecord, SessionError, run_record
+from ralph.conversation.records import DeliveryRecord, SessionError, run_record
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
@@ -175,15 +175,6 @@ class TouchForbidden(CallGate):
         return ToolOutput("forbidden", is_error=True) if checked.call.name == "Touch" else checked
 
 
-FORBIDDEN = Life(FIRST, SECOND, DONE, prompt="the task", gate=TouchForbidden())
-
-
-def test_a_forbidden_call_leaves_its_refusal_alone() -> None:
-    records = FORBIDDEN.journal.records
-    assert [record.id for record in records if record.kind == "tool_intent"] == ["e", "w"]
-    assert FORBIDDEN.toolbox.ran == [["e"], ["w"]]
-
-
 def test_each_call_is_judged_immediately_before_its_own_intent() -> None:
     order: list[str] = []
 
@@ -269,19 +260,6 @@ def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
     assert again.toolbox.ran == []
 
 
-def test_text_that_was_cut_before_a_failure_is_in_the_result_after_it() -> None:
-    half = answer(text("The first half, "), stop_reason="max_tokens")
-    failed = Life(half, HttpError(529, None, ""), prompt="the task")
-    again = Life(answer(text("the second.")), journal=failed.journal)
-    assert again.ended.result == "The first half, the second."
-
-
-@every_row("length", [0, 1, 2])
-def test_a_session_without_a_message_cannot_go_on(length) -> None:
-    with pytest.raises(SessionError, match="before its first message"):
-        replay(WHOLE.journal.records[:length])
-
-
 def test_a_record_that_no_run_writes_there_is_an_error_with_its_line() -> None:
     result = next(record for record in WHOLE.journal.records if record.kind == "tool_result")
     with pytest.raises(SessionError, match="line 4 makes no sense: the result of no call"):
@@ -299,30 +277,6 @@ def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str,
     assert (after.is_completed, after.awaits_delivery) == (bool(is_completed), not is_completed)
 
 
-def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
-    """A kill during these calls must not lose the prompt."""
-    first = Life(answer(call("w", "Write"), call("t", "Touch")), SignalReceived(9), prompt="the task")
-    journal = FakeJournal()
-    journal.records = first.journal.records[: first.journal.kinds.index("assistant") + 1]
-    second = Life(DONE, journal=journal, prompt="and this, please")
-    queued = second.journal.kinds.index("queued")
-    assert queued < second.journal.kinds.index("tool_intent"), "before anything runs"
-    killed = FakeJournal()
-    killed.records = second.journal.records[: queued + 2]
-    third = Life(DONE, journal=killed)
-    assert third.client.bodies == second.client.bodies
-    assert json.loads(third.client.bodies[0])["messages"][-1]["content"][-1]["text"] == "and this, please"
-
-
-def test_a_run_that_was_killed_before_its_prompt_leaves_a_completed_session_completed() -> None:
-    whole = Life(DONE, prompt="the task")
-    whole.journal.append(DeliveryRecord(state=Delivery.DELIVERED))
-    whole.journal.append(run_record(SHAPE, "later", 2))
-    assert replay(whole.journal.records).is_completed
-    whole.journal.append(QueuedRecord(content=(text("more"),)))
-    assert not replay(whole.journal.records).is_completed
-
-
 def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     refused = Life(HttpError(400, None, ""), prompt=[{"type": "text", "text": "see"}, image])
@@ -333,18 +287,6 @@ def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next(
     overloaded = Life(HttpError(529, None, ""), prompt=[{"type": "text", "text": "see"}, image])
     kept = Life(DONE, journal=overloaded.journal, prompt="well?")
     assert b'"image"' in kept.client.bodies[0], "an outage is no refusal"
-
-
-def test_an_image_in_a_result_that_the_api_refused_is_not_sent_again_either() -> None:
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    refused = Life(answer(call("e")), HttpError(400, None, ""), prompt="look")
-    journal = FakeJournal()
-    for record in refused.journal.records:
-        journal.append(replace(record, content=[image]) if record.kind == "tool_result" else record)
-    again = Life(DONE, journal=journal, prompt="well?")
-    assert b'"image"' not in again.client.bodies[0]
-    [result, prompt] = json.loads(again.client.bodies[0])["messages"][-1]["content"]
-    assert (result["content"][0]["text"], prompt["text"]) == ("(an image, which the API refused)", "well?")
 
 
 def test_the_newest_thing_seen_of_a_file_counts_and_is_no_part_of_the_conversation() -> None:

@@ -24,7 +24,6 @@ from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
-from ralph.values.outcome import Outcome
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -182,50 +181,9 @@ BLOCKS = st.sampled_from(
         [],
     ]
 )
-STEPS = st.lists(st.one_of(BLOCKS, st.just(DOWN), st.just(StreamTransient("cut"))), max_size=25)
-
-
-def as_script(steps: Sequence[Sequence[Block] | BaseException]) -> list[Answer | BaseException]:
-    """Answers of which each calls a tool, so that the task goes on, and a last answer that ends it."""
-    script: list[Answer | BaseException] = [
-        step if isinstance(step, BaseException) else answer(*step, call(f"call-{number}", text=str(number)))
-        for number, step in enumerate(steps)
-    ]
-    return [*script, DONE]
-
-
-@given(STEPS, st.sampled_from(["fallback", "round_robin"]), st.booleans())
-def test_what_a_model_is_sent_only_ever_grows(steps, strategy, returns) -> None:
-    """The prompt cache and signatures depend on this, byte for byte. Only the cache markers move."""
-    targets = [A, B, A_ELSEWHERE, Target("local", "qwen3", "http://127.0.0.1:3")]
-    talk = Talk(targets, *as_script(steps), policy=custom(100, 1, 0), strategy=strategy, returns=returns)
-    assert talk.ended.outcome is Outcome.COMPLETED
-    last: dict[str, bytes] = {}
-    for name, body in zip(talk.names, talk.client.bodies, strict=True):
-        sent = body.replace(_MARKER, b"").removesuffix(b"]}")
-        assert sent.startswith(last.get(name, b""))
-        last[name] = sent
 
 
 # --- The head of a request, and what it costs
-
-
-def test_each_target_is_sent_its_own_head() -> None:
-    old = Target("old", "claude-sonnet-4-5", "http://127.0.0.1:1", effort="high", max_tokens=100_000)
-    adaptive = Target("adaptive", "claude-opus-4-6", "http://127.0.0.1:1", effort="high", max_tokens=5000)
-    requested = replace(old, name="requested", effort=None, thinking="adaptive", max_tokens=None)
-    silent = replace(adaptive, name="silent", thinking="none")
-    unknown = Target("unknown", "qwen3", "http://127.0.0.1:1", effort="low")
-    talk = Talk([old, adaptive, requested, silent, unknown], *[DOWN] * 4, DONE)
-    fields = ("max_tokens", "output_config", "thinking")
-    heads = {name: [talk.head_of(name).get(field) for field in fields] for name in talk.names}
-    assert heads == {
-        "old": [64_000, None, None],
-        "adaptive": [5000, {"effort": "high"}, {"type": "adaptive"}],
-        "requested": [32_000, None, {"type": "adaptive"}],
-        "silent": [5000, {"effort": "high"}, None],
-        "unknown": [32_000, {"effort": "low"}, None],
-    }
 
 
 # --- Failures leave no trace in the conversation

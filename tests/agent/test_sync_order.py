@@ -6,13 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from msgspec.structs import replace
 
-from ralph.agent.session_log import SessionLog
-from ralph.conversation.records import session_record
-from ralph.conversation.session import Session
-from ralph.values.events import AnswerAccepted, Notice, RequestSent, ToolFinished, ToolStarted, TurnStarted
+from ralph.values.events import AnswerAccepted, RequestSent, ToolFinished, ToolStarted, TurnStarted
 from ralph.values.limits import LimitSettings
 from ralph.values.ports import JournalError
 from ralph.values.tool_calls import ToolDefinition
@@ -30,7 +26,6 @@ from tests.fakes import (
     text,
 )
 from tests.fakes.played import PLAIN_FORM, Played, roster_for
-from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,18 +187,6 @@ def test_one_sync_serves_an_answer_and_the_intent_of_its_command() -> None:
     ]
 
 
-@every_row(
-    ("first", "syncs"),
-    [
-        ("Echo", [["assistant"], ["tool_intent", "tool_result"]]),
-        ("Touch", [["assistant"], ["tool_intent"], ["tool_result"]]),
-    ],
-)
-def test_other_calls_may_be_waited_for_so_the_answer_is_synced_before(first, syncs) -> None:
-    watched = Watched(answer(call("b", first)), DONE)
-    assert watched.syncs() == [["user"], *syncs, ["assistant"], ["ended"]]
-
-
 def test_no_event_and_no_command_comes_before_its_record_is_on_the_disk() -> None:
     watched = Watched(answer(text("I try."), call("b", "Bash"), call("c", "Bash")), DONE)
     assert watched.lasting_at(AnswerAccepted) == ["user", "assistant", "tool_intent"]
@@ -251,34 +234,6 @@ def test_if_the_disk_fails_at_the_late_sync_the_run_ends_and_tells_what_ran() ->
     told = [kind for kind, _ in watched.events.told if kind in (AnswerAccepted, ToolStarted, ToolFinished)]
     assert told == [AnswerAccepted, ToolStarted, ToolFinished]
     assert [attempt.kind for attempt in watched.played.attempts] == [None, "interrupted"], "it may be billed"
-
-
-def test_a_sink_that_cannot_write_hides_no_held_event() -> None:
-    told: list[str] = []
-
-    class Failing(RecordingEvents):
-        def emit(self, event: Event) -> None:
-            assert isinstance(event, Notice)
-            told.append(event.text)
-            if event.text == "first":
-                raise JournalError(PLACE, OSError(28, "No space left on device"))
-
-    log = SessionLog(FakeJournal(), Session(), Failing())
-    log.record_ahead(session_record("s1", "/work", "now", "0"))
-    log.emit(Notice("first"))
-    log.emit(Notice("second"))
-    with pytest.raises(JournalError):
-        log.settle()
-    assert told == ["first", "second"]
-
-
-def test_an_event_that_cannot_wait_syncs_the_answer_first() -> None:
-    """The refusal of a repeated call is an event with a record of its own, which comes before the call's result."""
-    script = [answer(call(f"b{number}", "Bash")) for number in range(4)]
-    watched = Watched(*script, DONE)
-    refused = watched.syncs()[-4:-2]
-    assert refused == [["assistant"], ["tool_result"]]
-    assert [*watched.at_run] == ["b0", "b1", "b2"]
 
 
 def test_if_the_disk_fails_at_the_intent_nothing_runs_and_the_answer_is_told_all_the_same() -> None:

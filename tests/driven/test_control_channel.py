@@ -85,17 +85,6 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(write_fd)
 
 
-def test_a_line_comes_as_soon_as_it_is_whole(mailbox, pipe) -> None:
-    read_fd, write_fd = pipe
-    reading(mailbox, read_fd)
-    os.write(write_fd, b"one\ntw")
-    assert mailbox.take() == b"one"
-    os.write(write_fd, b"o\r\n\nthree")
-    assert [mailbox.take(), mailbox.take()] == [b"two", b""]
-    os.close(write_fd)
-    assert [mailbox.take(), mailbox.take()] == [b"three", END_OF_INPUT]
-
-
 def test_a_pipe_that_somebody_made_non_blocking_is_read_all_the_same(mailbox, pipe) -> None:
     read_fd, write_fd = pipe
     os.set_blocking(read_fd, False)
@@ -104,15 +93,6 @@ def test_a_pipe_that_somebody_made_non_blocking_is_read_all_the_same(mailbox, pi
         mailbox.take(within_s=0.05)
     os.write(write_fd, b"one\n")
     assert mailbox.take() == b"one"
-
-
-def test_an_input_that_cannot_be_read_ends_with_the_reason(mailbox, tmp_path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        reading(mailbox, fd)
-        assert mailbox.take() == EndOfInput("Is a directory")
-    finally:
-        os.close(fd)
 
 
 def test_a_line_that_is_too_long_is_dropped_to_its_end_and_told_at_once(mailbox, pipe) -> None:

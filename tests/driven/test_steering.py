@@ -60,60 +60,11 @@ def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_messa
         assert desk.answer_to("initialize", **again) == desk.steering.missing_guard
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({}, '"request.mode" must be the name of a permission mode, not null'),
-        ({"mode": ["plan"]}, '"request.mode" must be the name of a permission mode, not a list'),
-        (
-            {"mode": "Plan"},
-            "\"request.mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not 'Plan'",
-        ),
-        (
-            {"mode": "x" * 99},
-            '"request.mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not a text',
-        ),
-    ],
-)
-def test_a_permission_mode_that_cannot_be_kept_changes_nothing(desk, fields, error) -> None:
-    desk.answer_to("set_permission_mode", mode="plan")
-    desk.events.events.clear()
-    assert desk.answer_to("set_permission_mode", **fields).startswith(error)
-    assert desk.controls.permission_mode == "plan"
-    assert desk.events.events == []
-
-
 @pytest.mark.parametrize("enabled", [False, True])
 def test_auto_retry_is_switched_for_the_loop_to_see(desk, enabled) -> None:
     desk.controls.auto_retry = not enabled
     assert desk.answer_to("set_auto_retry", enabled=enabled) == {"enabled": enabled}
     assert desk.controls.auto_retry is enabled
-
-
-@pytest.mark.parametrize(
-    ("requested", "error"),
-    [
-        ("third", "unknown model third; models: first, second"),
-        *(
-            (
-                requested,
-                f'"request.model" must be a model\'s name of at most 200 characters, "default" or null, not {shown}',
-            )
-            for requested, shown in [
-                (" ", '" "'),
-                ("a\nb", '"a\\nb"'),
-                (["first"], "a list"),
-                ("x" * 201, "a text of 201 characters"),
-            ]
-        ),
-        ("x" * 200, f"unknown model {'x' * 200}; models: first, second"),
-    ],
-)
-def test_a_model_that_cannot_be_had_changes_nothing(desk, requested, error) -> None:
-    desk.answer_to("set_model", model="second")
-    assert desk.answer_to("set_model", model=requested) == error
-    assert desk.answer_to("get_status")["model"] == "claude-second-2"
-    assert desk.controls.take_requested_model() == "claude-second-2"
 
 
 def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) -> None:

@@ -163,22 +163,6 @@ def test_the_tools_of_a_server_over_http_are_called(ralph, serve, http) -> None:
     assert result(server, 1) == ("Echo: hello", False)
 
 
-def test_lists_of_tools_select_among_the_tools_of_servers(ralph, serve, stdio) -> None:
-    server = serve(DONE, DONE)
-    ran = run(
-        ralph,
-        *("--mcp-config", stdio, "--allowedTools", "mcp__all__get-*,mcp__all__echo,mcp__none"),
-        *("--disallowedTools", "mcp__all__get-env"),
-    )
-    assert ran.code == 0
-    of_server = tools_of(server)[3:]
-    assert "mcp__all__echo" in of_server
-    assert "mcp__all__get-sum" in of_server
-    assert "mcp__all__get-env" not in of_server
-    assert all(name.startswith(("mcp__all__get-", "mcp__all__echo")) for name in of_server)
-    assert "mcp__none names no tool of the MCP servers of this run" in ran.stderr
-
-
 @pytest.mark.parametrize("rule", ["mcp__all__echo", "mcp__all", "mcp__all__*"])
 def test_a_repositorys_deny_rule_stops_calls_of_a_servers_tool(ralph, serve, stdio, rule: str) -> None:
     (ralph.cwd / ".claude").mkdir()
@@ -463,20 +447,6 @@ def test_a_server_that_dies_is_started_again_each_time(ralph, serve, stdio) -> N
         assert result(server, nth + 1) == (f"Echo: {nth}", False), "it was started again"
 
 
-def test_a_call_during_which_the_server_dies_has_unknown_effects(ralph, serve, stdio) -> None:
-    server = serve(calls(LONG), calls(ECHO), DONE)
-    process = ralph.start("go", "--output-format", "stream-json", "--mcp-config", stdio)
-    wait_until(lambda: has_intent(ralph))
-    [pid] = server_processes(ralph)
-    os.kill(pid, signal.SIGKILL)
-    assert ralph.finish(process).code == 0
-    text, is_error = result(server, 1)
-    assert is_error
-    assert "ended during this call" in text
-    assert "effects are unknown" in text
-    assert result(server, 2) == ("Echo: hello", False)
-
-
 # Answers all requests but calls, and writes every line that it gets into a file.
 SILENT = """
 import json, sys
@@ -540,15 +510,6 @@ def test_a_killed_run_leaves_no_process_and_its_call_is_not_repeated(
     assert server.requests[1].json()["tools"] == first["tools"]
 
 
-def test_a_resumed_session_tells_which_servers_are_missing(ralph, serve, stdio) -> None:
-    server = serve(DONE, DONE)
-    assert run(ralph, "--mcp-config", stdio).code == 0
-    ran = ralph("more", "--continue")
-    assert ran.code == 0
-    assert "tools of MCP servers that this session had and this run has not: mcp__all__echo" in ran.stderr
-    assert tools_of(server, 1) == tools_of(server, 0)
-
-
 def test_a_command_cannot_end_a_server_and_its_own_processes_end_without_it(ralph, serve, stdio) -> None:
     server = serve(calls(ECHO), bash("sleep 600 & disown; echo begun"), calls(ECHO), DONE)
     assert run(ralph, "--mcp-config", stdio).code == 0
@@ -577,18 +538,3 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
     assert "mcp__all__echo" in tools_of(server, 0)
     assert tools_of(server, -1) == tools_of(server, 0)
     assert not (ralph.cwd / "planted").exists()
-
-
-def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, stdio) -> None:
-    def play(_request: RecordedRequest, index: int) -> Turn:
-        if index == 1:
-            [helper] = processes_with(ralph, "ralph.mcp.helper")
-            os.kill(helper, signal.SIGKILL)
-        return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
-
-    server = serve(script=play)
-    assert run(ralph, "--mcp-config", stdio).code == 0
-    assert result(server, 1) == ("Echo: 0", False)
-    # The call after the kill may already have been on its way.
-    assert result(server, 2) == ("Echo: 1", False) or "effects are unknown" in result(server, 2)[0]
-    assert result(server, 3) == ("Echo: 2", False)
