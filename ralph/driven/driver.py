@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from ralph.driven.control_channel import ControlChannel, why_unusable
 from ralph.driven.driver_asking import DriverAsking
 from ralph.driven.driver_servers import DriverServers
-from ralph.driven.progress import Progress
 from ralph.driven.questions import Questions, Replies
 from ralph.driven.session_facts import SessionFacts
-from ralph.driven.steering import Steering
+from ralph.driven.steering import Progress, Steering
 from ralph.machine.starting import patiently
 from ralph.run.parts import build_roster
 from ralph.values.events import MessageTaken, RunEnded, SessionStateChanged

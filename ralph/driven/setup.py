@@ -53,6 +53,9 @@ _GUARDS = frozenset(
 )
 
 
+_WITHOUT = ". Nothing runs without a guard that was asked for"
+
+
 class HookMatcher(Struct, frozen=True):
     """The hooks that are called for one event. They can be limited to calls of certain tools."""
 
@@ -186,91 +189,68 @@ def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"initialize: jsonSchema: {error}") from error
 
 
-class MissingGuard(Struct, frozen=True):
-    for_good: str | None = None
-    """The reason why a safeguard that `initialize` requested is missing, or None. It remains missing until the
-    process ends."""
-    until_a_mode: str | None = None
-    """The reason why the requested permission mode is not in force, or None. A later request for a supported mode
-    clears it."""
+class MissingGuard:
+    """Remembers which safeguard ralph lacks although a driver has asked for it."""
+
+    def __init__(self) -> None:
+        self._for_good: str | None = None
+        self._until_a_mode: str | None = None
 
     @property
     def reason(self) -> str | None:
         """The reason why ralph must not work on any message, or None if no safeguard is missing."""
-        return self.for_good or self.until_a_mode
+        return self._for_good or self._until_a_mode
 
+    def refuse(self, fields: Mapping[str, object]) -> None:
+        """Raises ValueError if an `initialize` request, now or before, asks for safeguards that ralph does not have. They
+        are missing until the process ends.
+        """
+        guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
+        if guards and self._for_good is None:
+            names = ", ".join(sorted(map(in_short, guards)))
+            self._for_good = (
+                f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
+                "for. Start ralph again without it, and limit tools by its options"
+            )
+        for name, value in fields.items():
+            if name.lower() == "hooks" and self._for_good is None:
+                try:
+                    if name != "hooks" and _asks_for_something(value):
+                        self._for_good = f"initialize: {in_short(name)} must be written hooks{_WITHOUT}"
+                    hook_table(value)
+                except ValueError as error:
+                    self._for_good = self._for_good or f"{error}{_WITHOUT}"
+        if self._for_good is not None:
+            raise ValueError(self._for_good)
 
-def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Finds the safeguards that an `initialize` request asks for and that ralph does not have. Returns the new value,
-    in which these safeguards are missing.
-    """
-    if missing.for_good is not None:
-        return missing
-    guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
-    if not guards:
-        return _after_hooks(missing, fields)
-    names = ", ".join(sorted(map(in_short, guards)))
-    return replace(
-        missing,
-        for_good=(
-            f"initialize asked for {names}, which ralph cannot honour: nothing runs without a guard that was asked "
-            "for. Start ralph again without it, and limit tools by its options"
-        ),
-    )
-
-
-def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object], reason: str) -> MissingGuard:
-    """The new value after ralph refused an `initialize` request. `reason` says why it refused the request. The
-    request's hooks are missing, because they were not registered. Requested features that ralph does not offer are
-    missing too.
-    """
-    missing = after_initialize(missing, fields)
-    if missing.for_good is not None:
-        return missing
-    if any(fields.get(name) for name in NOT_OFFERED):
-        # TypeScript's SDK sends the first message without waiting for the answer, and keeps the error to itself.
-        return replace(missing, for_good=f"{reason}. Nothing runs without what was asked for")
-    if not any(name.lower() == "hooks" and _asks_for_something(value) for name, value in fields.items()):
-        return missing
-    return replace(
-        missing,
-        for_good=f"the hooks of a refused initialize are not registered, so that nothing runs: {reason}",
-    )
-
-
-def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks every hook that ralph cannot call as missing. ralph cannot call a hook with an unknown event or a faulty
-    matcher.
-    """
-    asked = {name: value for name, value in fields.items() if name.lower() == "hooks"}
-    for name, value in asked.items():
+    def fail(self, fields: Mapping[str, object], reason: str) -> None:
+        """Takes note of an `initialize` request that was refused for this reason: its hooks are not registered, and what it
+        asked for is missing.
+        """
         try:
-            if name != "hooks" and _asks_for_something(value):
-                raise ValueError(f"initialize: {in_short(name)} must be written hooks")  # noqa: TRY301 - one way out
-            hook_table(value)
-        except ValueError as error:
-            return replace(missing, for_good=f"{error}. Nothing runs without a guard that was asked for")
-    return missing
+            self.refuse(fields)
+        except ValueError:
+            return
+        if any(fields.get(name) for name in NOT_OFFERED):
+            # TypeScript's SDK sends the first message without waiting for the answer, and keeps the error to itself.
+            self._for_good = f"{reason}. Nothing runs without what was asked for"
+        elif any(name.lower() == "hooks" and _asks_for_something(value) for name, value in fields.items()):
+            self._for_good = (
+                f"the hooks of a refused initialize are not registered, so that nothing runs: {reason}"
+            )
 
+    def refuse_mode(self, reason: str, mode: PermissionMode) -> None:
+        """Takes note of a permission mode that ralph refused. `mode` stays in force: nothing is missing if it is `plan`,
+        because no mode is stricter.
+        """
+        if mode is not PermissionMode.PLAN:
+            self._until_a_mode = (
+                f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "
+                "that ralph has"
+            )
 
-def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """Returns `missing`, updated after ralph refused a permission mode that the driver requested. `reason` says why
-    ralph refused it, and `mode` is the mode that stays in force. The refused mode becomes a missing safeguard unless
-    `mode` is `plan`, because no mode is stricter than `plan`.
-    """
-    if mode is PermissionMode.PLAN:
-        return missing
-    return replace(
-        missing,
-        until_a_mode=(
-            f"set_permission_mode was refused: {reason}. Nothing runs without a mode that was asked for: set one "
-            "that ralph has"
-        ),
-    )
-
-
-def after_set_mode(missing: MissingGuard) -> MissingGuard:
-    return replace(missing, until_a_mode=None)
+    def set_mode(self) -> None:
+        self._until_a_mode = None
 
 
 def _is_guard(name: str) -> bool:
@@ -278,5 +258,5 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """Whether the value of a key in a request asks for anything."""
+    """Whether a value asks for anything: `{"PreToolUse": []}` registers no hook."""
     return any(value.values()) if isinstance(value, dict) else bool(value)

@@ -26,24 +26,30 @@ from ralph.driven.driver_servers import answer_to_server
 from ralph.driven.setup import (
     DriverSetup,
     MissingGuard,
-    after_failed_initialize,
-    after_initialize,
-    after_refused_mode,
-    after_set_mode,
     driver_setup,
 )
 from ralph.values.controls import ModeFixedError
-from ralph.values.events import Notice, PermissionModeChanged
+from ralph.values.events import (
+    AnswerAccepted,
+    AttemptEnded,
+    ClockFired,
+    Event,
+    Notice,
+    PermissionModeChanged,
+    ResponseDiscarded,
+    RetryExhausted,
+    RetryRecovered,
+    RetryScheduled,
+    StreamReceived,
+)
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ralph.driven.control_channel import Item
-    from ralph.driven.progress import Progress
     from ralph.driven.questions import Replies
     from ralph.values.controls import PermissionMode, RunControls
-    from ralph.values.events import Event
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 # After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.
@@ -73,6 +79,60 @@ class Models(Protocol):
 MOST_QUEUED_MESSAGES = 100
 # Images are included. A single message is accepted whatever its size.
 MOST_QUEUED_BYTES = 64 * 1024 * 1024
+
+
+# Each of these events shows that the announced retry has begun or ended, so ralph no longer waits for it.
+_ATTEMPT_SIGNS = (StreamReceived, AttemptEnded, ResponseDiscarded, ClockFired, AnswerAccepted)
+
+
+class Progress:
+    """Keeps the number of the current turn and the pending retry, which `get_status` reports."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.turn = 0
+        """The number of answers accepted for the current message. Between two messages, this is the number for the
+        previous message."""
+        self._retry: RetryScheduled | None = None
+        """The pending retry, or None if no retry is pending."""
+        self._retry_waits_until_s: float | None = None
+
+    def begin(self) -> None:
+        """Resets the state. It is called when work on a message begins."""
+        self.turn = 0
+        self.end()
+
+    def end(self) -> None:
+        self._retry, self._retry_waits_until_s = None, None
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case RetryScheduled():
+                self._retry = event
+                self._retry_waits_until_s = self._clock.now_s() + event.wait_s
+            case RetryRecovered() | RetryExhausted():
+                self.end()
+            case _ if isinstance(event, _ATTEMPT_SIGNS):
+                self._retry_waits_until_s = None
+                self.turn += isinstance(event, AnswerAccepted)
+
+    @property
+    def is_retrying(self) -> bool:
+        return self._retry is not None
+
+    def retry_status(self) -> dict[str, Any] | None:
+        """The pending retry as `get_status` reports it, or None if no retry is pending."""
+        if self._retry is None:
+            return None
+        until_s, now_s = self._retry_waits_until_s, self._clock.now_s()
+        left_s = 0.0 if until_s is None else max(0.0, until_s - now_s)
+        return {
+            "attempt": self._retry.attempt,
+            "max_retries": self._retry.max_retries,
+            "is_waiting": left_s > 0,
+            "seconds_left": round(left_s, 3),
+            "message": self._retry.message,
+        }
 
 
 class Steering:
@@ -238,9 +298,9 @@ class Steering:
         """Marks a safeguard as missing if an invalid line requested one."""
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
-            self._missing = after_failed_initialize(self._missing, line.fields, line.reason)
+            self._missing.fail(line.fields, line.reason)
         elif subtype == lines.SetPermissionMode.__struct_config__.tag:
-            self._missing = after_refused_mode(self._missing, line.reason, self._controls.permission_mode)
+            self._missing.refuse_mode(line.reason, self._controls.permission_mode)
         else:
             return
         self._stop_without_guard()
@@ -294,13 +354,11 @@ class Steering:
 
     def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
         """Handles `initialize`."""
-        self._missing = after_initialize(self._missing, fields)
-        if self._missing.for_good is not None:
-            raise ValueError(self._missing.for_good)
+        self._missing.refuse(fields)
         try:
             self.setup = self._new_setup(fields)
         except ValueError as error:
-            self._missing = after_failed_initialize(self._missing, fields, str(error))
+            self._missing.fail(fields, str(error))
             raise
         never = self.setup.hooks.never_called
         if never:
@@ -326,9 +384,9 @@ class Steering:
             raise
         except ValueError as error:
             refusal = f'"request.mode" {error}'
-            self._missing = after_refused_mode(self._missing, refusal, self._controls.permission_mode)
+            self._missing.refuse_mode(refusal, self._controls.permission_mode)
             raise ValueError(refusal) from None
-        self._missing = after_set_mode(self._missing)
+        self._missing.set_mode()
         return mode
 
     def _tell_mode(self) -> None:

@@ -8,9 +8,8 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from ralph.driven.progress import Progress
 from ralph.driven.questions import Replies
-from ralph.driven.steering import Steering
+from ralph.driven.steering import Progress, Steering
 from ralph.machine.inbox import Inbox
 from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled

@@ -10,9 +10,8 @@ import pytest
 
 from ralph.driven.control_channel import ControlChannel
 from ralph.driven.control_lines import UserMessage, success
-from ralph.driven.progress import Progress
 from ralph.driven.questions import Replies
-from ralph.driven.steering import Steering
+from ralph.driven.steering import Progress, Steering
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.controls import RunControls
