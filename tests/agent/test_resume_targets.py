@@ -7,8 +7,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from ralph.agent.task import AgentLoop
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
@@ -176,32 +174,6 @@ def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> 
         assert b"another system prompt" not in again.client.bodies[0]
     assert again.client.bodies[0] != before[-1], "it has grown"
     assert b'"thinking":"hm"' in again.client.bodies[0], "its own thoughts are read again"
-
-
-def test_settings_that_are_given_change_the_recorded_head_and_nothing_else_does() -> None:
-    recorded = {"a": replace(A, thinking="adaptive", effort="low").shape("the old prompt", ())}
-    before = recorded["a"].head().fields
-    assert "thinking" in before
-
-    def head_of(**requested: Any) -> Any:
-        roster = Roster((replace(A, **requested),), system="another prompt", recorded=recorded)
-        return dict(roster.first_shape.head().fields)
-
-    assert head_of() == before
-    without = {name: value for name, value in before.items() if name != "thinking"}
-    assert head_of(thinking="none") == without
-    assert head_of(thinking="disabled") == {**before, "thinking": {"type": "disabled"}}
-    assert head_of(effort="high") == {**before, "output_config": {"effort": "high"}}
-    assert head_of(max_tokens=5_000) == {**before, "max_tokens": 5_000}
-
-
-def test_a_model_that_is_spelled_another_way_is_sent_its_recorded_head_behind_one_endpoint_alone() -> None:
-    recorded = {"claude-haiku-5-5": replace(A, model="claude-haiku-5-5").shape("the old prompt", ())}
-    for can_grow in (True, False):
-        roster = Roster(
-            (A, replace(B, name="haiku", model="claude-haiku-5-5")), recorded=recorded, can_grow=can_grow
-        )
-        assert (b"the old prompt" in roster.shape_of(roster.find("haiku")).head().body) is can_grow
 
 
 @every_row("length", range(4, 11))

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.conversation.next_step import FAILURES
-from ralph.retry.backoff import RetryPolicy, off, standard
+from ralph.retry.backoff import off
 from ralph.values.errors import AgentError, HttpError, Json, StreamParse
 from ralph.values.events import (
     AnswerAccepted,
@@ -142,15 +142,6 @@ def test_failed_reports_and_missing_ones_count_together() -> None:
     assert over.result["final_report"]["source"] == "tool_call", "in the final turn that follows"
 
 
-def test_what_is_wanted_instead_depends_on_how_the_task_ends() -> None:
-    plain = Played(EMPTY, DONE)
-    reporting = Played(EMPTY, answer(report()), form=PLAIN_FORM)
-    assert "as text" in plain.last_words(1)[-1]
-    assert "final_report" not in plain.last_words(1)[-1]
-    assert "call final_report" in reporting.last_words(1)[-1]
-    assert "as text" not in reporting.last_words(1)[-1]
-
-
 DAMAGED = [Json("x"), StreamParse("odd")]
 
 
@@ -220,14 +211,3 @@ def test_a_run_whose_answers_nearly_all_come_damaged_ends() -> None:
     assert (late.ended.exit_code, late.calls_made) == (69, 11), "8 of 10"
     ended = played(*damage, answer(call("a")), *damage, answer(call("b")), DONE)
     assert (ended.ended.outcome, ended.calls_made) == (Outcome.API_REJECTED, 9), "8 of 9"
-
-
-@every_row("policy", [off(), standard()])
-def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: RetryPolicy) -> None:
-    played = Played(Json("x"), DONE, models=("a", "b"), policy=policy)
-    assert (played.ended.exit_code, retries(played)) == (0, [])
-    both = Played(Json("x"), Json("y"), DONE, models=("a", "b"), policy=policy)
-    assert (both.ended.exit_code, [one.model for one in both.attempts]) == (0, ["a", "b", "a"])
-    assert retries(both) == [(1, 1, "damaged")]
-    every = Played(*[Json("x")] * 6, DONE, models=("a", "b"), policy=policy)
-    assert (every.ended.outcome, every.calls_made) == (Outcome.API_REJECTED, 6)

@@ -79,22 +79,6 @@ def test_a_fault_is_named_with_path_and_expected_type(arguments: dict[str, Any],
     assert error(**arguments) == sentence
 
 
-@every_row("arguments", [None, [], "x", 1, [{"file_path": "x"}]])
-def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
-    sentence = fault_in_arguments("Read", SCHEMA, arguments)
-    assert sentence is not None
-    assert sentence.startswith("Read: the arguments must be an object, got ")
-
-
-def test_several_faults_come_together_and_a_flood_is_counted() -> None:
-    two = error(limit="a", all="b")
-    assert two is not None
-    assert two.count("must be") == 2
-    flood = error(items=[{"n": "x"}] * 50)
-    assert flood is not None
-    assert flood.endswith("; and 45 more")
-
-
 def rules_for(name: str) -> tuple[CallRules, RecordingEvents]:
     events = RecordingEvents()
     tool = ToolDefinition(name, "", {"type": "object", "properties": {"n": {"type": "integer"}, "any": {}}})
@@ -213,10 +197,3 @@ def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments: Any)
 )
 def test_a_senseless_schema_of_a_server_refuses_nothing(schema) -> None:
     assert fault_in_arguments("t", schema, {"a": [1]}) is None
-
-
-def test_arguments_beyond_an_open_schema_are_not_ignored() -> None:
-    assert unknown_arguments({"type": "object"}, {"a": 1}) == ()
-    opened = {"properties": {"b": {}}, "additionalProperties": {"type": "string"}}
-    assert unknown_arguments(opened, {"a": "x"}) == ()
-    assert unknown_arguments({"properties": {"b": {}}}, {"a": 1, "b": 2}) == ("a",)

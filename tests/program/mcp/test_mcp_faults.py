@@ -4,7 +4,6 @@ over streamable HTTP.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import socket
@@ -148,34 +147,6 @@ def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ral
     assert [result(server, nth)[1] for nth in (4, 6)] == [False, False]
     assert (ralph.cwd / "deaths").read_text() == "xxxx", "no call is repeated by itself"
     assert len(notices(ran)) == 4
-
-
-def test_a_server_that_cannot_be_started_again_is_tried_again_and_a_call_says_when(
-    ralph, serve, tmp_path
-) -> None:
-    """The program is a file that the first call removes, and that the answer to the last call brings back."""
-    program = tmp_path / "server.py"
-    program.write_text(FAULTY)
-    ralph.environment["MCP_TIMEOUT"] = "4000"
-
-    def play(_request: Any, index: int) -> Any:
-        if index == 1:
-            program.unlink()
-        return calls(do("die")) if index == 0 else calls(do(nth=index)) if index < 3 else DONE
-
-    server = serve(script=play)
-    ran = run(ralph, "--mcp-config", config(f={"command": "python3", "args": [str(program)]}))
-    assert ran.code == 0
-    for nth in (2, 3):
-        text, is_error = result(server, nth)
-        assert is_error
-        assert text.startswith(
-            "The call was not made: the MCP server 'f' is away (Connection closed; its last words: "
-        )
-        assert "tries to reach it again. Do without its tools until then." in text
-    waits = [line.partition("next try after ")[2].partition(" s")[0] for line in notices(ran)]
-    assert waits == ["1", "2", "4", "8"][: len(waits)]
-    assert len(waits) >= 2
 
 
 # --- Streamable HTTP
@@ -383,16 +354,3 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
     assert result(server, 7) == ("session-1", False)
     assert remote.calls == asked
     assert not notices(ran)
-
-
-def test_a_server_elsewhere_is_reached_through_the_proxy_with_its_password(ralph, serve, remote) -> None:
-    ralph.environment |= {
-        "HTTP_PROXY": f"http://me:pw-of-proxy@127.0.0.1:{remote.port}",
-        "NO_PROXY": "other.test",
-    }
-    serve(calls(do("1")), DONE)
-    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": "http://tools.test/mcp"}))
-    assert ran.code == 0, ran.stderr
-    assert remote.calls == ["1"]
-    user = f"Basic {base64.b64encode(b'me:pw-of-proxy').decode()}"
-    assert set(remote.paths) == {("http://tools.test/mcp", user)}

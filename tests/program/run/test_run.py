@@ -167,12 +167,6 @@ def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> Non
     assert "32 KB" in ran.stderr
 
 
-def test_allowed_and_disallowed_tools_shape_the_list(ralph, serve) -> None:
-    server = serve(HELLO, HELLO)
-    ralph("hi", "--allowedTools", "Read,Grep Bash", "--disallowed-tools", "Bash")
-    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Glob", "Grep", "Read"]
-
-
 def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
     """`python -m` searches this directory first. A module there would receive the key."""
     ralph.starts_afresh = True
