@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from ralph.driven.control_lines import Response
-from ralph.driven.questions import Gone, Late, Question
+from ralph.driven.questions import Question
 from ralph.permissions.gate import Decision, HookFailedError
 from ralph.permissions.hook_answers import PROMPT, check_keys, hook_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ralph.driven.questions import Questions, Reply
+    from ralph.driven.control_lines import Response
+    from ralph.driven.questions import Questions
     from ralph.driven.setup import HookTable
     from ralph.permissions.hook_answers import HookAnswer
     from ralph.values.tool_calls import ToolCall
 
-_GONE = "the driver has closed standard input, so that nobody can answer"
 _FAILED = "Tool permission request failed"
 
 
@@ -77,30 +76,18 @@ class DriverAsking:
             [reply] = self._questions.ask([question])
         finally:
             self._tell_state("running")
-        match reply:
-            case Gone():
-                return Decision(f"{_FAILED}: {_GONE}. The call was not run")
-            case Late(after_s=after_s):
-                return Decision(
-                    f"{_FAILED}: nobody answered within {after_s:g} s (clocks.driver_s). The call was not run"
-                )
-            case Response(error=str(error)):
-                return Decision(f"{_FAILED}: {error}")
+        if reply.error is not None:
+            return Decision(f"{_FAILED}: {reply.error}. The call was not run")
         try:
             return decision_of(reply.fields)
         except ValueError as error:
             return Decision(f"{_FAILED}: the answer is not valid: {error}")
 
 
-def _hook_answer(reply: Reply) -> HookAnswer:
+def _hook_answer(reply: Response) -> HookAnswer:
     """Reads a hook's answer from the driver's reply. Raises HookFailedError if the reply contains no usable answer."""
-    match reply:
-        case Gone():
-            raise HookFailedError(_GONE)
-        case Late(after_s=after_s):
-            raise HookFailedError(f"it did not respond before its timeout of {after_s:g} s")
-        case Response(error=str(error)):
-            raise HookFailedError(error)
+    if reply.error is not None:
+        raise HookFailedError(reply.error)
     try:
         return replace(hook_answer(reply.fields), hook="of the driver")
     except ValueError as error:

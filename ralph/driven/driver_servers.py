@@ -8,14 +8,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ralph import __version__
-from ralph.driven.control_lines import Response
-from ralph.driven.questions import Gone, Late, Question
+from ralph.driven.questions import Question
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ralph.driven.questions import Questions, Reply
+    from ralph.driven.control_lines import Response
+    from ralph.driven.questions import Questions
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.server_process import ServerProcess
 
@@ -116,14 +116,9 @@ class DriverServers:
         return _message_in(reply)
 
 
-def _message_in(reply: Reply) -> dict[str, Any]:
-    match reply:
-        case Gone():
-            raise NoAnswerError("the driver has closed standard input")
-        case Late(after_s=after_s):
-            raise NoAnswerError(f"no answer within {after_s:g} s")
-        case Response(error=str(error)):
-            raise NoAnswerError(error)
+def _message_in(reply: Response) -> dict[str, Any]:
+    if reply.error is not None:
+        raise NoAnswerError(reply.error)
     message = reply.fields.get("mcp_response")
     if not isinstance(message, dict):
         raise NoAnswerError("the answer has no mcp_response")

@@ -26,21 +26,7 @@ class Question(Struct, frozen=True):
     """The time limit for the response, in seconds."""
 
 
-class Late(Struct, frozen=True):
-    """Stands for the response to a request if the driver did not respond in time. ralph has told the driver that it
-    no longer waits.
-    """
-
-    after_s: float
-
-
-class Gone(Struct, frozen=True):
-    """Stands for the response to a request if the driver can no longer respond, because it has closed ralph's
-    standard input.
-    """
-
-
-Reply = Response | Late | Gone
+_GONE = "the driver has closed standard input, so that nobody can answer"
 
 
 class Replies:
@@ -72,11 +58,11 @@ class Replies:
 
     def close(self) -> None:
         """Ends all requests, because the input has ended and the driver can no longer respond. Every open request and
-        every later request gets the reply `Gone`.
+        every later request gets an error.
         """
         self.is_closed = True
-        for mailbox in self._waiting.values():
-            mailbox.put(Gone())
+        for request_id, mailbox in self._waiting.items():
+            mailbox.put(Response(request_id, error=_GONE))
 
 
 class Questions:
@@ -90,12 +76,12 @@ class Questions:
         self._clock = clock
         self._asked = 0
 
-    def ask(self, questions: Sequence[Question]) -> list[Reply]:
-        """Sends all requests at once, and returns one reply for each of them, in order. Each request has its own time
-        limit, `within_s`. If the wait raises an `Interrupted`, the open requests are cancelled.
+    def ask(self, questions: Sequence[Question]) -> list[Response]:
+        """Sends all requests at once, and returns one response for each of them, in order. A request that is not answered
+        within its time limit, or that cannot be, has a response with an error. If the wait raises an `Interrupted`, the open requests are cancelled.
         """
         if self._replies.is_closed:
-            return [Gone() for _ in questions]
+            return [Response("", error=_GONE) for _ in questions]
         started_s = self._clock.now_s()
         asked = [self._begin(question) for question in questions]
         try:
@@ -114,12 +100,12 @@ class Questions:
         self._send(request_line(request_id, question.request))
         return request_id, mailbox
 
-    def _reply(self, request_id: str, mailbox: Mailbox, question: Question, started_s: float) -> Reply:
+    def _reply(self, request_id: str, mailbox: Mailbox, question: Question, started_s: float) -> Response:
         until_s = started_s + question.within_s
         reply = self._waiter.wait(mailbox, until_s=until_s, waiting_for=question.waiting_for)
         if reply is TIMED_OUT:
             self._give_up(request_id)
-            return Late(question.within_s)
+            return Response(request_id, error=f"no answer within {question.within_s:g} s")
         self._replies.give_up(request_id)
         return reply  # type: ignore[no-any-return]  # only `take` and `close` put something into the mailbox
 

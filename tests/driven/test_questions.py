@@ -8,7 +8,7 @@ import pytest
 
 from ralph.driven.control_channel import END_OF_INPUT
 from ralph.driven.control_lines import Response, parse_control_line
-from ralph.driven.questions import Gone, Late, Question, Questions, Replies
+from ralph.driven.questions import Question, Questions, Replies
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import InterruptRequested
@@ -52,7 +52,7 @@ def test_replies_in_any_order_reach_their_questions() -> None:
 
 def test_an_unanswered_question_is_cancelled_when_its_time_is_over() -> None:
     link = Link()
-    assert link.questions.ask([question(within_s=0.0)]) == [Late(0.0)]
+    assert link.questions.ask([question(within_s=0.0)]) == [Response("ralph_1", error="no answer within 0 s")]
     assert link.sent[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
     link.replies.take(Response("ralph_1", {}))
     link.answers = {"ralph_2": Response("ralph_2", {"late": False})}
@@ -66,7 +66,8 @@ def test_open_questions_end_when_the_driver_leaves() -> None:
     waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
     questions = Questions(desk.responses.append, desk.replies, waiter, desk.clock)
     desk.steering.mailbox.put(END_OF_INPUT)
-    assert questions.ask([question()]) == [Gone()]
+    [reply] = questions.ask([question()])
+    assert reply.error is not None
 
 
 def test_an_interrupt_cancels_open_questions() -> None:
