@@ -9,25 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.conversation.context_size import (
-    BYTES_PER_TOKEN,
     IMAGE_TOKENS,
-    MOST_BYTES_PER_TOKEN,
     ContextMeter,
     content_size,
     is_over,
     may_be_too_large,
     threshold,
-    tokens_of_bytes,
 )
 from tests.rows import every_row
 
 TOKENS = st.integers(0, 10**7)
 COUNTED = ContextMeter().counted("main", 1_000, 3_000)
-
-
-@every_row(("count", "tokens"), [(0, 0), (1, 1), (2, 1), (3, 2), (1_000, 500)])
-def test_two_bytes_are_a_token_and_a_byte_alone_is_one(count: int, tokens: int) -> None:
-    assert tokens_of_bytes(count) == tokens
 
 
 @every_row(
@@ -53,10 +45,6 @@ def test_the_threshold_is_80_percent_and_over_begins_behind_it(window: int, toke
     assert [is_over(tokens + more, window) for more in (-1, 0, 1)] == [False, False, True]
 
 
-def test_no_window_is_never_full() -> None:
-    assert not is_over(10**9, None)
-
-
 @every_row(
     ("size_now", "estimate"),
     [
@@ -69,14 +57,6 @@ def test_no_window_is_never_full() -> None:
 )
 def test_the_estimate_is_the_count_and_what_came_since(size_now: int, estimate: int) -> None:
     assert COUNTED.estimate("main", size_now) == estimate
-
-
-def test_nothing_counted_leaves_the_size() -> None:
-    assert ContextMeter().estimate("main", 5_000) == 5_000
-    assert ContextMeter().counted("main", 0, 3_000).estimate("main", 5_000) == 5_000, (
-        "a server that counts not"
-    )
-    assert COUNTED.counted("main", 0, 9_000) == COUNTED
 
 
 @every_row(
@@ -97,10 +77,6 @@ def test_an_answer_counts_by_its_bytes_or_its_tokens_whichever_is_more(
     assert meter.estimate("main", 3_000 + answer_size + 250) == estimate + 250
 
 
-def test_an_answer_of_a_model_that_never_counted_changes_nothing() -> None:
-    assert COUNTED.answered("spare", 9_000, 1) == COUNTED
-
-
 @every_row(
     ("size_now", "estimate"),
     [
@@ -117,21 +93,11 @@ def test_another_model_is_judged_by_the_newest_count(size_now: int, estimate: in
     assert meter.estimate("spare", size_now) == estimate
 
 
-def test_a_model_that_counts_again_is_the_newest() -> None:
-    meter = COUNTED.counted("spare", 500, 3_000).counted("main", 2_000, 6_000)
-    assert meter.estimate("third", 6_000) == 3_000
-    assert meter.estimate("spare", 6_000) == 3_500
-
-
 @every_row(("counted", "estimate"), [(100, 12_000), (1_249, 12_000), (1_250, 3_250), (2_000, 4_000)])
 def test_a_count_far_below_what_the_bytes_allow_is_no_count(counted: int, estimate: int) -> None:
     """20,000 bytes are at least 1,250 tokens."""
     assert ContextMeter().counted("main", counted, 10_000).estimate("main", 12_000) == estimate
     assert ContextMeter().counted("main", counted, 10_000).afresh().estimate("main", 12_000) <= 12_000
-
-
-def test_a_false_count_leaves_the_true_one_before_it() -> None:
-    assert COUNTED.counted("main", 100, 9_000) == COUNTED
 
 
 @every_row(
@@ -152,17 +118,6 @@ def test_when_the_size_may_be_the_reason_of_a_refusal(
     size: int, answered: int | None, estimate: int, window: int | None, may_be: bool
 ) -> None:
     assert may_be_too_large(size, answered, estimate, window) is may_be
-
-
-@given(TOKENS, TOKENS, TOKENS, TOKENS, TOKENS)
-def test_the_estimate_grows_with_every_byte_and_never_falls_below_the_count(
-    counted: int, size_then: int, output: int, answer: int, more: int
-) -> None:
-    meter = ContextMeter().counted("main", counted, size_then).answered("main", output, answer)
-    if counted * MOST_BYTES_PER_TOKEN >= max(1, size_then * BYTES_PER_TOKEN):
-        assert meter.estimate("main", size_then + answer) == counted + max(output, answer)
-        assert meter.estimate("main", size_then + answer + more) == counted + max(output, answer) + more
-    assert meter.estimate("spare", size_then + answer) <= size_then + answer
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), TOKENS, TOKENS), max_size=6), TOKENS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ralph.conversation.journal_lines import JournalDamage, line_of, written_at
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import UnknownRecord, session_record, user_record
-from tests.journals.reading import JournalReading, read_lines, readable_part
+from tests.journals.reading import read_lines, readable_part
 from tests.rows import every_row
 
 RECORDS = (
@@ -91,15 +91,6 @@ def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
         read_lines(LINES[0] + LINES[0])
 
 
-def test_an_empty_journal_has_no_records() -> None:
-    assert read_lines(b"") == JournalReading(())
-
-
-@every_row("length", range(len(JOURNAL) + 1))
-def test_a_torn_end_is_no_damage_to_who_only_looks(length) -> None:
-    assert readable_part(JOURNAL[:length]) == (read_lines(JOURNAL[:length]).records, None)
-
-
 @every_row("position", range(len(JOURNAL)))
 def test_what_stands_before_the_damage_can_be_read(position) -> None:
     changed = bytearray(JOURNAL)
@@ -109,13 +100,6 @@ def test_what_stands_before_the_damage_can_be_read(position) -> None:
     assert damage is not None
     assert damage.line == line
     assert records == RECORDS[: line - 1]
-
-
-def test_damage_names_its_line() -> None:
-    records, damage = readable_part(LINES[0] + b"garbage\n" + LINES[1])
-    assert records == RECORDS[:1]
-    assert str(damage) == "line 2 does not match its checksum"
-    assert readable_part(LINES[0] + LINES[0])[1] is not None
 
 
 def test_a_line_with_a_right_checksum_and_no_record_is_damage() -> None:
@@ -132,8 +116,3 @@ def test_a_line_has_the_time_at_which_it_was_written_whatever_its_record_contain
     assert read_lines(line).records == read_lines(line_of(0, record)).records, (
         "the time is no part of the record"
     )
-
-
-@every_row("end", ['text,"at":1', {"at": 2}, [{"at": 2.5}], 3])
-def test_a_line_of_an_older_ralph_has_no_time(end) -> None:
-    assert written_at(line_of(0, UnknownRecord("of_yesterday", {"end": end}))) is None

@@ -18,11 +18,6 @@ def document(**fields: Any) -> dict[str, Any]:
     return {"type": "model", "id": "m", "display_name": "M", "lifecycle": "active", **fields}
 
 
-def test_the_input_maximum_is_the_window_and_max_tokens_the_largest_answer() -> None:
-    said = document(max_input_tokens=1_000_000, max_tokens=128_000, capabilities={"effort": {}})
-    assert description_of(said) == ModelDescription(1_000_000, 128_000)
-
-
 @every_row("key", ["max_input_tokens", "max_tokens"])
 @every_row(
     ("number", "believed"),
@@ -51,13 +46,6 @@ def test_a_number_that_no_model_has_is_unknown_and_the_other_one_still_counts(ke
     description = description_of(document(**{key: number, other: 4096}))
 
     assert description == ModelDescription(**{names[key]: believed, names[other]: 4096})
-
-
-@every_row("key", ["max_input_tokens", "max_tokens"])
-def test_a_missing_number_is_unknown(key) -> None:
-    description = description_of(document(**{key: 4096}))
-    assert description is not None
-    assert sorted([description.context_window, description.max_output], key=str) == [4096, None]
 
 
 @every_row(

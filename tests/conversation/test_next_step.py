@@ -144,11 +144,6 @@ def test_the_pause_after_the_last_allowed_one_ends_the_run() -> None:
     assert last.outcome is Outcome.NO_PROGRESS
 
 
-def test_tools_in_between_start_the_counts_afresh() -> None:
-    several = [cut("x")] * MOST_CONTINUATIONS
-    assert steps(*several, answer(call("a")), *several)[-1] == Continue()
-
-
 def test_an_unknown_stop_reason_ends_the_turn_with_a_notice() -> None:
     (end,) = steps(answer(text("x"), stop_reason="brand_new"))
     assert isinstance(end, End)

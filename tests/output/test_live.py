@@ -66,9 +66,3 @@ def test_commands_in_the_background_are_there_until_they_end() -> None:
     ]
     live = live_after(live, ev.BackgroundEnded("bash_1", "npm run dev"), 9.0, str)
     assert [one.id for one in live.background] == ["bash_2"]
-
-
-def test_what_says_nothing_about_the_moment_changes_nothing() -> None:
-    live = LiveRun(0.0)
-    assert live_after(live, ev.StreamReceived({"type": "ping"}), 9.0, str) is live
-    assert live_after(live, ev.Notice("x"), 9.0, str) is live

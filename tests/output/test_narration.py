@@ -110,10 +110,6 @@ def test_with_several_targets_an_error_names_its_own() -> None:
     ]
 
 
-def test_an_attempt_that_was_interrupted_is_no_error_line() -> None:
-    assert narrate(failed("stopped by SIGINT", kind="interrupted")) == []
-
-
 @every_row(
     ("event", "line"),
     [
@@ -174,10 +170,6 @@ def test_the_models_text_appears_line_by_line_as_it_streams() -> None:
     assert list(narration.lines(accepted("Hello\nworld\n\nend"))) == []
 
 
-def test_text_that_did_not_stream_is_said_once_it_is_accepted() -> None:
-    assert narrate(accepted("a\nb", "c")) == ["a", "b", "c"]
-
-
 def test_thinking_and_tool_input_are_not_shown() -> None:
     deltas = [
         {"type": "thinking_delta", "thinking": "x\n"},
@@ -218,10 +210,6 @@ def test_the_text_of_a_chain_that_is_given_up_is_not_shown() -> None:
     assert DISCARDED not in lines
 
 
-def test_nothing_is_marked_when_nothing_was_shown() -> None:
-    assert narrate(ev.ResponseDiscarded("m1")) == []
-
-
 def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() -> None:
     lines = narrate(*streamed("half"), ev.ResponseDiscarded("m1"), accepted("whole"))
     assert lines == ["half", DISCARDED, "whole"]
@@ -245,18 +233,6 @@ def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() ->
 )
 def test_other_events_are_one_line_each(event, line) -> None:
     assert narrate(event) == [line]
-
-
-@every_row(("name", "gist"), [("Bash", "exit code 2: second"), ("Edit", "first")])
-def test_a_failed_tool_says_what_matters_in_one_line(name, gist) -> None:
-    output = ToolOutput("\nfirst\nsecond\nexit code 2\n", is_error=True)
-    event = ev.ToolFinished(ToolCall("t", name, {}), ToolResult("t", output), 0.1)
-    assert narrate(event) == [f"[tool] {name} failed: {gist}"]
-
-
-def test_a_tool_that_worked_needs_no_line() -> None:
-    event = ev.ToolFinished(ToolCall("t", "Read", {}), ToolResult("t", ToolOutput("fine")), 0.1)
-    assert narrate(event) == []
 
 
 @every_row(
@@ -372,12 +348,6 @@ CALL = ToolCall("t1", "Bash", {"command": "make test"})
 def test_what_happens_in_a_turn_is_one_line_in_words(event: ev.Event, line: str) -> None:
     assert narrate(event) == [line]
     assert narrate(event, is_quiet=True) == []
-
-
-@every_row("why", [ev.MalformedCallRefused(1, "Bash", "no"), ev.GuardTripped(4, "repetition", CALL, 1)])
-def test_a_refusal_that_was_told_is_not_told_again_as_a_failure(why: ev.Event) -> None:
-    refused, failed_call = result_of(CALL, "no", is_error=True), result_of(CALL, "really", is_error=True)
-    assert narrate(why, refused, failed_call)[1:] == ["[tool] Bash failed: really"]
 
 
 def test_a_report_is_announced_by_its_status_and_said_once_it_is_accepted() -> None:

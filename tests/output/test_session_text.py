@@ -75,14 +75,6 @@ def test_of_a_running_one_it_says_what_is_under_way() -> None:
     ]
 
 
-def test_only_the_last_run_can_be_running() -> None:
-    lines = story(killed().run("2026-11-22T00:00:00+00:00"), RUNNING)
-    assert [line.split("]")[0] for line in lines if line.startswith(("[killed", "[running"))] == [
-        "[killed",
-        "[running",
-    ]
-
-
 def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
     journal = Told().run().prompt("go").event(ClockFired("first byte", 180.0))
     journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
@@ -113,11 +105,6 @@ def test_nothing_that_was_said_moves_the_cursor() -> None:
     assert evil in str(json.loads(exported)["messages"][1]["content"][0]["text"])
 
 
-def test_colour_is_for_terminals() -> None:
-    assert not any("\x1b" in line for line in story(completed()))
-    assert any("\x1b[34m[tool]" in line for line in story(completed(), has_color=True))
-
-
 def test_a_long_prompt_is_shortened_in_the_story_and_whole_in_the_document() -> None:
     journal = Told().run().prompt("\n".join(f"line {n}" for n in range(100))).ends()
     assert story(journal)[-2] == "> … 76 lines more"
@@ -145,12 +132,6 @@ def test_no_content_ends_its_own_block(content) -> None:
         "### Model",
         "### Call: `Bash`",
     ]
-
-
-def test_the_document_leaves_nothing_out() -> None:
-    written = document(completed())
-    assert "one\ntwo\nthree\nfour\nfive\nsix\nExit code 1" in written
-    assert "Result, an error:" in written
 
 
 def test_the_json_object_holds_messages_runs_events_and_totals() -> None:

@@ -116,25 +116,6 @@ def test_p10_the_bound_drops_writes_but_never_the_result(pipe) -> None:
     assert out.read_until(b"d" * 200_000) == b"a" * 900_000 + b"c" * 90_000 + b"d" * 200_000
 
 
-def test_the_bound_counts_only_what_is_unread(pipe) -> None:
-    out = pipe()
-    spool = Spool(out.write_fd, most_unread_bytes=1000)
-    for number in range(20):
-        spool.write(b"%03d" % number + b"x" * 900 + b"\n")
-        out.read_until(b"\n")
-        drain(spool)
-    assert spool.dropped_writes == 0
-
-
-def test_p9_a_reader_that_is_gone_is_no_error(pipe) -> None:
-    out = pipe()
-    spool = Spool(out.write_fd)
-    out.stop_reading()
-    for _ in range(3):
-        spool.write(b"x" * 100_000)
-    drain(spool)
-
-
 def test_p9_a_reader_that_leaves_in_the_middle_is_no_error(pipe) -> None:
     out = pipe()
     spool = Spool(out.write_fd)

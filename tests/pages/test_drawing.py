@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from ralph.pages.content import Mark, MarkKind, Point, Stretch, StretchKind
 from ralph.pages.drawing import axis_of, bars_of, curve_of, marks_of, ticks_of, totals_of, with_gaps
-from tests.rows import every_row
 
 MODEL, TOOL, OUTAGE, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.OUTAGE, StretchKind.IDLE
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 23:30 UTC
@@ -36,12 +35,6 @@ def test_neighbours_that_are_too_narrow_share_a_place_by_their_times() -> None:
     assert bars[2].title == "529: outage, 8m10s"
 
 
-def test_however_many_there_are_the_bars_are_bounded() -> None:
-    many = [stretch(MODEL if at % 2 else TOOL, at * 0.5, at * 0.5 + 0.5) for at in range(10_000)]
-    bars = bars_of(many, axis_of(BEGAN_S, BEGAN_S + 5000), most=300)
-    assert 200 < len({bar.x for bar in bars}) <= 305
-
-
 def test_marks_at_one_place_are_one_that_says_how_many() -> None:
     axis = axis_of(BEGAN_S, BEGAN_S + 10_000)
     marks = [Mark(MarkKind.RETRY, BEGAN_S + at, f"at {at}") for at in (5000, 1, 2, 3)]
@@ -63,11 +56,6 @@ def test_a_day_without_work_takes_little_room() -> None:
     assert not [tick for tick in ticks_of(axis, 0) if 47.7 < tick.x < 52.3]
 
 
-def test_a_short_wait_between_parts_is_no_gap() -> None:
-    section = [stretch(MODEL, 0, 10), stretch(MODEL, 65, 70)]
-    assert [*with_gaps(reversed(section))] == section
-
-
 def test_ticks_are_round_times_of_the_readers_day() -> None:
     axis = axis_of(BEGAN_S, BEGAN_S + 7200)
     assert [tick.at_s - BEGAN_S for tick in ticks_of(axis, 0)] == [0, 1800, 3600, 5400, 7200]
@@ -84,12 +72,3 @@ def test_a_curve_keeps_its_highest_and_its_last_point() -> None:
     assert curve.line.count("H") == 50
     assert "V2" in curve.line
     assert curve.line.endswith("V78.8")
-
-
-@every_row(("limit", "y"), [(8.0, 2.0), (4.0, 50.0), (20.0, None), (None, None)])
-def test_a_limit_far_above_the_curve_is_not_drawn(limit: float | None, y: float | None) -> None:
-    axis = axis_of(BEGAN_S, BEGAN_S + 10)
-    curve = curve_of([Point(BEGAN_S, 8.0 if limit == 4.0 else 5.0)], axis, limit=limit, most=50)
-    assert curve is not None
-    assert curve.limit_y == y
-    assert curve_of([Point(BEGAN_S, float("nan"))], axis, most=50) is None

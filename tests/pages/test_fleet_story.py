@@ -14,7 +14,6 @@ from tests.pages.fleet_rows import (
     ATTEMPTS,
     BEGAN_S,
     COMMIT,
-    MINUTE_S,
     NOW_S,
     attempt_row,
     job_row,
@@ -107,13 +106,6 @@ def test_the_end_of_an_attempt(state, job_code, end_minute, code, attempts, kind
     assert content.jobs[0].details.attempts[0].kind is kind
 
 
-def test_an_attempt_without_a_recorded_end_is_drawn_until_the_next_fact() -> None:
-    jobs = [job_row("a", JobState.RUNNING), job_row("b")]
-    rows = [attempt_row("a", 1, "m-1", (0, None), None), attempt_row("b", 1, "m-1", (7, 9), 0)]
-    (row,) = night_of([set_row()], jobs, rows).rows
-    assert [bar.ended_s - BEGAN_S for bar in row.bars] == [7 * MINUTE_S, 9 * MINUTE_S]
-
-
 def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None:
     content = night_of()
     commands = {job.id: job.details.commands for job in content.jobs if job.details is not None}
@@ -138,13 +130,6 @@ def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None
     assert fetched("/tmp/$(touch x)") == ["git fetch '/tmp/$(touch x)' ralph/a"]
     assert fetched("--upload-pack=x") == []
     assert fetched("/tmp/\x1b]0;x") == []
-
-
-def test_a_job_that_this_version_cannot_read_is_shown_with_the_reason() -> None:
-    content = night_of([set_row()], [job_row("a", content=b'{"format": 9}')], [])
-    assert content.jobs[0].details is not None
-    assert "has format 9" in content.jobs[0].details.problem
-    assert "has format 9" in fleet_html_of(content).decode()
 
 
 def test_known_credentials_are_not_on_the_page() -> None:

@@ -244,17 +244,6 @@ def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_pa
     assert not any("checksum" in note for note in section.notes)  # the page has the problems of parts
 
 
-def test_files_that_the_loop_itself_writes_are_no_changed_files(environment, tmp_path) -> None:
-    (tmp_path / "work").rmdir()
-    section = committed(tmp_path / "work", tmp_path / "home").top
-    for name in ("night.html", "left.txt"):
-        (section / name).write_text("new")
-    state = old_record()
-    plan = replace(state.plan, directory=str(section), own_paths=(str(section / "night.html"),))
-    LoopStore.for_user(environment, section).begin().save(replace(state, plan=plan))
-    assert [file.path for file in work_of(environment, tmp_path).files] == ["left.txt"]
-
-
 @pytest.mark.parametrize("kind", ["loop", "session"])
 def test_a_page_runs_no_filter_that_commands_of_its_work_could_write(
     environment, tmp_path, kind: str
@@ -276,13 +265,3 @@ def test_a_page_runs_no_filter_that_commands_of_its_work_could_write(
         keep(environment, tmp_path, told.answers(text("Done.")).ends().data)
     assert ".gitattributes" in {file.path for file in work_of(environment, tmp_path).files}
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp_path) -> None:
-    other = "7" + SESSION_ID[1:]
-    keep(environment, tmp_path, completed().data)
-    keep(environment, tmp_path, Told(other).run().prompt("go").answers(text("Done.")).ends().data, other)
-    LoopStore.for_user(environment, tmp_path / "work").begin().save(old_record())
-    subject = find_subject(str(tmp_path / "work"), tmp_path, environment, None)
-    sections = gather(subject, environment, None).content.sections
-    assert sorted(section.id for section in sections) == sorted(["1", other])

@@ -125,18 +125,6 @@ def test_a_page_shows_no_objects_of_another_repository_that_must_not_be_read(
         assert any(why in note for note in facts.notes) is not is_shown
 
 
-def test_a_repository_without_its_first_commit_and_one_without_any_are_told(repository, tmp_path) -> None:
-    first = repository.git("rev-parse", "HEAD")
-    facts = told(repository, CommitRange(1, "", first))
-    assert [file.path for file in facts.files] == [".gitignore", "a.txt", "dir/b.txt"]
-    gone = told(repository, CommitRange(3, first, "f" * 40))
-    assert gone.notes == ("the commits of iteration 3 are not in the repository any more",)
-    option = told(repository, CommitRange(3, "--output=/tmp/x", first))
-    assert option.commits == ()
-    outside = GitReader(repository.seams(), Excerpts(Redactor())).facts(GitQuestion(tmp_path))
-    assert "not under git" in outside.notes[0]
-
-
 def test_the_number_of_git_calls_does_not_depend_on_the_number_of_iterations(repository) -> None:
     """Also where an iteration went back, a branch was merged, or a person rewrote history between two iterations."""
     start = repository.git("rev-parse", "HEAD")
@@ -257,29 +245,6 @@ def test_a_commit_is_shown_as_it_is_pushed_whatever_stands_in_its_place(reposito
     repository.git("replace", evil, nice)
     (commit,) = told(repository, CommitRange(1, before, evil)).commits
     assert (commit.subject, commit.files[0].diff.splitlines()[-1]) == ("evil", "+evil")
-
-
-def test_binary_and_long_files_are_told_without_their_content(repository) -> None:
-    before = repository.git("rev-parse", "HEAD")
-    (repository.top / "image").write_bytes(b"\0\1\2" * 100)
-    repository.write("long", "line\n" * 5000)
-    after = repository.commit_all()
-    (commit,) = told(repository, CommitRange(1, before, after)).commits
-    image, long = commit.files
-    assert (image.diff, image.added) == ("", 0)
-    assert long.added == 5000
-    assert long.cut_lines > 4000
-    assert commit.shown_by == f"git show {after[:12]}"
-
-
-def test_without_recorded_commits_those_in_the_time_of_the_work_are_told(repository) -> None:
-    after = (repository.write("a.txt", "changed\n"), repository.commit_all("in time"))[1]
-    at_s = float(repository.git("show", "-s", "--format=%ct", after))
-    subjects = [one.subject for one in told(repository, began_s=at_s, ended_s=at_s + 5).commits]
-    assert subjects[-1] == "in time"
-    assert told(repository, began_s=1.0, ended_s=2.0).commits == ()
-    files = told(repository, began_s=1.0, ended_s=2.0, has_uncommitted=True).files
-    assert files == ()
 
 
 def test_a_file_that_becomes_a_link_has_its_own_diff_and_so_have_all_after_it(repository) -> None:

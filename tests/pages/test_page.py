@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 
 from msgspec.structs import replace
 
-from ralph.pages import page as page_module
 from ralph.pages.content import CheckRun, PageContent, Stretch, StretchKind, TranscriptEntry
 from ralph.pages.page import html_of
 from tests.pages.contents import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
@@ -149,19 +148,6 @@ def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     assert b"nan%" not in page
 
 
-def test_many_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_their_own(monkeypatch) -> None:
-    assert page_module._MOST_PART_TIMELINES == 1_000
-    monkeypatch.setattr(page_module, "_MOST_PART_TIMELINES", 30)
-    part = replace(NIGHT.sections[0].parts[0], entries=(), problem="its session was deleted", is_problem=True)
-    parts = tuple(replace(part, number=number) for number in range(60))
-    page = html_of(replace(NIGHT, sections=(replace(loop_of_eight(), parts=parts),)), UTC).decode()
-    told = page[page.index("What went wrong") : page.index(">Timeline<")]
-    assert told.count("was deleted") == 8
-    assert told.count("and 52 iterations more") == 2
-    assert 'id="work0-part30-time"' in page
-    assert 'id="work0-part29-time"' not in page
-
-
 def test_the_headline_counts_what_has_no_room_on_the_page() -> None:
     section = loop_of_eight()
     commit = replace(section.commits[0], more_files=99_900, more_added=7_000, shown_by="git show 1")
@@ -175,12 +161,6 @@ def test_the_headline_counts_what_has_no_room_on_the_page() -> None:
     assert f"{98_000 + len(section.files)} files" in page
     assert f"{99_900 + len(commit.files)} files" in page
     assert "99900 files more: <code>git show 1</code>" in page
-
-
-def test_a_night_of_nothing_is_a_page() -> None:
-    assert b"Nothing was recorded here" in html_of(
-        PageContent(made_at_s=0, version="1", sections=(), place="here"), UTC
-    )
 
 
 def test_a_long_night_makes_a_small_page() -> None:

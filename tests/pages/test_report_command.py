@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.conversation.journal_lines import sealed
 from ralph.loop.state import LoopState
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopEnd, LoopPlan
@@ -177,26 +176,6 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(section, repor
     assert "does not match its checksum" in told.err
     assert "fix the failing test" in told.out
     assert "$?" in told.out, "what comes after the damage may have cost something"
-
-
-def test_what_cannot_be_read_at_all_makes_no_page(section, report, capfd) -> None:
-    kept(section, sealed({"seq": 0, "kind": "session", "format": 9, "ralph": "9.0"}))
-    assert report() == 78
-    record = loop_kept(section, "done")
-    record.path.write_text("{")
-    assert report() == 74
-    assert "is damaged" in capfd.readouterr().err
-    assert not list(section.iterdir())
-
-
-def test_where_there_is_no_browser_the_page_is_made_and_that_is_said(
-    section, report, capfd, monkeypatch
-) -> None:
-    kept(section, Told().run().prompt("look").data)
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
-        monkeypatch.delenv(name, raising=False)
-    assert report(is_opened=True) == 0
-    assert "the page is not opened: there is no display" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["in the work", "elsewhere"])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ralph.pages.content import MarkKind, Stretch, StretchKind
+from ralph.pages.content import Stretch, StretchKind
 from ralph.pages.timeline import (
     JournalStep,
     What,
-    marks_of,
     stretches_of,
     timed,
     with_known,
@@ -52,11 +51,6 @@ def test_the_wait_after_a_failed_attempt_ends_when_the_next_one_begins() -> None
     assert drawn(RUN, failed, attempt(105.0, 1.0))[1] == (WAITING, 101.0, 104.0)
 
 
-def test_calls_at_the_same_time_follow_one_another_without_overlap() -> None:
-    steps = [intent(101.0, "a"), intent(101.0, "b"), result(103.0, "a"), result(104.0, "b")]
-    assert drawn(RUN, *steps) == [(TOOL, 101.0, 103.0), (TOOL, 103.0, 104.0)]
-
-
 def test_a_gap_until_a_killed_session_is_resumed_is_idle_and_a_short_gap_is_not() -> None:
     later = JournalStep(What.RUN, 500.0)
     assert drawn(RUN, attempt(101.0, 1.0), intent(102.0), later, attempt(502.0, 1.0)) == [
@@ -95,12 +89,6 @@ def test_without_times_requests_have_their_durations_and_calls_share_the_rest() 
     assert [one.at_s for one in times.steps] == [100.0, 104.0, 110.0, 110.0, 120.0, 120.0, 130.0, 130.0]
     killed = timed(steps)
     assert killed.steps[-1].at_s == 110.0, "nothing says how long the calls took"
-
-
-def test_marks_stand_where_they_happened() -> None:
-    retry = JournalStep(What.OTHER, 104.0, "again", "e1", mark=MarkKind.RETRY)
-    (mark,) = marks_of(timed([RUN, retry]).steps)
-    assert (mark.kind, mark.at_s, mark.label, mark.entry) == (MarkKind.RETRY, 104.0, "again", "e1")
 
 
 def test_a_known_wait_takes_the_place_of_idle_time_and_gaps_but_not_of_work() -> None:

@@ -39,14 +39,6 @@ def test_an_end_is_its_outcome_and_without_one_it_was_killed(path: Path) -> None
     assert outcome(path, b"") == "empty"
 
 
-def test_a_journal_without_an_end_that_is_open_is_running(path: Path) -> None:
-    path.write_bytes(killed().data)
-    journal = FileJournal.open(path)
-    assert look_at(path).outcome == "running"
-    journal.close()
-    assert look_at(path).outcome == "killed"
-
-
 def test_p13_somebody_who_only_looks_does_not_make_a_run_find_its_journal_taken(path, monkeypatch) -> None:
     path.write_bytes(killed().data)
     looker = os.open(path, os.O_RDONLY)
@@ -91,12 +83,6 @@ def test_only_a_process_that_may_have_it_open_is_named_as_the_holder(
     assert holder_of(path) == (f"process {process_id}, since now" if is_named else "another process")
     path.write_bytes(b"")
     assert holder_of(path) == "another process"
-
-
-def test_looking_leaves_no_lock_behind(path: Path) -> None:
-    path.write_bytes(killed().data)
-    look_at(path)
-    FileJournal.open(path).close()
 
 
 def test_damage_is_told_with_its_line_and_what_stands_before_is_kept(path: Path) -> None:

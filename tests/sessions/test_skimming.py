@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.conversation.journal_lines import JournalDamage, line_of, sealed
+from ralph.conversation.journal_lines import JournalDamage, sealed
 from ralph.conversation.records import (
     AssistantRecord,
     EndedRecord,
@@ -209,8 +208,6 @@ def with_all_pairs_of_kinds() -> dict[str, bytes]:
 
 
 RECORDED = with_all_pairs_of_kinds()
-_BEHIND_A_FIELD = re.compile(rb'(?<=")[:,]')
-"""Places between two bytes that a search for a field can tell apart. The test after the next tries every byte."""
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -219,28 +216,6 @@ def test_a_recorded_journal_is_listed_as_it_reads_whole_behind_each_record(tmp_p
         for end in ends_of_lines(data):
             if end >= begin:
                 assert_listed_alike(data, end)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_journal_that_is_cut_in_its_last_record_is_listed_as_it_reads_whole(
-    tmp_path: Path, name: str
-) -> None:
-    for data, first in both_to_cut(RECORDED[name], tmp_path / "written"):
-        begin = data.rindex(b"\n", 0, -1) + 1
-        for cut in (begin, *(mark.end() for mark in _BEHIND_A_FIELD.finditer(data, begin)), len(data) - 1):
-            if cut >= first:
-                assert_listed_alike(data, cut)
-
-
-def test_a_journal_that_is_cut_in_its_last_end_is_listed_as_it_reads_whole(tmp_path: Path) -> None:
-    """The newer form is cut at every byte. It has all fields of the older one."""
-    older, newer = both(twice().data, tmp_path / "written")
-    for data in (older, newer):
-        begin = data.rindex(b'\n{"seq":', 0, data.rindex(b',"kind":"ended",'))
-        behind = data.index(b"\n", begin + 1) + 1
-        marks = [mark.end() for mark in _BEHIND_A_FIELD.finditer(data, begin, behind)]
-        for cut in range(begin, behind) if data is newer else [begin, *marks, behind - 2, behind - 1]:
-            assert_listed_alike(data, cut)
 
 
 def passed_over(data: bytes) -> set[int]:
@@ -307,15 +282,6 @@ def test_damage_that_a_list_passes_over_is_told_by_whoever_reads_all(tmp_path: P
 
 def with_checksum(fields: bytes) -> bytes:
     return fields + b',"crc":"%08x"}\n' % zlib.crc32(fields)
-
-
-def test_damage_in_an_answer_of_a_run_without_an_end_is_told(tmp_path: Path) -> None:
-    data = killed().data
-    number = len(data.splitlines())
-    look, _ = assert_shown_alike(
-        tmp_path / "a.jsonl", data + sealed({"seq": number, "kind": "assistant", "message": 1}) + b"x"
-    )
-    assert look.outcome == DAMAGED
 
 
 @every_row("size", [1, 2, 17, 100, 4096])
@@ -396,14 +362,6 @@ def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended: bool
     assert story.turns == turns
     assert reader.read_bytes <= 2 * len(data) + FEW_BYTES
     assert reader.largest <= 257 * 1024
-
-
-def test_a_line_as_long_as_many_chunks_is_one_line(tmp_path: Path) -> None:
-    told = Told().run().prompt("x" * 3_000_000).answers(text("Done.")).ends(turns=1)
-    look, _ = assert_shown_alike(
-        tmp_path / "a.jsonl", told.data + line_of(len(told.records), told.records[-1])
-    )
-    assert len(look.story.task) == 3_000_000
 
 
 @every_row(

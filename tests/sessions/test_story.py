@@ -11,8 +11,8 @@ from ralph.conversation.journal_lines import JournalDamage
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import UserRecord, user_record
 from ralph.sessions.document import session_export
-from ralph.sessions.story import NOT_DELIVERED, CallOutcome, EventStep, ModelText, Prompt, SessionStory
-from ralph.values.outcome import Delivery, Outcome
+from ralph.sessions.story import NOT_DELIVERED, CallOutcome, ModelText, Prompt, SessionStory
+from ralph.values.outcome import Delivery
 from tests.fakes import call, text
 from tests.journals.reading import forked_record
 from tests.rows import every_row
@@ -40,17 +40,6 @@ def test_without_an_end_turns_and_cost_are_those_of_the_answers() -> None:
     assert history.turns == 0, "the next run counts the answer that nothing has followed"
     assert history.cost_usd == pytest.approx(0.0003)
     assert told(killed().result("c2", "ok").result("c3", "ok")).turns == 1
-
-
-def test_a_cost_that_is_not_known_of_one_run_is_not_known_of_all() -> None:
-    journal = completed().run("2026-11-22T00:00:00+00:00", "some-local-model").answers(text("hm"))
-    assert told(journal).cost_usd is None
-
-
-def test_a_resumed_session_adds_its_runs_up() -> None:
-    journal = completed().run("2026-11-22T00:00:00+00:00").prompt("more").answers(text("ok"))
-    history = told(journal.ends(Outcome.TIMED_OUT, turns=1))
-    assert (history.end, history.turns, len(history.runs)) == ("timed_out", 3, 2)
 
 
 def test_a_fork_counts_its_own_runs_only() -> None:
@@ -99,11 +88,6 @@ def test_the_story_has_each_call_where_its_result_came() -> None:
     called = [happening for happening in story if isinstance(happening, CallOutcome)]
     assert [each.call.arguments for each in called] == [{"command": "pytest -q"}, {"file_path": "a.py"}]
     assert all(each.result is not None for each in called)
-
-
-def test_an_event_keeps_the_kind_of_its_failure() -> None:
-    event = next(happening for happening in happenings(completed()) if isinstance(happening, EventStep))
-    assert (event.fields["subtype"], event.fields["kind"]) == ("attempt", "overloaded")
 
 
 def test_a_killed_run_ends_with_the_calls_that_have_no_result() -> None:

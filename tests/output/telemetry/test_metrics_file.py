@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from ralph.values.events import Event
 
 OPUS = "claude-opus-5-5"
-LAST_METRIC = "ralph_final_report_turns_sum"
 
 
 def samples(text: str) -> dict[str, float]:
@@ -186,27 +183,8 @@ def test_before_anything_happened_sums_are_0_and_no_end_is_claimed(counted) -> N
 # --- Single numbers
 
 
-@pytest.mark.parametrize("kind", ["rate_limit", "network", "interrupted"])
-def test_an_attempt_without_an_answer_is_counted_by_how_it_failed_and_costs_nothing(counted, kind) -> None:
-    written = counted.after(attempt(kind=kind))
-    assert written[f"ralph_requests_total{{model={OPUS},outcome={kind},target=main}}"] == 1
-    assert not [name for name in written if name.startswith(("ralph_tokens", "ralph_cost"))]
-
-
-def test_what_a_broken_answer_had_counted_is_paid_for(counted) -> None:
-    written = counted.after(attempt(TokenUsage(input=1_000_000), kind="network"))
-    assert written[f"ralph_cost_usd_total{{model={OPUS}}}"] == 4
-
-
 def costs(written: dict[str, float]) -> list[str]:
     return [name for name in written if name.startswith("ralph_cost")]
-
-
-def test_a_model_whose_price_is_not_known_has_tokens_and_no_cost(counted) -> None:
-    used = TokenUsage(input=10)
-    written = counted.after(attempt(used, model="qwen3"), attempt(used))
-    assert written["ralph_tokens_total{model=qwen3,type=input}"] == 10
-    assert costs(written) == [f"ralph_cost_usd_total{{model={OPUS}}}"]
 
 
 def test_a_cost_of_which_a_part_is_not_known_is_not_told(counted) -> None:
@@ -281,12 +259,6 @@ def test_a_report_is_in_every_bucket_from_its_turn_on(counted, turn, first) -> N
     assert within == [most for most in TURN_BUCKETS if most >= first]
 
 
-def test_a_report_of_a_later_turn_than_any_bucket_is_counted(counted) -> None:
-    written = counted.after(report(turn=90))
-    assert written["ralph_final_report_turns_bucket{le=89.0}"] == 0
-    assert written["ralph_final_report_turns_bucket{le=+Inf}"] == 1
-
-
 def test_a_driven_run_has_one_end_for_each_task_and_tells_the_last(counted) -> None:
     written = counted.after(
         ended(), ended(Outcome.LIMIT_REACHED), ended(), ended(Outcome.NO_PROGRESS, duration_s=2.0)
@@ -307,25 +279,9 @@ def test_the_exit_code_is_the_processs_where_the_two_differ(counted) -> None:
     assert counted.written()["ralph_run_exit_code"] == 74
 
 
-@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "two\nlines", "a b{c=d},e", "Überblick"])
-def test_every_name_of_a_model_is_read_back_as_it_was(counted, name) -> None:
-    counted.after(attempt(model=name, target=name))
-    [family] = [
-        family
-        for family in text_string_to_metric_families(counted.path.read_text())
-        if family.name == "ralph_requests"
-    ]
-    assert [sample.labels["model"] for sample in family.samples] == [name]
-
-
 def test_a_name_that_is_no_text_does_not_end_the_run(counted) -> None:
     written = counted.after(attempt(model="m\udcff", target="main"))
     assert written["ralph_requests_total{model=m?,outcome=answered,target=main}"] == 1
-
-
-def test_the_stream_of_an_answer_counts_nothing(counted) -> None:
-    before = counted.after()
-    assert counted.after(ev.StreamReceived({"type": "ping"}), ev.Notice("hm"), ev.ToolStarted(CALL)) == before
 
 
 # --- The file
@@ -363,35 +319,6 @@ def test_a_new_file_can_be_read_by_everybody_and_an_old_one_keeps_its_mode(count
         os.umask(before)
 
 
-def test_a_reader_at_any_moment_sees_a_whole_document(counted) -> None:
-    counted.file.open()
-    seen: list[str] = []
-    is_over = threading.Event()
-
-    def read_on() -> None:
-        while not is_over.is_set():
-            seen.append(counted.path.read_text())
-
-    reader = threading.Thread(target=read_on)
-    reader.start()
-    try:
-        for number in range(1, 31):
-            counted.file.emit(finished("Bash", took_s=10.0 ** (number % 9)))
-            counted.tick_at(60.0 * number)
-    finally:
-        is_over.set()
-        reader.join()
-    documents = list(dict.fromkeys(seen))
-    assert len(documents) > 1, "the reader saw the file change"
-    history = []
-    for document in documents:
-        assert document.splitlines()[-1].startswith(f"{LAST_METRIC} ")
-        assert document.endswith("\n")
-        history.append(samples(document).get("ralph_tool_seconds_total{tool=unknown}", 0))
-    assert history == sorted(history)
-    assert counted.beside == ["run.prom"]
-
-
 def test_what_a_killed_writer_left_beside_the_file_is_removed(counted) -> None:
     (counted.path.parent / ".ralph-0123456789ab.tmp").write_text("ralph_requests_total{mod")
     counted.file.open()
@@ -427,13 +354,6 @@ def test_a_path_that_cannot_be_written_is_told_before_anything_is_spent(tmp_path
     assert counted.file.problem(failed.value) == f"cannot write the metrics file {tmp_path / place}: {why}"
     assert counted.told == [], "whoever opens it says so"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
-
-
-@pytest.mark.ordinary_user
-def test_a_directory_that_is_read_only_is_told_before_anything_is_spent(counted) -> None:
-    counted.path.parent.chmod(0o555)
-    with pytest.raises(PermissionError):
-        counted.file.open()
 
 
 def test_a_file_that_cannot_be_written_for_a_while_is_told_once_and_tried_each_minute(tmp_path) -> None:
@@ -478,48 +398,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(counted, monkey
 
 # --- Processes of their own
 
-ON_A_SMALL_DISK = """
-import json, os, sys
-from pathlib import Path
-from ralph.values.events import RetryScheduled
-from ralph.output.telemetry.metrics_file import MetricsFile
-from tests.fakes import FakeClock
-
-place, clock, told = Path(sys.argv[1]), FakeClock(), []
-file = MetricsFile(str(place / "run.prom"), clock)
-file.open()
-opened = (place / "run.prom").read_text()
-with (place / "ballast").open("wb", buffering=0) as ballast:
-    try:
-        while True:
-            ballast.write(b"x" * 4096)
-    except OSError:
-        pass
-for kind in range(1000):
-    file.emit(RetryScheduled(1, 4, 2.0, 529, "HttpError", f"kind_{kind}", "Overloaded"))
-for clock.seconds in (60.0, 120.0):
-    told += [problem] if (problem := file.tick(clock.seconds)) else []
-is_kept = (place / "run.prom").read_text() == opened
-try:
-    file.close()
-    problem = ""
-except OSError as error:
-    problem = file.problem(error)
-beside = sorted(os.listdir(place))
-(place / "ballast").unlink()
-file.close()
-print(json.dumps([told, is_kept, problem, beside, (place / "run.prom").read_text().count("kind_")]))
-"""
-
-
-def may_mount() -> bool:
-    if shutil.which("unshare") is None or os.geteuid() != 0:
-        return False
-    tried = subprocess.run(
-        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False
-    )
-    return tried.returncode == 0
-
 
 def output_of(*command: str, environment: Iterable[tuple[str, str]] = ()) -> str:
     ran = subprocess.run(
@@ -527,19 +405,6 @@ def output_of(*command: str, environment: Iterable[tuple[str, str]] = ()) -> str
     )
     assert ran.stderr == ""
     return ran.stdout
-
-
-@pytest.mark.skipif(not may_mount(), reason="needs to mount file systems, as root on Linux")
-def test_a_full_disk_keeps_the_last_whole_file_and_is_told_in_one_sentence(tmp_path) -> None:
-    mount = f'mount -t tmpfs -o size=64k tmpfs "{tmp_path}" && exec "$@"'
-    python = (sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path))
-    told, is_kept, problem, beside, kinds = json.loads(
-        output_of("unshare", "-m", "sh", "-c", mount, "sh", *python)
-    )
-    sentence = f"cannot write the metrics file {tmp_path}/run.prom: No space left on device"
-    assert told == [f"{sentence}; it is tried again each minute"]
-    assert (is_kept, problem, beside) == (True, sentence, ["ballast", "run.prom"])
-    assert kinds == 1000, "and it is written when there is room again"
 
 
 def test_another_programs_shared_metrics_are_left_alone(tmp_path) -> None:
@@ -555,11 +420,6 @@ def test_another_programs_shared_metrics_are_left_alone(tmp_path) -> None:
     assert output_of(sys.executable, "-c", code, str(path), environment=setting) == ""
     assert list(shared.iterdir()) == []
     assert samples(path.read_text())["ralph_turns_total"] == 0
-
-
-def test_a_run_without_the_option_never_loads_the_client() -> None:
-    code = "import sys, ralph.cli.app, ralph.run.command, ralph.driven.driver; print('prometheus_client' in sys.modules)"
-    assert output_of(sys.executable, "-c", code) == "False\n"
 
 
 # --- The page

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from ralph.output.telemetry.tracing import EXTRA_MISSING, TracingError, open_tracing
 from ralph.output.telemetry.tracing_delivery import MOST_WAITING_SPANS
@@ -365,47 +363,10 @@ def test_what_a_server_says_of_an_answer_in_another_type_is_left_out(collector, 
     assert stage.told == []
 
 
-def test_a_cost_that_is_not_known_is_no_attribute(collector) -> None:
-    usage = RunUsage().plus(MODEL, TOKENS, None)
-    Stage().observed(ev.TurnStarted(1), attempt(facts=None), ended(usage=usage)).close()
-    for span in collector.spans():
-        assert "ralph.cost_usd" not in span.attributes
-
-
 @pytest.mark.parametrize(("event", "name", "attributes"), MOMENTS, ids=[name for _, name, _ in MOMENTS])
 def test_what_happens_in_a_turn_is_an_event_of_its_span(collector, event, name, attributes) -> None:
     Stage().observed(ev.TurnStarted(1), event, ended()).close()
     assert collector.span("turn 1").events == [(name, attributes)]
-
-
-@pytest.mark.parametrize(("event", "name", "attributes"), MOMENTS[-1:], ids=["compact_boundary"])
-def test_what_happens_before_the_first_turn_is_an_event_of_the_run(
-    collector, event, name, attributes
-) -> None:
-    Stage().observed(3.0, attempt(0, 1, 2.0), event, ev.TurnStarted(1), ended()).close()
-    run = collector.span("invoke_agent ralph")
-    assert (run.events, run.from_s) == ([(name, attributes)], 1.0)
-    assert collector.span(f"chat {MODEL}").parent == "invoke_agent ralph"
-    assert collector.span("turn 1").events == []
-
-
-@every_row("outcome", [outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED])
-def test_the_run_has_failed_unless_it_is_completed(collector, outcome) -> None:
-    collector.received.clear()
-    Stage().observed(ev.TurnStarted(1), ended(outcome)).close()
-    run = collector.span("invoke_agent ralph")
-    assert run.attributes["ralph.outcome"] == outcome.value
-    assert run.attributes["ralph.exit_code"] == outcome.exit_code()
-    is_completed = outcome is Outcome.COMPLETED
-    assert (run.status, run.attributes.get("error.type")) == (
-        (0, None) if is_completed else (2, outcome.value)
-    )
-
-
-def test_a_run_that_ends_before_it_has_begun_is_a_span_of_its_length(collector) -> None:
-    Stage().observed(*SILENT, 5.0, ended(Outcome.CONFIG, duration_s=2.0)).close()
-    [run] = collector.spans()
-    assert (run.name, run.from_s, run.to_s, run.status) == ("invoke_agent ralph", 3.0, 5.0, 2)
 
 
 def test_tasks_of_a_driven_run_are_traces_of_their_own_without_the_time_between_them(collector) -> None:
@@ -429,12 +390,6 @@ def test_a_call_that_is_stopped_in_the_middle_ends_with_its_turn(collector) -> N
         "interrupted",
     )
     assert tool.parent == "turn 1"
-
-
-def test_a_result_without_its_start_has_the_time_it_took(collector) -> None:
-    Stage().observed(5.0, finished(call(1), 2.0), ended()).close()
-    tool = collector.span("execute_tool Bash")
-    assert (tool.from_s, tool.to_s, tool.parent) == (3.0, 5.0, "invoke_agent ralph")
 
 
 def test_a_run_that_never_tells_its_end_is_delivered_all_the_same(collector) -> None:
@@ -487,11 +442,6 @@ def test_the_run_is_a_child_of_a_valid_traceparent(
     assert (stage.told, capfd.readouterr()) == ([], ("", ""))
 
 
-def test_spans_belong_to_the_session_that_was_opened(collector) -> None:
-    Stage().observed(ev.SessionOpened("another"), ev.TurnStarted(1), attempt(), ended()).close()
-    assert collector.span("invoke_agent ralph").attributes["gen_ai.conversation.id"] == "another"
-
-
 def test_a_parent_that_is_not_sampled_sends_nothing_and_loses_nothing(collector, monkeypatch) -> None:
     monkeypatch.setenv("TRACEPARENT", PARENT.removesuffix("01") + "00")
     stage = Stage()
@@ -537,21 +487,6 @@ def test_standard_variables_name_the_service_the_headers_and_the_resource(collec
     assert resource["deployment.environment.name"] == "ci"
 
 
-@pytest.mark.parametrize(("service_name", "shown"), [(None, "ralph"), ("", "ralph"), ("nightly", "nightly")])
-def test_the_service_is_ralph_unless_it_is_named(collector, monkeypatch, service_name, shown) -> None:
-    if service_name is not None:
-        monkeypatch.setenv("OTEL_SERVICE_NAME", service_name)
-    Stage().observed(ended()).close()
-    assert collector.resource()["service.name"] == shown
-
-
-def test_an_endpoint_for_traces_alone_is_taken_as_it_is(collector, monkeypatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/elsewhere")
-    Stage().observed(ended()).close()
-    assert [path for path, _, _ in collector.received] == ["/elsewhere"]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -577,42 +512,6 @@ def test_settings_that_cannot_work_are_refused_in_one_line(monkeypatch, name, va
     assert "hunter2" not in text
     assert capfd.readouterr() == ("", "")
     assert "ralph-traces" not in {thread.name for thread in threading.enumerate()}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "no header at all"),
-        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
-        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "no pair"),
-        ("OTEL_TRACES_SAMPLER", "sometimes"),
-    ],
-)
-def test_settings_that_the_sdk_makes_do_with_are_not_complained_of(
-    collector, monkeypatch, name, value, capfd
-) -> None:
-    monkeypatch.setenv(name, value)
-    stage = Stage()
-    whole_run(stage)
-    stage.close()
-    assert (len(collector.received), stage.told, capfd.readouterr()) == (1, [], ("", ""))
-
-
-def test_an_attempt_does_not_begin_before_its_turn(collector) -> None:
-    """Its turn is told when the request is on its way already."""
-    stage = Stage().observed(10, ev.TurnStarted(1), 11, attempt(latency_s=1.5), ended())
-    stage.close()
-    assert collector.span(f"chat {MODEL}").from_s == 10
-
-
-def test_a_disabled_sdk_sends_nothing(collector, monkeypatch) -> None:
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    stage = Stage()
-    whole_run(stage)
-    stage.close()
-    assert (collector.received, stage.told) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -651,18 +550,6 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
         url = collector.url
     why = f"8 of 8 spans could not be delivered to {url}/v1/traces: this machine has no thread left"
     assert stage.told == ([] if comes_back else [f"--otel: {why}"])
-    assert capfd.readouterr() == ("", "")
-
-
-def test_an_endpoint_where_nobody_listens_is_told_once(monkeypatch, capfd) -> None:
-    with socket.socket() as bound:  # bound and not listening: every connection is refused
-        bound.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{url}/")
-        stage = Stage()
-        whole_run(stage)
-        stage.close()
-    assert stage.told == [f"--otel: 8 of 8 spans could not be delivered to {url}/v1/traces: ConnectionError"]
     assert capfd.readouterr() == ("", "")
 
 
@@ -720,16 +607,6 @@ def test_a_process_ends_at_once_after_it_has_closed_and_no_library_speaks(status
     assert ran.stdout.startswith("--otel: 2 of 2 spans could not be delivered")
 
 
-def test_a_long_run_is_delivered_while_it_lasts(collector) -> None:
-    stage = Stage().observed(ev.TurnStarted(1))
-    for number in range(600):  # over the size of a batch
-        stage.observed(finished(call(number), 0.1))
-    collector.was_asked.wait()
-    stage.observed(ended()).close()
-    assert len(collector.spans()) == 602
-    assert stage.told == []
-
-
 def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
     stage = Stage().observed(ev.TurnStarted(1))
     stage.tracing.emit(attempt(latency_s="soon"))  # type: ignore[arg-type]
@@ -738,14 +615,6 @@ def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
     assert len(stage.told) == 1
     assert stage.told[0].startswith("--otel: tracing has stopped: a bug in ralph: TypeError")
     assert {span.name for span in collector.spans()} == {"invoke_agent ralph", "turn 1"}
-
-
-def test_after_the_end_nothing_is_taken_and_nothing_told_again(collector) -> None:
-    stage = Stage().observed(ended())
-    stage.close()
-    stage.observed(ev.TurnStarted(1), ended())
-    stage.close()
-    assert (len(collector.spans()), stage.told) == (1, [])
 
 
 def test_no_global_provider_is_set_and_no_span_is_ever_current(collector) -> None:
@@ -783,25 +652,6 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
     )
     missing = ("opentelemetry", "requests", "opentelemetry.exporter")
     assert run_python(code, *missing).splitlines() == [f"{name} {EXTRA_MISSING}" for name in missing]
-
-
-def test_a_run_without_it_loads_nothing_of_opentelemetry() -> None:
-    code = "import ralph.run.command, ralph.output.telemetry.tracing, sys; print(*sys.modules)"
-    loaded = {name.split(".")[0] for name in run_python(code).split()}
-    assert "ralph" in loaded
-    assert not {"opentelemetry", "requests", "google"} & loaded
-
-
-def test_names_are_those_of_the_conventions(collector) -> None:
-    """The package marks its constants as moved to another package, but their values are still valid."""
-    stage = Stage()
-    whole_run(stage)
-    stage.close()
-    known = {
-        value for name, value in vars(gen_ai_attributes).items() if name.isupper() and isinstance(value, str)
-    }
-    used = {name for span in collector.spans() for name in span.attributes if not name.startswith("ralph.")}
-    assert used - known == {"error.type", "http.response.status_code"}
 
 
 def documented(header: str) -> dict[str, set[str]]:

@@ -12,7 +12,6 @@ import pytest
 
 from ralph.mock_api import Fault, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
-from tests.program.model_answers import report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,14 +91,6 @@ def test_with_json_formats_every_line_is_json_whatever_the_end(ralph, serve, out
     assert output_format == "stream-json" or len(objects) == 1
 
 
-def test_two_pipes_have_what_they_had(ralph, serve) -> None:
-    serve(working_turn(), Turn(ANSWER))
-    ran = ralph("go", "--output-format", "json")
-    assert json.loads(ran.stdout)["result"] == ANSWER
-    assert PROMISE in ran.stderr
-    assert ran.last_line.startswith("[ralph] completed")
-
-
 def test_one_terminal_shows_the_words_as_they_come(ralph, serve) -> None:
     serve(working_turn(), Turn(ANSWER))
     ours, its = pty.openpty()
@@ -116,22 +107,8 @@ def test_one_terminal_shows_the_words_as_they_come(ralph, serve) -> None:
     assert (shown.decode().count(ANSWER), shown.decode().count(PROMISE)) == (1, 1)
 
 
-def test_a_report_is_printed_once(ralph, serve) -> None:
-    serve(report(summary=ANSWER))
-    code, output = combined(ralph, "go", "--require-report")
-    assert (code, output.count(ANSWER)) == (0, 1)
-
-
 def test_a_loops_lines_stay_and_each_iterations_words_come_once(ralph, iterations) -> None:
     iterations([working_turn()], [working_turn()])
     code, output = combined(ralph, "loop", "go", "--max-iterations", "2")
     assert (code, output.count("\nAll done.\n"), output.count(PROMISE)) == (0, 2, 0)
     assert [line for line in output.splitlines() if line.startswith("[loop] iteration 2 of 2: completed, ")]
-
-
-def test_a_loop_of_json_iterations_has_only_its_own_lines_beside_the_json(ralph, iterations) -> None:
-    iterations([working_turn()])
-    code, output = combined(ralph, "loop", "go", "--max-iterations", "1", "--output-format", "stream-json")
-    others = [line for line in output.splitlines() if not line.startswith("[loop] ")]
-    assert (code, json.loads(others[-1])["type"]) == (0, "result")
-    assert all(json.loads(line) for line in others)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
-import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -88,37 +86,6 @@ ENDS: dict[str, tuple[list[Playable], tuple[str, ...], int]] = {
 }
 
 
-@pytest.mark.parametrize("outcome", ENDS)
-def test_after_any_end_the_file_tells_outcome_and_exit_code(ralph, serve, prom, outcome) -> None:
-    steps, arguments, code = ENDS[outcome]
-    serve(*steps)
-    assert run(ralph, *arguments).code == code
-    assert number(prom, "run_exit_code") == code
-    assert number(prom, "run_outcome", outcome=outcome) == 1
-    assert number(prom, "runs_total", outcome=outcome) == 1
-
-
-def test_a_guard_is_counted_and_so_is_the_report_that_took_the_answers_place(ralph, serve, prom) -> None:
-    serve(Step(look(), repeat="forever"))
-    assert run(ralph).code == 4
-    assert number(prom, "run_exit_code") == 4
-    assert number(prom, "run_outcome", outcome="no_progress") == 1
-    assert number(prom, "runs_total", outcome="no_progress") == 1
-    assert number(prom, "guard_refusals_total", guard="repetition") == 6
-    synthetic = {"source": "synthetic", "status": "failure", "forced_final_reason": "none"}
-    assert number(prom, "final_report_total", **synthetic) == 1
-
-
-@pytest.mark.parametrize("number_", [signal.SIGTERM, signal.SIGHUP])
-def test_after_a_signal_the_file_tells_which(ralph, serve, prom, number_) -> None:
-    server = serve(SILENT)
-    process = ralph.start("go", "--metrics-file", "run.prom")
-    wait_until(lambda: server.request_count == 1)
-    assert ralph.stopped_by(process, number_).code == 128 + number_
-    assert number(prom, "run_exit_code") == 128 + number_
-    assert number(prom, "run_outcome", outcome="interrupted") == 1
-
-
 MISUSE = {
     "nothing to do": ((), b""),
     "no session": (("--continue",), None),
@@ -185,17 +152,6 @@ def test_the_file_is_kept_fresh_while_a_run_waits(ralph, serve, prom) -> None:
     assert ralph.stopped_by(process, signal.SIGTERM).code == 143
 
 
-def test_a_new_file_can_be_read_by_everybody_as_node_exporter_needs_it(ralph, serve, prom) -> None:
-    serve(DONE)
-    before = os.umask(0o022)
-    try:
-        assert run(ralph).code == 0
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(prom.stat().st_mode) == 0o644
-    assert not [path for path in ralph.cwd.iterdir() if path.suffix == ".prom" and path != prom]
-
-
 # Root has the right to write there, and learns only by trying that nobody can.
 NOT_IN_PROC = (
     (74, "cannot write the metrics file /proc/run.prom")
@@ -239,22 +195,3 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_changes_nothing(ralph, serve
     assert sorted(path.name for path in kept.iterdir()) == ["filler", "run.prom"]
     assert number(kept / "run.prom", "run_exit_code") is None
     assert number(kept / "run.prom", "start_time_seconds") is not None
-
-
-def test_a_directory_that_is_gone_at_the_end_is_told_and_changes_nothing(ralph, serve, tmp_path) -> None:
-    (tmp_path / "metrics").mkdir()
-    serve(bash(f"rm -r {tmp_path}/metrics"), DONE)
-    ran = ralph("go", "--metrics-file", str(tmp_path / "metrics" / "run.prom"), "--sandbox", "off")
-    assert (ran.code, ran.stdout) == (0, "All done.\n")
-    assert ran.stderr.count("[notice] cannot write the metrics file") == 1
-
-
-def test_the_tasks_of_a_driven_run_are_counted_together(ralph, drive, serve, prom) -> None:
-    serve(look(), DONE, Fault(status=400), DONE)
-    driver = drive("--metrics-file", "run.prom")
-    driver.say("one", "two", "three")
-    assert driver.finish().code == 0
-    assert number(prom, "runs_total", outcome="completed") == 2
-    assert number(prom, "runs_total", outcome="api_rejected") == 1
-    assert number(prom, "turns_total") == 3
-    assert number(prom, "run_exit_code") == 0

@@ -127,17 +127,6 @@ def test_the_end_is_told_although_the_disk_is_full(ralph, serve, tells, tmp_path
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-def test_a_stop_is_told_too(ralph, serve, tells, command) -> None:
-    serve(bash("touch started; sleep 1000"))
-    process = ralph.start(*command, "--notify", tells)
-    wait_until((ralph.cwd / "started").exists)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
-    [end] = told(ralph)
-    assert (end["terminal_reason"], end["exit_code"]) == ("interrupted", 143)
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 def test_a_stop_takes_six_seconds_at_most_whatever_the_command_ignores(ralph, serve, command) -> None:
     serve(bash("touch started; sleep 1000"))
     process = ralph.start(*command, "--notify", STUBBORN)
@@ -202,13 +191,6 @@ def test_a_long_wait_of_a_loop_is_told_and_75_at_its_end(ralph, serve, tells) ->
     assert (end["type"], end["exit_code"]) == ("loop", 75)
 
 
-def test_the_usual_waits_are_not_told(ralph, serve, tells) -> None:
-    ralph.retry_quickly()
-    serve(AWAY, AWAY, DONE)
-    assert ralph("run", "go", "--notify", tells).code == 0
-    assert [one["type"] for one in told(ralph)] == ["result"]
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 def test_a_program_that_commands_may_replace_is_refused_before_a_request(ralph, serve, command) -> None:
     server = serve(DONE)
@@ -254,10 +236,3 @@ def test_only_the_users_own_file_names_a_command(ralph, serve, place, tmp_path) 
     assert (ran.code, server.request_count) == (78, 0)
     assert "notify.command" in ran.stderr
     assert not (home(ralph) / "told").exists()
-
-
-def test_a_loop_that_goes_on_still_tells_its_end(ralph, serve, tells) -> None:
-    serve(bash("touch new"), DONE, bash("touch newer"), DONE)
-    assert ralph("loop", "go", "--until", "false", "--max-iterations", "1", "--notify", tells).code == 3
-    assert ralph("loop", "--continue", "--max-iterations", "2").code == 3
-    assert [end["iterations"] for end in told(ralph)] == [1, 2]

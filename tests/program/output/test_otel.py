@@ -13,7 +13,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.patience import wait_until
-from tests.program.model_answers import DONE, SCHEMA, bash, look, report, results
+from tests.program.model_answers import DONE, bash, look, results
 from tests.services.otlp_collector import Collector, collecting
 
 if TYPE_CHECKING:
@@ -68,36 +68,6 @@ def test_a_run_arrives_as_one_tree_of_turns_requests_and_tools(ralph, serve, col
     assert whole["gen_ai.usage.output_tokens"] == ran.result["usage"]["output_tokens"]
 
 
-def test_a_guard_and_the_end_that_it_forces_are_in_the_trace(ralph, serve, collector) -> None:
-    serve(Step(look(), repeat="forever"))
-    assert ralph("go", "--otel").code == 4
-    assert [name for name, _ in collector.span("turn 4").events] == ["guard"]
-    whole = collector.span("invoke_agent ralph")
-    assert (whole.status, whole.attributes["error.type"]) == (ERROR, "no_progress")
-
-
-def test_a_compaction_is_in_the_trace_and_its_summary_is_a_request(ralph, serve, collector) -> None:
-    too_long = Fault(status=400, message="prompt is too long: 210000 tokens > 200000 maximum")
-    serve(bash("seq 4000"), bash("seq 4000 7000"), too_long, Turn("Thousands were counted."), DONE)
-    ran = ralph("go", "--otel", "--output-format", "stream-json")
-    assert ran.code == 0
-    [boundary] = [entry for entry in ran.objects if entry.get("subtype") == "compact_boundary"]
-    assert boundary["compact_metadata"]["source"] == "model"
-    names = [name for span in collector.spans() for name, _ in span.events]
-    assert names.count("compact_boundary") == 1
-    assert len([span for span in collector.spans() if span.name == CHAT]) == 5
-
-
-def test_each_task_of_a_driven_run_is_a_trace(drive, serve, collector) -> None:
-    serve(DONE, DONE)
-    driver = drive("--otel")
-    driver.say("one", "two")
-    assert driver.finish().code == 0
-    wholes = [span for span in collector.spans() if span.parent is None]
-    assert [span.name for span in wholes] == ["invoke_agent ralph"] * 2
-    assert len({span.trace_id for span in wholes}) == 2
-
-
 def test_an_endpoint_that_never_answers_costs_two_seconds_and_changes_nothing(ralph, serve, silent) -> None:
     serve(look(), DONE)
     ran = ralph("go", "--otel")
@@ -120,15 +90,6 @@ def test_a_signal_waits_for_an_endpoint_that_never_answers_no_longer_than_half_a
     assert "no answer within 0.5s" in ran.stderr
 
 
-def test_an_endpoint_that_refuses_is_told_once_and_changes_nothing(ralph, serve) -> None:
-    serve(Fault(status=400))
-    with collecting(503) as one:
-        ralph.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = one.url
-        ran = ralph("go", "--otel")
-    assert ran.code == 69
-    assert ran.stderr.count("--otel: 3 of 3 spans could not be delivered") == 1
-
-
 def test_without_the_extra_one_line_says_what_to_install_and_nothing_is_sent(ralph, serve, tmp_path) -> None:
     server = serve(DONE)
     (tmp_path / "bare" / "opentelemetry").mkdir(parents=True)
@@ -141,15 +102,6 @@ def test_without_the_extra_one_line_says_what_to_install_and_nothing_is_sent(ral
         line
         == "[ralph] config (exit 78): --otel needs the extra: pip install '.[otel]' in ralph's clone, with ralph's Python"
     )
-
-
-def test_an_endpoint_that_is_none_is_refused_without_repeating_it(ralph, ralph_here, serve) -> None:
-    server = serve(DONE)
-    ralph.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"user:{HEADER_SECRET}"
-    ran = ralph_here("go", "--otel")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL" in ran.last_line
-    assert HEADER_SECRET not in ran.stderr
 
 
 SPELLINGS = {
@@ -187,12 +139,6 @@ def test_the_key_of_the_endpoint_reaches_it_and_nobody_else(
 
 # --- What nobody asked for is not loaded
 
-LIBRARIES = ("jsonschema", "prometheus_client", "opentelemetry")
-NOT_LOADED = {
-    "help": ("--help",),
-    "a plain run with limits": ("go", "--max-turns", "5", "--require-report"),
-}
-
 
 def loaded(ralph: Ralph, *arguments: str) -> set[str]:
     ralph.environment["PYTHONPROFILEIMPORTTIME"] = "1"
@@ -200,21 +146,3 @@ def loaded(ralph: Ralph, *arguments: str) -> set[str]:
     assert ran.code == 0
     lines = [line for line in ran.stderr.splitlines() if line.startswith("import time:")]
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
-
-
-@pytest.mark.parametrize("name", NOT_LOADED)
-def test_start_up_loads_no_library_of_an_option_that_is_not_given(ralph, serve, name) -> None:
-    serve(report_or_done(NOT_LOADED[name]))
-    names = loaded(ralph, *NOT_LOADED[name])
-    assert "ralph" in names
-    assert not names.intersection(LIBRARIES)
-
-
-def report_or_done(arguments: tuple[str, ...]) -> Turn:
-    return report() if "--require-report" in arguments else DONE
-
-
-def test_the_libraries_of_options_are_loaded_when_these_are_given(ralph, serve, collector) -> None:
-    serve(report(payload={"files": 1}))
-    options = ("--json-schema", SCHEMA, "--metrics-file", "run.prom", "--otel")
-    assert loaded(ralph, "go", *options).issuperset(LIBRARIES)

@@ -148,9 +148,3 @@ def test_records_that_are_shown_later_begin_no_line_of_ralphs(
     assert all("[loop] completed: forged" in text for text in (status, story, doctor)), (
         "and yet nothing is left out"
     )
-
-
-def test_a_complaint_is_one_line_without_power(ralph_here) -> None:
-    ran = ralph_here("go", "--prompt-file", f"{TRICKS}x\n{FORGED}")
-    assert (ran.code, len(ran.stderr.splitlines())) == (2, 1)
-    assert not POWER.search(ran.stderr)

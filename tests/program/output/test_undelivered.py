@@ -4,7 +4,6 @@ more (P4, P9).
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,34 +72,7 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
     assert ralph_here("-c").code == 2, "now it is"
 
 
-@needs_full_device
-def test_p4_a_session_whose_result_was_lost_takes_a_prompt_too_exits_0(ralph, serve) -> None:
-    server = serve(DONE, Turn("More."))
-    assert to_full_disk(ralph, "go").code == 74
-    ran = ralph("-c", "go on")
-    assert (ran.code, ran.stdout, len(server.requests)) == (0, "More.\n", 2)
-
-
 SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}'
-
-
-@needs_full_device
-def test_p4_a_report_that_was_lost_is_told_once_more_exits_0(ralph, serve) -> None:
-    report = ToolUse("final_report", {"status": "success", "summary": "Did it.", "payload": {"n": 1}})
-    server = serve(Turn([report]))
-    assert to_full_disk(ralph, "go", "--json-schema", SCHEMA).code == 74
-    ran = ralph("-c")
-    assert (ran.code, json.loads(ran.stdout), len(server.requests)) == (0, {"n": 1}, 1)
-
-
-@needs_full_device
-def test_p4_a_limit_whose_closing_answer_was_lost_is_lifted_as_ever_exits_0(ralph, serve) -> None:
-    look = Turn([ToolUse("Glob", {"pattern": "*"})])
-    server = serve(look, Turn("So far."), DONE)
-    assert to_full_disk(ralph, "go", "--max-turns", "2").code == 74
-    ran = ralph("-c")
-    assert (ran.code, ran.stdout, len(server.requests)) == (0, "All done.\n", 3)
-    assert "no longer holds" in str(server.requests[2].json()["messages"][-1])
 
 
 def test_p4_a_result_file_that_cannot_be_written_in_the_end_is_told_by_the_journal_exits_74(
@@ -130,13 +102,6 @@ def test_p9_a_reader_that_left_keeps_the_code_of_the_work_and_the_journal_knows_
     assert last_records(ralph)[-1] == ("delivery", {"state": "reader_left"})
     assert listed(ralph_here)[0]["outcome"] == "completed"
     assert ralph_here("-c").code == 2, "its reader did not want to know"
-
-
-def test_p9_a_result_that_was_read_is_known_to_be_exits_0(ralph, ralph_here, serve) -> None:
-    serve(DONE)
-    assert ralph("go").code == 0
-    assert last_records(ralph)[-1] == ("delivery", {"state": "delivered"})
-    assert "deliver" not in ralph_here("sessions", "show").stdout
 
 
 def test_p1_p10_killed_before_its_result_was_read_a_session_does_not_say_that_it_was_exits_0(

@@ -115,11 +115,3 @@ def test_a_session_of_a_newer_ralph_is_named_and_not_read(ralph, ralph_here, ses
         assert (ran.code, ran.stdout) == (78, "")
         assert "it was made by ralph 9.9" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-
-
-def test_a_session_that_had_no_time_for_a_record_is_empty(ralph_here, session) -> None:
-    session.write_bytes(b"")
-    assert listed(ralph_here)[0]["outcome"] == "empty"
-    for command in (["show"], ["export"], ["export", "--format", "json"]):
-        assert ralph_here("sessions", *command).code == 0
-    assert "go on with" not in ralph_here("sessions", "show").stdout

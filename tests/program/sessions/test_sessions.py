@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.conversation.journal_lines import sealed
-from ralph.mock_api import Fault, Text, ToolUse, Turn
+from ralph.mock_api import Text, ToolUse, Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import KEY
 from tests.program.kept_sessions import HELLO, LOOKS, journals, listed, only_journal
@@ -60,32 +60,6 @@ def test_a_completed_session_is_listed_shown_and_exported(ralph, ralph_here, ses
     assert (line.stderr, shown.stderr, exported.stderr) == ("", "", "")
 
 
-def test_the_exported_messages_are_what_the_server_got(ralph, ralph_here, serve) -> None:
-    server = serve(LOOKS, HELLO)
-    ralph("look at it", "--model", "qwen3")
-    exported = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
-    request = json.loads(server.requests[-1].body)
-    assert exported["messages"][:-1] == request["messages"]
-    assert exported["runs"][0]["request"] | {"messages": request["messages"]} == request
-    assert exported["totals"] | {"turns": 2, "cost_usd": None} == exported["totals"]
-
-
-@pytest.mark.sandboxed
-def test_a_run_that_failed_is_told_with_its_retries(ralph, ralph_here, serve) -> None:
-    ralph.retry_quickly()
-    serve(*[Fault(status=529)] * 5)
-    assert ralph("try it").code == 75
-    assert listed(ralph_here)[0]["outcome"] == "api_unavailable"
-    shown = ralph_here("sessions", "show").stdout
-    assert shown.count("[error] HTTP 529") == 5
-    last = shown.index("[retry] Attempt 4/4: 529 — waiting 0.08s\n[error] HTTP 529")
-    assert (
-        last < shown.index("[retry] Failed after 4 retries: HTTP 529") < shown.index("[turn 1] 5 attempts in")
-    )
-    assert "[ralph] api_unavailable (exit 75): HTTP 529" in shown
-    assert shown.endswith(f"[ralph] go on with: ralph --resume {only_journal(ralph).stem[:8]}\n")
-
-
 def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_here, serve) -> None:
     process = start_call_that_lasts(ralph, serve)
     assert listed(ralph_here)[0]["outcome"] == "running"
@@ -117,26 +91,6 @@ def test_looking_at_a_running_session_never_gets_in_its_way(ralph, ralph_here, s
     assert ralph.finish(process).code == 0
     assert seen <= {"running", "empty", "completed"}
     assert "running" in seen
-
-
-def test_a_fork_is_a_session_of_its_own_and_counts_its_own_runs(ralph, ralph_here, serve, session) -> None:
-    server = serve(HELLO)
-    assert ralph("-c", "--fork-session", "and now?", "--base-url", server.base_url).code == 0
-    new, old = listed(ralph_here)
-    assert (new["forked_from"], old["id"]) == (session.stem, session.stem)
-    assert (new["turns"], new["runs"], old["turns"]) == (1, 1, 2)
-    assert new["task"] == "look at it"
-    shown = ralph_here("sessions", "show").stdout
-    assert f"forked    from {session.stem}" in shown
-    assert "claude-sonnet-5-5, copied from the session that this one was forked from\n" in shown
-
-
-def test_a_title_has_the_width_of_the_terminal_and_is_not_cut_in_a_pipe(ralph, ralph_here, serve) -> None:
-    serve(HELLO)
-    assert ralph("x" * 110 + "\n\nmore").code == 0
-    assert ralph_here("sessions", "ls").stdout.split()[-1] == "x" * 110
-    ralph.environment["COLUMNS"] = "100"
-    assert ralph_here("sessions", "ls").stdout.split()[-1] == "x" * 42 + "…"
 
 
 def test_an_empty_store_is_one_line_and_nothing_is_made(ralph, ralph_here) -> None:
@@ -171,40 +125,6 @@ def test_an_unknown_or_ambiguous_id_is_one_line(ralph_here, session) -> None:
     assert f"ralph --resume {ids[1]} " in ralph_here("sessions", "show", ids[1]).stdout, (
         "8 characters are not enough"
     )
-
-
-def test_sessions_of_other_directories_are_listed_with_all(ralph, ralph_here, session) -> None:
-    ralph.cwd = ralph.cwd / "below"
-    ralph.cwd.mkdir()
-    assert "no session of" in ralph_here("sessions", "ls").stderr
-    assert ralph_here("sessions", "show").code == 2
-    line = ralph_here("sessions", "ls", "--all").stdout
-    assert "/work  completed" in line
-    shown = ralph_here("sessions", "show", session.stem).stdout
-    assert f"--resume {session.stem[:8]} --cd {ralph.cwd.parent}" in shown
-    ralph.cwd.rmdir()
-
-
-def test_another_place_is_looked_at_and_not_made(ralph, ralph_here, serve, tmp_path) -> None:
-    serve(HELLO)
-    ralph("hi", "--session-dir", "mine")
-    assert len(listed(ralph_here, "--session-dir", "mine")) == 1
-    assert "--session-dir" in ralph_here("sessions", "show", "--session-dir", "mine").stdout
-    assert ralph_here("sessions", "ls", "--session-dir", str(tmp_path / "typo")).code == 2
-    assert not (tmp_path / "typo").exists()
-
-
-def test_the_newest_is_first_and_a_reader_that_leaves_is_no_error(ralph, ralph_here, serve) -> None:
-    serve(Turn("Soon."), Turn(content="line\n" * 16_000, chunk_chars=0))
-    for name in ("alpha", "omega"):
-        ralph(name)
-    os.utime(next(path for path in journals(ralph) if b'"alpha"' in path.read_bytes()), (1, 1))
-    assert [session["task"] for session in listed(ralph_here)] == ["omega", "alpha"]
-    for command in (("ls",), ("show",), ("export", "--format", "json")):
-        with ralph.start("sessions", *command) as process:
-            assert process.stdout.read(1)
-            process.stdout.close()
-            assert (process.stderr.read(), process.wait(PATIENCE_S)) == (b"", 0), command
 
 
 def test_a_full_disk_is_one_line_and_an_io_error(ralph, session) -> None:
@@ -256,15 +176,6 @@ def test_old_journals_are_removed_at_the_end_of_a_run(ralph, serve, session) -> 
     ralph.user_file.unlink()
     ran = ralph("second")
     assert (ran.code, session.exists(), len(journals(ralph))) == (0, False, 2)
-
-
-def test_sessions_alone_teaches_its_commands(ralph_here) -> None:
-    ran = ralph_here("sessions")
-    assert ran.code == 0
-    for word in ("ls", "show", "export", "--resume"):
-        assert word in ran.stdout
-    assert ralph_here("sessions", "--help").stdout == ran.stdout
-    assert ralph_here("sessions", "rm").code == 2
 
 
 def test_a_title_names_a_session_and_a_title_of_two_names_both_exits_2(ralph, ralph_here, serve) -> None:
@@ -346,11 +257,3 @@ def test_a_search_finds_prompts_answers_calls_and_results_but_no_secret(ralph, r
     assert (
         len(ralph_here("sessions", "search", "hello", "--all", "--format", "json").stdout.split('"id"')) == 3
     )
-
-
-def test_a_damaged_session_is_searched_up_to_its_damage(ralph, ralph_here, session) -> None:
-    lines = session.read_bytes().splitlines(keepends=True)
-    session.write_bytes(b"".join([*lines[:-2], lines[-2].replace(b'"seq"', b'"sep"'), lines[-1]]))
-    ran = ralph_here("sessions", "search", "look at it")
-    assert (ran.code, ran.stdout.splitlines()[1:]) == (0, ["    > look at it"])
-    assert f"{session} was searched only in part: " in ran.stderr
