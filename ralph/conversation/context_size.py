@@ -157,15 +157,9 @@ class ContextMeter(Struct, frozen=True):
         if model in self.counts:
             return self.at_most(model, size_now)
         if self._newest is not None:
-            return min(size_now, _by_another_tokenizer(self._newest.grown_to(size_now)))
+            # Tokenizers differ by 30 % (section 1.6 of the Messages API reference), those of unknown models perhaps more.
+            return min(size_now, -(-3 * self._newest.grown_to(size_now) // 2))
         return size_now if self.before is None else min(size_now, self.before.in_proportion(size_now))
-
-
-def _by_another_tokenizer(tokens: int) -> int:
-    """One and a half times `tokens`, rounded up. `tokens` is a count for another model. Tokenizers differ by 30 %
-    (section 1.6 of the Messages API reference). The tokenizers of unknown models may differ more.
-    """
-    return (3 * tokens + 1) // 2
 
 
 def _images(content: Iterable[Block]) -> Iterator[Block]:

@@ -35,8 +35,8 @@ def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
         return kinds.UnknownRecord(kind, dict(fields))
     if known is kinds.SessionRecord:
         _refuse_newer(fields)
-    upgrade, check = _UPGRADES.get(kind), _CHECKS.get(kind)
-    record: Record = convert(fields if upgrade is None else upgrade(fields), known, dec_hook=_head)
+    record: Record = convert(_upgraded(kind, fields), known, dec_hook=_head)
+    check = _CHECKS.get(kind)
     if check is not None:
         check(record)
     return record
@@ -59,37 +59,21 @@ def _refuse_newer(fields: Mapping[str, Any]) -> None:
 # at the fields, not at the number.
 
 
-def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `run` record of format 1. Such a record does not contain a target or an endpoint. The name of the
-    model becomes the name of the target.
-    """
-    named = {"target": fields["model"]} if "model" in fields else {}
-    return {**named, "endpoint": None, **fields}
-
-
-def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `target` record of an early version of format 2. Such a record does not contain `first`."""
-    return {"first": None, **fields}
-
-
-def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `user` record of format 1 or 2. Such a record does not say which of its blocks are the prompt."""
-    return {"task": None, **fields}
-
-
-def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades an `ended` record of an early version of ralph. Such a record does not say whether the result was
-    delivered. The result is treated as delivered.
-    """
-    return {"delivered": True, **fields}
-
-
-_UPGRADES: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    "run": _run,
-    "target": _target,
-    "user": _user,
-    "ended": _ended,
+_FILLED_IN: Mapping[str, Mapping[str, Any]] = {
+    "run": {"endpoint": None},  # lacks it in format 1
+    "target": {"first": None},  # in an early version of format 2
+    "user": {"task": None},  # in formats 1 and 2
+    "ended": {"delivered": True},  # in an early version of ralph: the result is treated as delivered
 }
+"""The fields that older records of a kind lack."""
+
+
+def _upgraded(kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    if kind not in _FILLED_IN:
+        return fields
+    # A `run` record of format 1 has no target. The name of the model is the name of the target.
+    named = {"target": fields["model"]} if kind == "run" and "model" in fields else {}
+    return {**named, **_FILLED_IN[kind], **fields}
 
 
 # --- Types for dictionaries that are stored as they arrived. They contain the fields that ralph reads.

@@ -139,7 +139,6 @@ def _tail(read: Read, begin: int, end: int) -> _Tail:
 
 
 def _after_break(read: Read, begin: int, end: int) -> int:
-    """The offset after the last line break between `begin` and `end`. `begin` if there is none."""
     most = 1
     while begin < end:
         start = max(begin, end - most)

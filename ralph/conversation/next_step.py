@@ -170,7 +170,6 @@ def _odd_stop(stop: str, meaning: str) -> str | None:
 
 
 def _asked_for_call(state: TurnState, said: str) -> tuple[TurnState, Step]:
-    """Decides what follows a text that stopped for a tool and called none. Ralph asks again once per turn."""
     if state.may_fail and not state.lacked_call:
         return asked_again(replace(state, lacked_call=True), "no_call")
     error = "the model stopped for a tool but called none"

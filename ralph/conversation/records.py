@@ -456,5 +456,4 @@ def _directory_fields(cwd: str) -> dict[str, Any]:
 
 
 def _named(cwd: str, cwd_bytes: str | None) -> str:
-    """The path of a directory. If the path is not valid UTF-8, it is restored from `cwd_bytes`."""
     return cwd if cwd_bytes is None else unquote_to_bytes(cwd_bytes).decode("utf-8", "surrogateescape")

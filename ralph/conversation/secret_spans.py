@@ -60,7 +60,6 @@ def spans_field(kind: str, fields: Mapping[str, Any], spans_of: SpansOf | None) 
 
 
 def _spans_in(record: Any, spans_of: SpansOf) -> list[list[Any]]:
-    """The places in the form in which a line has them."""
     found: list[list[Any]] = []
     waiting: list[tuple[Any, tuple[str | int, ...]]] = [(record, ())]  # a model may nest values deep
     while waiting:
@@ -200,7 +199,6 @@ def _with_open_head(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_media(value: Mapping[str, Any], name: str) -> bool:
-    """Whether the member holds the bytes of an image or a document."""
     return name == "data" and value.get("type") == "base64"
 
 

@@ -234,10 +234,6 @@ def apply(session: Session, record: Record) -> Session:
     return session if change is None else change(session, record)
 
 
-def _open(session: Session, record: kinds.SessionRecord) -> Session:
-    return replace(session, id=record.id, cwd=record.first_directory, created_at=record.created_at)
-
-
 def _move(session: Session, record: kinds.MovedRecord) -> Session:
     """The session in another directory. Known paths below the old directory become paths below the new one, and the
     system prompts in its request heads name the new one.
@@ -268,7 +264,6 @@ def _move(session: Session, record: kinds.MovedRecord) -> Session:
 
 
 def _heads_in(session: Session, cwd: str) -> dict[str, Any]:
-    """The fields of the session that hold request heads, for another directory. Empty before the first run."""
 
     def moved(shape: RequestShape) -> RequestShape:
         said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
@@ -310,9 +305,6 @@ def _turn_to(session: Session, record: kinds.TargetRecord) -> Session:
 
 
 def _ask(session: Session, target: str, model: str, endpoint: str | None, head: RequestHead) -> Session:
-    """The session with `target` as its current target and `head` as the head of the next requests. `target` may
-    already be the current target. Its head then replaces the old one.
-    """
     shape = RequestShape(model, "", (), endpoint=endpoint, recorded_head=head)
     return replace(asking(session, target, shape), target=target)
 
@@ -320,10 +312,6 @@ def _ask(session: Session, target: str, model: str, endpoint: str | None, head: 
 def _ask_in(session: Session, shape: RequestShape) -> Session:
     conversation = session.conversation.under(shape)
     return replace(session, shape=shape, reading=Reading(shape), conversation=conversation)
-
-
-def _take_queued(session: Session, record: kinds.QueuedRecord) -> Session:
-    return replace(session, queued=record.content)
 
 
 def _take_user(session: Session, record: kinds.UserRecord) -> Session:
@@ -383,10 +371,6 @@ def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, 
         for block in content[sum(block in content for block in old) :]
         if block.get("type") != "tool_result" and block.get("text") != CONTINUE
     )
-
-
-def _take_intent(session: Session, record: kinds.IntentRecord) -> Session:
-    return replace(session, pending=open_answer(session.pending, record))
 
 
 def _take_event(session: Session, record: kinds.EventRecord) -> Session:
@@ -492,7 +476,6 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> GrowingMapping[
 
 
 def _without_answer(session: Session) -> Session:
-    """The session without a pending answer. `turn_state` becomes the state after that answer."""
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 
@@ -506,29 +489,27 @@ def _note_background(session: Session, record: kinds.BackgroundRecord) -> Sessio
     return replace(session, background=record, gone_commands=gone)
 
 
-def _end(session: Session, record: kinds.EndedRecord) -> Session:
-    return replace(session, ended=record, is_delivered=record.delivered)
-
-
-def _deliver(session: Session, record: kinds.DeliveryRecord) -> Session:
-    return replace(session, is_delivered=record.state is not Delivery.FAILED)
-
-
 _CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
-    kinds.SessionRecord: _open,
+    kinds.SessionRecord: lambda session, record: replace(
+        session, id=record.id, cwd=record.first_directory, created_at=record.created_at
+    ),
     kinds.MovedRecord: _move,
     kinds.RunRecord: _begin_run,
     kinds.TargetRecord: _turn_to,
-    kinds.QueuedRecord: _take_queued,
+    kinds.QueuedRecord: lambda session, record: replace(session, queued=record.content),
     kinds.UserRecord: _take_user,
     kinds.AssistantRecord: _take_answer,
-    kinds.IntentRecord: _take_intent,
+    kinds.IntentRecord: lambda session, record: replace(
+        session, pending=open_answer(session.pending, record)
+    ),
     kinds.ResultRecord: _take_result,
     kinds.CompactedRecord: _start_afresh,
     kinds.ThinkingRecord: _leave_out_thinking,
     kinds.EventRecord: _take_event,
     kinds.BackgroundRecord: _note_background,
-    kinds.EndedRecord: _end,
-    kinds.DeliveryRecord: _deliver,
+    kinds.EndedRecord: lambda session, record: replace(session, ended=record, is_delivered=record.delivered),
+    kinds.DeliveryRecord: lambda session, record: replace(
+        session, is_delivered=record.state is not Delivery.FAILED
+    ),
 }
 """For each type of record, the function that applies it."""

@@ -43,7 +43,7 @@ class LoopStore:
     @classmethod
     def for_user(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
         """Finds the user's store and makes its folder if it is missing. Raises JournalError if no place is writable."""
-        store = cls(SessionStore.for_user(environment, works=(directory,)), directory)
+        store = cls(SessionStore.for_user(environment, writable=(directory,)), directory)
         make_private(store.place, (directory,))
         return store
 

@@ -56,7 +56,6 @@ class DiagnosticsFile:
 
 
 def _facts(event: ev.Event) -> dict[str, Any] | None:
-    """The facts to show about an event, or None if the event gets no line."""
     match event:
         case ev.StreamReceived():
             kind = event.event.get("type")

@@ -314,7 +314,6 @@ class Narration:
             yield from self._said(rest)
 
     def _said(self, text: str) -> Iterator[str]:
-        """Yields the lines of the model's text. During a retry, keeps the lines for later instead."""
         lines = foreign_lines(text)
         if self._held is None:
             yield from lines
@@ -373,9 +372,6 @@ def _in_words(words: Mapping[str, str], name: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Seconds as text. A whole number has no decimals, and any other number has up to three. An exponent is never
-    used.
-    """
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 

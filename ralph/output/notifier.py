@@ -147,7 +147,6 @@ class Notifier:
         return Notice(f"--notify: {self._redact(problem)}", is_vital=True)
 
     def _run(self, data: bytes) -> str | None:
-        """Runs the program with `data` on its standard input. Returns the reason for people why it failed, or None."""
         limit_s, left_s = _LIMIT_S, self._waiter.stop_left_s()
         if math.isfinite(left_s):
             limit_s = min(_LIMIT_AFTER_STOP_S, max(left_s - _TO_STOP_S, _LEAST_S))
@@ -178,7 +177,6 @@ class Notifier:
 
 
 def _feed(sink: int, data: bytes) -> None:
-    """Writes all data to a pipe, unless its reader leaves."""
     try:
         with os.fdopen(sink, "wb") as file:
             file.write(data)

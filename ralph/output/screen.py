@@ -27,7 +27,6 @@ def fit_to_screen(lines: Sequence[str], columns: int, rows: int) -> list[str]:
 
 
 def _folded(text: str, columns: int) -> Iterator[str]:
-    """Yields the parts of the text, each at most `columns` columns wide, or one character."""
     part = ""
     for character in text:
         if part and columns_of(part + character) > columns:

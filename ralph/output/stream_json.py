@@ -104,7 +104,6 @@ def _shown(block: Block) -> Block:
 
 
 def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:
-    """Returns one object per content block. Each object has the id of the whole message, because readers expect that."""
     shared = {
         name: event.message.get(name)
         for name in ("id", "type", "role", "model", "stop_reason", "stop_sequence", "usage")

@@ -29,75 +29,40 @@ _ERROR_NAMES = {
     FailureKind.CONTEXT_OVERFLOW: "invalid_request",
 }
 
-_CHAIN = {"turn": "turn", "attempt": "attempt"}
-_ANSWERING = {**_CHAIN, "target": "target"}
+
+def named_fields(words: str) -> dict[str, str]:
+    """The event's field for each key: `key=field`, or `key` where both have one name."""
+    pairs = (word.partition("=") for word in words.split())
+    return {key: field or key for key, _, field in pairs}
+
+
 _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
-    ev.RetryRecovered: (
-        "retry_recovered",
-        {**_CHAIN, "retries": "retries", "total_wait_s": "total_wait_s"},
-    ),
-    ev.RetryExhausted: (
-        "retry_exhausted",
-        {**_CHAIN, "retries": "retries", "total_wait_s": "total_wait_s", "error": "error"},
-    ),
-    ev.ModelFallback: (
-        "model_fallback",
-        {**_CHAIN, "from": "from_target", "to": "to_target", "reason": "reason"},
-    ),
-    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _ANSWERING),
-    ev.ModelFallbackRecovered: ("model_fallback_recovered", _ANSWERING),
-    ev.ResponseDiscarded: ("response_discarded", {"message_id": "message_id"}),
-    ev.ClockFired: ("clock_fired", {"clock": "clock", "after_s": "after_s"}),
-    ev.SyntheticRetry: ("synthetic_retry", {"turn": "turn", "number": "number", "reason": "reason"}),
-    ev.MalformedCallRefused: ("malformed_call", {"turn": "turn", "tool": "tool", "why": "why"}),
-    ev.FinalTurnEntered: ("final_turn", {"turn": "turn", "reason": "reason"}),
-    ev.TurnsCollapsed: (
-        "turns_collapsed",
-        {
-            "turn": "turn",
-            "reason": "reason",
-            "old_max_turns": "old_max_turns",
-            "new_max_turns": "new_max_turns",
-        },
-    ),
+    ev.RetryRecovered: ("retry_recovered", named_fields("turn attempt retries total_wait_s")),
+    ev.RetryExhausted: ("retry_exhausted", named_fields("turn attempt retries total_wait_s error")),
+    ev.ModelFallback: ("model_fallback", named_fields("turn attempt from=from_target to=to_target reason")),
+    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", named_fields("turn attempt target")),
+    ev.ModelFallbackRecovered: ("model_fallback_recovered", named_fields("turn attempt target")),
+    ev.ResponseDiscarded: ("response_discarded", named_fields("message_id")),
+    ev.ClockFired: ("clock_fired", named_fields("clock after_s")),
+    ev.SyntheticRetry: ("synthetic_retry", named_fields("turn number reason")),
+    ev.MalformedCallRefused: ("malformed_call", named_fields("turn tool why")),
+    ev.FinalTurnEntered: ("final_turn", named_fields("turn reason")),
+    ev.TurnsCollapsed: ("turns_collapsed", named_fields("turn reason old_max_turns new_max_turns")),
     ev.ReportAccepted: (
         "report_accepted",
-        {
-            "source": "source",
-            "status": "status",
-            "turn": "turn",
-            "attempts": "attempts",
-            "forced_final_reason": "forced_reason",
-        },
+        named_fields("source status turn attempts forced_final_reason=forced_reason"),
     ),
     ev.BackgroundStarted: (
         "task_started",
-        {"task_id": "id", "tool_use_id": "call_id", "description": "command"},
+        named_fields("task_id=id tool_use_id=call_id description=command"),
     ),
     ev.BackgroundEnded: (
         "task_notification",
-        {
-            "task_id": "id",
-            "tool_use_id": "call_id",
-            "status": "status",
-            "summary": "command",
-            "exit_code": "exit_code",
-            "stopped_by": "stopped_by",
-            "took_s": "took_s",
-        },
+        named_fields("task_id=id tool_use_id=call_id status summary=command exit_code stopped_by took_s"),
     ),
-    ev.PromptCalled: ("prompt_call", {"command": "command", "tool": "tool", "argument": "argument"}),
-    ev.PromptCallEnded: (
-        "prompt_result",
-        {
-            "command": "command",
-            "tool": "tool",
-            "argument": "argument",
-            "is_error": "is_error",
-            "took_s": "took_s",
-        },
-    ),
-    ev.Notice: ("notice", {"text": "text"}),
+    ev.PromptCalled: ("prompt_call", named_fields("command tool argument")),
+    ev.PromptCallEnded: ("prompt_result", named_fields("command tool argument is_error took_s")),
+    ev.Notice: ("notice", named_fields("text")),
 }
 """Events that become objects without a change of their values. Maps each type of event to the subtype of the object,
 and to a table that gives the event's field for each key of the object."""
@@ -108,6 +73,7 @@ _CONSTANT: dict[str, dict[str, Any]] = {
     "task_notification": {"output_file": ""},
 }
 """By subtype, what readers expect of Claude Code's objects and is always the same in ralph."""
+_OF_ATTEMPT = ("turn", "attempt", "target", "model", "status", "kind", "error")
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
@@ -121,13 +87,7 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
         case ev.AttemptEnded():
             return {
                 "subtype": "attempt",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "target": event.target,
-                "model": event.model,
-                "status": event.status,
-                "kind": event.kind,
-                "error": event.error,
+                **{name: getattr(event, name) for name in _OF_ATTEMPT},
                 "latency_s": round(event.latency_s, 3),
                 "tokens": to_builtins(event.tokens),
                 "cost_usd": cost_usd(event.facts, event.tokens),

@@ -87,7 +87,6 @@ def totals_of_sets(content: FleetContent) -> FleetTotals:
 
 
 def _time_line(content: FleetContent, zone: tzinfo | None) -> Timeline | None:
-    """The rows of all machines on one axis. None if no attempt has begun."""
     bars = [bar for row in content.rows for bar in row.bars]
     if not bars:
         return None

@@ -289,7 +289,6 @@ class _FleetFold:
     # --- attempts
 
     def _attempts_of(self, key: tuple[str, str]) -> list[AttemptStory]:
-        """The attempts of a job in order."""
         job, rows = self._by_key[key], self._attempts[key]
         made: list[AttemptStory] = []
         for at, row in enumerate(rows):

@@ -348,7 +348,6 @@ class GitReader:
         return FileDiff(name, added, removed, text, left_out)
 
     def _between(self, git: CheckoutGit, before: str, after: str) -> list[ChangedFile]:
-        """The files that differ between two commits."""
         base = before or _read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
         output = _read(git, "diff-tree", "-r", *PLAINLY, "--numstat", "-z", base, after)
         return [

@@ -156,7 +156,6 @@ def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinf
 
 
 def _all_stretches(section: Section) -> list[Stretch]:
-    """The stretches of all parts, and the outages between them."""
     of_parts = [stretch for part in section.parts if not part.is_copied for stretch in part.stretches]
     known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
     between = [outage for outage in section.outages if outage.began_s not in known]
@@ -164,7 +163,6 @@ def _all_stretches(section: Section) -> list[Stretch]:
 
 
 def _problems_of(section: Section, name: str, parts: list[PartView]) -> list[Problem]:
-    """The problems of a section, in sentences: parts, outages, the last check, and what ralph told at the end."""
     bad = [
         Problem(
             f"{view.name.capitalize()}: {view.headline[0].lower()}{view.headline[1:]}"
@@ -193,7 +191,6 @@ def _problems_of(section: Section, name: str, parts: list[PartView]) -> list[Pro
 
 
 def _first_of(problems: list[Problem], section: Section) -> list[Problem]:
-    """The first problems of parts, and how many more there are."""
     more = len(problems) - _MOST_PROBLEMS
     rest = [Problem(f"and {counted(more, _noun_of(section))} more")] if more > 0 else []
     return [*problems[:_MOST_PROBLEMS], *rest]

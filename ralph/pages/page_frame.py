@@ -192,7 +192,6 @@ def _took(seconds: float) -> str:
 
 
 def _share(part: float, whole: float | None) -> float:
-    """A part in per cent of the whole, between 0 and 100."""
     return round(min(max(100 * part / whole, 0.0), 100.0), 1) if whole and part >= 0 else 0.0
 
 
@@ -252,5 +251,4 @@ def _named(hidden: re.Match[str]) -> str:
 
 
 def _hash_of(text: str) -> str:
-    """The name of a style or script in a Content-Security-Policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

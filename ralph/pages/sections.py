@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -133,7 +133,6 @@ def session_section(
 def _run_parts(
     read: JournalRead, by_run: Sequence[Sequence[TimedStep]], budget: PageBudget, *, now_s: float
 ) -> list[SectionPart]:
-    """A part for each run of a session. `by_run` are the steps of each run."""
     story = read.story
     until_s = now_s if read.is_running else None
     entries = read.transcript.entries()
@@ -141,16 +140,13 @@ def _run_parts(
     for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
         is_last = at == len(story.runs) - 1
         outcome = read.outcome if is_last else KILLED
-        part = _part(
-            steps,
-            number=at + 1,
-            session_id=read.id,
-            outcome=outcome if run.ended is None else run.ended.outcome,
-            until_s=until_s if is_last else None,
-        )
         parts.append(
-            replace(
-                part,
+            _part(
+                steps,
+                until_s if is_last else None,
+                number=at + 1,
+                session_id=read.id,
+                outcome=outcome if run.ended is None else run.ended.outcome,
                 reason=budget.reason(_reason(run)),
                 last_words=budget.words(_answer(run)),
                 turns=run.turns,
@@ -225,7 +221,6 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
 def _iteration_parts(
     facts: LoopFacts, outages: Sequence[Stretch], budget: PageBudget, *, now_s: float
 ) -> tuple[list[SectionPart], list[Timed]]:
-    """A part for each iteration of a loop, and the steps of each. `outages` are the waits of the loop."""
     parts: list[SectionPart] = []
     all_times: list[Timed] = []
     for one in iterations_of(facts.state):
@@ -235,13 +230,11 @@ def _iteration_parts(
         )
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
-        part = _iteration_part(one, times, known, facts, now_s=now_s)
-        parts.append(_with_words(part, one, read, facts, budget))
+        parts.append(_iteration_part(one, read, times, known, facts, budget=budget, now_s=now_s))
     return parts, all_times
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
-    """The first notes, and how many more there are."""
     more = len(notes) - MOST_DETAILS
     return [*notes[:MOST_DETAILS], *([f"and {more} more of this kind"] if more > 0 else [])]
 
@@ -253,12 +246,15 @@ def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
 
 def _iteration_part(
     one: IterationRecord | CurrentIteration,
+    read: JournalRead | None,
     times: Timed,
     known: Sequence[Stretch],
     facts: LoopFacts,
     *,
+    budget: PageBudget,
     now_s: float,
 ) -> SectionPart:
+    """`read` is the journal of the iteration, or None if there is none."""
     state = facts.state
     is_running = one is state.current and facts.is_running
     ended_s = seconds_of(getattr(one, "ended_at", None))
@@ -266,38 +262,24 @@ def _iteration_part(
     if ended_s is not None and check_s:
         known = [*known, Stretch(StretchKind.CHECK, ended_s - check_s, ended_s, "the check")]
     outcome = getattr(one, "outcome", None) or (state.ended.outcome if state.ended is not None else None)
-    part = _part(
+    last = read.story.runs[-1] if read is not None and read.story.runs else None
+    turns, cost_usd = one.turns, one.cost_usd
+    if read is not None and last is not None and one is state.current:
+        # The record of an iteration is updated when its process has ended.
+        turns, cost_usd = max(read.story.turns, turns), read.story.cost_usd
+    return _part(
         times.steps,
+        now_s if is_running else None,
+        known,
+        began_s=seconds_of(one.started_at),
+        ended_s=ended_s,
         number=one.number,
         session_id=one.session_id,
         outcome=RUNNING if is_running else KILLED if outcome is None else outcome.value,
-        until_s=now_s if is_running else None,
-        known=known,
-        began_s=seconds_of(one.started_at),
-        ended_s=ended_s,
-    )
-    return replace(part, turns=one.turns, cost_usd=one.cost_usd)
-
-
-def _with_words(
-    part: SectionPart,
-    one: IterationRecord | CurrentIteration,
-    read: JournalRead | None,
-    facts: LoopFacts,
-    budget: PageBudget,
-) -> SectionPart:
-    """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
-    runs = read.story.runs if read is not None else []
-    if (
-        read is not None and runs and one is facts.state.current
-    ):  # its record is updated when its process has ended
-        part = replace(part, turns=max(read.story.turns, part.turns), cost_usd=read.story.cost_usd)
-    words = getattr(one, "last_words", "") or (_answer(runs[-1]) if runs else "")
-    reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
-    return replace(
-        part,
-        reason=budget.reason(reason),
-        last_words=budget.words(words),
+        reason=budget.reason(getattr(one, "reason", "") or ("" if last is None else _reason(last))),
+        last_words=budget.words(getattr(one, "last_words", "") or ("" if last is None else _answer(last))),
+        turns=turns,
+        cost_usd=cost_usd,
         entries=() if read is None else tuple(chain.from_iterable(read.transcript.entries())),
         check=_iteration_check(one, facts, budget),
         problem=_why_missing(one, facts) if read is None else read.problem,
@@ -315,15 +297,15 @@ def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> s
 
 def _part(
     steps: Sequence[TimedStep],
-    *,
-    number: int,
-    session_id: str,
-    outcome: str,
     until_s: float | None,
     known: Iterable[Stretch] = (),
+    *,
+    outcome: str,
     began_s: float | None = None,
     ended_s: float | None = None,
+    **fields: Any,
 ) -> SectionPart:
+    """A part with its timeline. `known` are stretches that the loop's record tells."""
     stretches = stretches_of(steps, until_s)
     if began_s is None and steps:
         began_s = steps[0].at_s
@@ -334,18 +316,13 @@ def _part(
         known = [clipped for one in known if (clipped := _clipped(one, began_s, last_s)) is not None]
         stretches = with_known(stretches, known)
     return SectionPart(
-        number=number,
-        session_id=session_id,
         outcome=outcome,
         is_problem=outcome not in {Outcome.COMPLETED.value, RUNNING},
-        reason="",
-        last_words="",
         began_s=began_s,
         ended_s=ended_s,
-        turns=0,
-        cost_usd=None,
         stretches=tuple(stretches),
         marks=tuple(marks_of(steps)),
+        **fields,
     )
 
 
@@ -355,7 +332,6 @@ def _clipped(one: Stretch, began_s: float, ended_s: float) -> Stretch | None:
 
 
 def _outages(state: LoopState) -> list[Stretch]:
-    """The waits of the loop that are recorded."""
     found = []
     for wait in state.waits:
         began_s, ended_s = seconds_of(wait.began_at), seconds_of(wait.ended_at)

@@ -322,7 +322,6 @@ class PageTranscript:
         is_error: bool = False,
         call_id: str = "",
     ) -> str:
-        """Adds an entry and returns its id."""
         excerpt = self._excerpts.of_record(text, self._options.most_chars)
         self._number += 1
         identifier = f"{self._options.prefix}-{self._number}"

@@ -82,7 +82,6 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
 
 
 def _newest_first(store: SessionStore, *, of_all: bool) -> list[Path]:
-    """The journals of the working directory or all journals, and a line if there is none."""
     newest_first = sorted(store.all() if of_all else store.of(_cwd()), key=written_at, reverse=True)
     _tell_skipped(store, None if of_all else _cwd())
     if not newest_first:
@@ -131,7 +130,6 @@ def search_sessions(place: SessionsPlace, words: str, *, of_all: bool, is_json: 
 
 
 def _lines_with(wanted: str, look: SessionLook, view: RecordView) -> list[str]:
-    """The different lines of the session's texts that contain the folded text `wanted`."""
     texts = map(view.redactor.redact_all, texts_in(look.story))
     lines = (line.strip() for text in texts for line in text.splitlines())
     return [*dict.fromkeys(line for line in lines if wanted in line.casefold())]
@@ -255,7 +253,6 @@ def _refuse(look: SessionLook) -> int:
 
 
 def _resume_command_of(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
-    """The command that resumes the session when the user types it in the current directory."""
     opening = look.story.opening
     directory = str(_here()) if opening is None else opening.directory
     return resume_command(

@@ -90,7 +90,6 @@ def session_export(look: SessionLook) -> dict[str, Any]:
 
 
 def _messages(look: SessionLook) -> list[dict[str, Any]]:
-    """The messages in the form in which the API gets them. Empty if the session has no message."""
     if not look.story.has_message:
         return []
     session = replay(look.records)

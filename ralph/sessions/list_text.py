@@ -67,7 +67,6 @@ class SessionList:
             self._fit(width)
 
     def _fit(self, width: int) -> None:
-        """Makes room for the shortest title."""
         lacking = _SHORTEST_TITLE - (width - self._before_title())
         if "directory" in self._columns and lacking > 0:
             self._columns["directory"] -= min(lacking, _LONGEST_DIRECTORY - _SHORTEST_DIRECTORY)

@@ -205,7 +205,6 @@ def _ends_of_long_runs(read: Read, size: int, long_bytes: int) -> dict[int, _Pla
 
 
 def _last_end(read: Read, limit: int) -> _Place | None:
-    """The last record of a run's end that begins before the offset `limit`."""
     end, most = limit, FIRST_BYTES
     while end > 0:
         begin = max(0, end - most)
@@ -235,7 +234,6 @@ def _beginning(read: Read, end: _Place, size: int) -> int | None:
 
 
 def _first_line(read: Read, offset: int, size: int) -> list[bytes]:
-    """The pieces of the line that begins at `offset`, without its line break. Empty if it has no line break."""
     pieces: list[bytes] = []
     for chunk in chunks(read, offset, size):
         piece, found, _ = chunk.partition(b"\n")
@@ -246,7 +244,6 @@ def _first_line(read: Read, offset: int, size: int) -> list[bytes]:
 
 
 def _line_in(data: bytes, offset: int, kind: bytes) -> _Place | None:
-    """The last line of a kind that begins in `data`, which begins at `offset` in the journal."""
     at = data.rfind(kind)
     while at >= 0:
         begin = data.rfind(_LINE_BEGINS, max(0, at - _SEQ_BYTES), at)

@@ -48,39 +48,39 @@ class SessionStore:
         root: Path,
         notice: str | None = None,
         others: tuple[Path, ...] = (),
-        works: Sequence[Path | str] = (),
+        writable: Sequence[Path | str] = (),
     ) -> None:
         self.root = root
         """The root directory for new sessions. It contains one directory for each working directory."""
         self._roots = (root, *others)
-        self._works = works
+        self._writable = writable
         self.notice = notice
         """A sentence for the user that says why sessions are not in the usual place. None if they are in the usual
         place."""
 
     @classmethod
     def for_user(
-        cls, environment: Mapping[str, str], named: Path | None = None, works: Sequence[Path | str] = ()
+        cls, environment: Mapping[str, str], named: Path | None = None, writable: Sequence[Path | str] = ()
     ) -> SessionStore:
         """Finds the store and makes its directory. If the user named a place (`--session-dir`, RALPH_STATE_DIR), the
-        store is there. Otherwise it is at the first usable place. `works` are the directories that commands may write, as in
+        store is there. Otherwise it is at the first usable place. `writable` are the directories that commands may write, as in
         `make_private`. Raises JournalError if no place is usable.
         """
         chosen = chosen_place(environment, named)
         if chosen is not None:
-            make_private(chosen, works)
-            return cls(chosen, works=works)
+            make_private(chosen, writable)
+            return cls(chosen, writable=writable)
         usual = usual_place(environment)
         try:
             if usual is not None:
-                make_private(usual, works)
-                return cls(usual, others=temporary_if_ours(), works=works)
+                make_private(usual, writable)
+                return cls(usual, others=temporary_if_ours(), writable=writable)
             why = "there is no HOME"
         except JournalError as error:
             why = str(error)
-        fallback = _temporary_place(works)
+        fallback = _temporary_place(writable)
         notice = f"sessions are kept in {fallback}, which may be cleared at any time: {why}"
-        return cls(fallback, notice, others=() if usual is None else (usual,), works=works)
+        return cls(fallback, notice, others=() if usual is None else (usual,), writable=writable)
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
@@ -96,13 +96,13 @@ class SessionStore:
     def create(self, session_id: str, cwd: Path, spans_of: SpansOf | None = None) -> FileJournal:
         """Creates the journal of a new session. `spans_of` is that of `FileJournal`. Raises JournalError, caused by FileExistsError if the session exists."""
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
-        make_private(path.parent, self._works)
+        make_private(path.parent, self._writable)
         try:
             return FileJournal.create(path, spans_of)
         except JournalError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        make_private(path.parent, self._works)  # another run has just removed the empty directory
+        make_private(path.parent, self._writable)  # another run has just removed the empty directory
         return FileJournal.create(path, spans_of)
 
     def place_of(self, cwd: Path) -> Path:
@@ -239,28 +239,28 @@ def _has_message(path: Path) -> bool:
     return look.problem is not None or look.story.has_message
 
 
-def _temporary_place(works: Sequence[Path | str]) -> Path:
+def _temporary_place(writable: Sequence[Path | str]) -> Path:
     """Makes the store in the temporary directory and returns its path. Another user may already have made a directory
     with this name. So raises JournalError unless only this user can access the directory.
     """
     place = temporary_path()
-    make_private(place, works)
+    make_private(place, writable)
     if not is_ours_alone(place):
         raise JournalError(place, PermissionError("it belongs to somebody else, or is open to others"))
     return place
 
 
-def make_private(directory: Path, works: Sequence[Path | str] = ()) -> None:
+def make_private(directory: Path, writable: Sequence[Path | str] = ()) -> None:
     """Makes a directory and its missing parents. Only the user can access the directories made. Raises JournalError
-    if this fails, if the directory is not writable, or if a link in one of the repositories around `works` leads there and
+    if this fails, if the directory is not writable, or if a link in one of the repositories around `writable` leads there and
     out of them: a command may have made it.
     """
     try:
         real = os.path.realpath(directory)
-        if works and real != str(directory):
+        if writable and real != str(directory):
             from ralph.output.result_file import problem_of_directory  # noqa: PLC0415 - few places have links
 
-            problem = problem_of_directory(str(directory), real, works)
+            problem = problem_of_directory(str(directory), real, writable)
             if problem is not None:
                 raise PermissionError(errno.EPERM, problem)
         for missing in reversed([directory, *directory.parents]):

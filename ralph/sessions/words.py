@@ -50,7 +50,6 @@ def event_lines(fields: Mapping[str, Any], narration: Narration) -> list[str]:
 
 
 def _attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about an attempt to get an answer, or a sum of the attempts of a turn. None for other events."""
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
             took = f"{duration(fields['latency_s'])}{_counts(fields)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ralph.output.system_events import named_fields
 from ralph.values import events as ev
 from ralph.values.endpoint import ANTHROPIC
 from ralph.values.usage import TokenUsage, cost_usd
@@ -20,74 +21,40 @@ if TYPE_CHECKING:
 
     Attributes = Mapping[str, Any]
 
-# The names of the GenAI conventions, as text. The package no longer has constants for them.
-_CHAIN = {"ralph.attempt": "attempt"}
-_CHAIN_END = {**_CHAIN, "ralph.retries": "retries", "ralph.waited_s": "total_wait_s"}
-_ANSWERING = {**_CHAIN, "ralph.target": "target"}
 
-_MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
+def _named(words: str) -> dict[str, str]:
+    """As `named_fields`. A name without a dot is one of ralph's own attributes."""
+    return {key if "." in key else f"ralph.{key}": field for key, field in named_fields(words).items()}
+
+
+# The names of the GenAI conventions, as text. The package no longer has constants for them.
+_SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
     ev.RetryScheduled: (
         "api_retry",
-        {
-            "ralph.retry": "attempt",
-            "ralph.max_retries": "max_retries",
-            "ralph.wait_s": "wait_s",
-            "ralph.target": "target",
-            "error.type": "kind",
-            "http.response.status_code": "status",
-        },
+        _named("retry=attempt max_retries wait_s target error.type=kind http.response.status_code=status"),
     ),
-    ev.RetryRecovered: ("retry_recovered", _CHAIN_END),
-    ev.RetryExhausted: ("retry_exhausted", _CHAIN_END),
-    ev.ModelFallback: (
-        "model_fallback",
-        {**_CHAIN, "ralph.from": "from_target", "ralph.to": "to_target", "ralph.reason": "reason"},
-    ),
-    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _ANSWERING),
-    ev.ModelFallbackRecovered: ("model_fallback_recovered", _ANSWERING),
-    ev.SyntheticRetry: ("synthetic_retry", {"ralph.retry": "number", "ralph.reason": "reason"}),
-    ev.MalformedCallRefused: ("malformed_call", {"gen_ai.tool.name": "tool"}),
-    ev.GuardTripped: (
-        "guard",
-        {"ralph.guard": "guard", "ralph.refusals": "refusals", "gen_ai.tool.name": "call.name"},
-    ),
-    ev.FinalTurnEntered: ("final_turn", {"ralph.reason": "reason"}),
-    ev.TurnsCollapsed: (
-        "turns_collapsed",
-        {
-            "ralph.reason": "reason",
-            "ralph.old_max_turns": "old_max_turns",
-            "ralph.new_max_turns": "new_max_turns",
-        },
-    ),
-    ev.ReportAccepted: (
-        "report_accepted",
-        {
-            "ralph.source": "source",
-            "ralph.status": "status",
-            "ralph.attempts": "attempts",
-            "ralph.reason": "forced_reason",
-        },
-    ),
-    ev.ContextCompacted: (
-        "compact_boundary",
-        {
-            "ralph.trigger": "trigger",
-            "ralph.source": "source",
-            "ralph.pre_tokens": "pre_tokens",
-            "ralph.post_tokens": "post_tokens",
-        },
-    ),
+    ev.RetryRecovered: ("retry_recovered", _named("attempt retries waited_s=total_wait_s")),
+    ev.RetryExhausted: ("retry_exhausted", _named("attempt retries waited_s=total_wait_s")),
+    ev.ModelFallback: ("model_fallback", _named("attempt from=from_target to=to_target reason")),
+    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _named("attempt target")),
+    ev.ModelFallbackRecovered: ("model_fallback_recovered", _named("attempt target")),
+    ev.SyntheticRetry: ("synthetic_retry", _named("retry=number reason")),
+    ev.MalformedCallRefused: ("malformed_call", _named("gen_ai.tool.name=tool")),
+    ev.GuardTripped: ("guard", _named("guard refusals gen_ai.tool.name=call.name")),
+    ev.FinalTurnEntered: ("final_turn", _named("reason")),
+    ev.TurnsCollapsed: ("turns_collapsed", _named("reason old_max_turns new_max_turns")),
+    ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
+    ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
 }
 """The events that become span events. Maps each type of event to its name in ralph's own output, and to a table that
 gives the event's field for each attribute."""
 
 
-def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
+def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
     """The name and the attributes of the span event for an event. None if the event does not become a span event."""
-    if (moment := _MOMENTS.get(type(event))) is None:
+    if (found := _SPAN_EVENTS.get(type(event))) is None:
         return None
-    name, fields = moment
+    name, fields = found
     return name, {key: attrgetter(field)(event) for key, field in fields.items()}
 
 

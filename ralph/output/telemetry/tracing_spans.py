@@ -133,9 +133,9 @@ class Tracing:
                 self._tool_finished(event)
             case ev.RunEnded():
                 self._run_ended(event)
-            case _ if (moment := attributes.moment_of(event)) is not None:
+            case _ if (span_event := attributes.span_event_of(event)) is not None:
                 now_ns = self._now_ns()
-                name, about = moment
+                name, about = span_event
                 self._parent(now_ns).span.add_event(name, self._fit(about), now_ns)
 
     def _turn_started(self, event: ev.TurnStarted) -> None:
@@ -179,7 +179,6 @@ class Tracing:
         self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
 
     def _cut_off(self) -> None:
-        """Ends the span of a run whose end was not reported."""
         if self._run is not None:
             self._end_run(self._now_ns(), "no_result")
 
