@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry import trace
 
-from ralph.output.telemetry.tracing import EXTRA_MISSING, TracingError, open_tracing
+from ralph.output.telemetry.tracing import TracingError, open_tracing
 from ralph.output.telemetry.tracing_delivery import MOST_WAITING_SPANS
 from ralph.output.telemetry.tracing_spans import LONGEST_NAME
 from ralph.values import events as ev
@@ -553,17 +551,6 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_endpoint_that_never_answers_costs_the_end_two_seconds(monkeypatch, capfd) -> None:
-    with collecting(None) as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        stage = Stage()
-        whole_run(stage)
-        stage.close()
-        assert stage.told == [
-            f"--otel: 8 of 8 spans could not be delivered to {collector.url}/v1/traces: no answer within 2s"
-        ]
-        assert collector.was_asked.is_set()
-    assert capfd.readouterr() == ("", "")
 
 
 def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(monkeypatch) -> None:
@@ -582,29 +569,6 @@ def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(m
         assert line.startswith(f"--otel: {total} of {total} spans could not be delivered")
 
 
-@every_row(("status", "logging"), [(None, "pass"), (500, "import logging; logging.basicConfig()")])
-def test_a_process_ends_at_once_after_it_has_closed_and_no_library_speaks(status, logging) -> None:
-    code = (
-        f"{logging}\n"
-        "import os\n"
-        "from ralph.values.events import TurnStarted\n"
-        "from ralph.output.telemetry.tracing import open_tracing\n"
-        "tracing = open_tracing('s', os.environ, version='0', tell=print)\n"
-        "tracing.emit(TurnStarted(1))\n"
-        "tracing.close(timeout_s=0.5)\n"
-    )
-    with collecting(status) as collector:
-        environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
-        ran = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=8,  # the exporter alone would wait 10 s
-            check=True,
-        )
-    assert ran.stderr == ""
-    assert ran.stdout.startswith("--otel: 2 of 2 spans could not be delivered")
 
 
 def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
@@ -625,33 +589,8 @@ def test_no_global_provider_is_set_and_no_span_is_ever_current(collector) -> Non
     stage.close()
 
 
-def run_python(code: str, *arguments: str) -> str:
-    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    assert ran.stderr == ""
-    return ran.stdout
 
 
-def test_without_the_extra_one_line_says_what_to_install() -> None:
-    code = (
-        "import os, sys\n"
-        "missing = 'nothing yet'\n"
-        "class Without:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if (name + '.').startswith(missing + '.'):\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Without())\n"
-        "from ralph.output.telemetry.tracing import TracingError, open_tracing\n"
-        "for missing in sys.argv[1:]:\n"
-        "    if os.fork() == 0:  # nothing that another row has loaded is there\n"
-        "        try:\n"
-        "            open_tracing('s', {}, version='0', tell=print)\n"
-        "        except TracingError as error:\n"
-        "            print(missing, error, flush=True)\n"
-        "        os._exit(0)\n"
-        "    os.wait()\n"
-    )
-    missing = ("opentelemetry", "requests", "opentelemetry.exporter")
-    assert run_python(code, *missing).splitlines() == [f"{name} {EXTRA_MISSING}" for name in missing]
 
 
 def documented(header: str) -> dict[str, set[str]]:
