@@ -114,7 +114,7 @@ class Notifier:
             return
         self._has_told_outage = True
         until = self._clock.utc_now() + timedelta(seconds=wait_s)
-        told = self._send(
+        notice = self._send(
             {
                 "type": "outage",
                 "directory": self._directory,
@@ -123,8 +123,8 @@ class Notifier:
                 "until": until.isoformat(),
             }
         )
-        if told is not None:
-            self._events.emit(told)
+        if notice is not None:
+            self._events.emit(notice)
 
     def outage_ended(self) -> None:
         self._has_told_outage = False

@@ -222,10 +222,10 @@ def ticks_of(axis: Axis, offset_s: float) -> list[Tick]:
     step_s = step_of(axis)
     first = math.ceil((axis.began_s + offset_s) / step_s)
     last = math.floor((axis.ended_s + offset_s) / step_s)
-    moments = (number * step_s - offset_s for number in range(first, last + 1))
+    round_times = (number * step_s - offset_s for number in range(first, last + 1))
     # Ticks within a gap, and of longer times, would stand on one another.
     ticks: list[Tick] = []
-    for at_s in moments:
+    for at_s in round_times:
         x = axis.place(at_s)
         is_free = not ticks or x - ticks[-1].x > WHOLE / _MOST_TICKS / 2
         if is_free and not any(gap.began_s < at_s < gap.ended_s for gap in axis.gaps):

@@ -261,7 +261,7 @@ class GitReader:
         if not made:
             return []
         listed = b"".join(f"{one}\n".encode() for one, _ in made)
-        told = _objects_in(_read(git, "cat-file", "--batch", given=listed))
+        contents = _objects_in(_read(git, "cat-file", "--batch", given=listed))
         files = files_in(_read(git, *DIFF_OF_EACH, "--numstat", "-z", given=listed))
         output = _read(git, *DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
         diffs = self._without_secrets(git.top, diffs_in(output), marks)
@@ -270,7 +270,7 @@ class GitReader:
         return [
             self._commit(
                 one,
-                marks.without_message(one, told.get(one, b"")),
+                marks.without_message(one, contents.get(one, b"")),
                 marks.without_names(one, files.get(one, [])),
                 diffs.get(one, {}),
                 most_bytes=most_bytes,

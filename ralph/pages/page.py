@@ -185,8 +185,7 @@ def _problems_of(section: Section, name: str, parts: list[PartView]) -> list[Pro
         bad.append(Problem(waited, f"#{name}-time"))
     counts = [f"{count.name} ({count.number})" for count in section.counts if count.name != LOOP_WAITS]
     if counts:
-        told = ", ".join(counts)
-        bad.append(Problem(f"On the way: {told}", f"#{name}-counts"))
+        bad.append(Problem(f"On the way: {', '.join(counts)}", f"#{name}-counts"))
     return [*bad, *broken, *map(Problem, section.notes)]
 
 

@@ -23,12 +23,12 @@ def cost_text(cost_usd: float | None) -> str:
     return "?" if cost_usd is None else dollars(cost_usd)
 
 
-def local_time(moment: str) -> str:
+def local_time(written: str) -> str:
     """An ISO 8601 time as local time. A text that is not a valid time is returned unchanged."""
     try:
-        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+        return f"{datetime.fromisoformat(written).astimezone():%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError):  # the time zone may move it out of the years 1 to 9999
-        return moment
+        return written
 
 
 def event_lines(fields: Mapping[str, Any], narration: Narration) -> list[str]:

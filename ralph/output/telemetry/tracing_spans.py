@@ -110,9 +110,9 @@ class Tracing:
         except Exception as error:  # noqa: BLE001 - tracing must never hurt the run
             self._stop(error)
         self._is_closed = True
-        told = [text for text in (self._bug, self._delivery.close(timeout_s)) if text is not None]
-        if told:
-            self._tell(f"--otel: {'; '.join(told)}")
+        problems = [text for text in (self._bug, self._delivery.close(timeout_s)) if text is not None]
+        if problems:
+            self._tell(f"--otel: {'; '.join(problems)}")
 
     def _stop(self, error: Exception) -> None:
         self._bug = self._bug or f"tracing has stopped: {self._redact(describe_bug(error))}"
