@@ -19,7 +19,7 @@ from tests.fakes import FakeJournal, answer, as_written, call, text
 from tests.journals.corpus import JOURNALS
 from tests.journals.reading import read_lines, story_of
 from tests.rows import every_row
-from tests.sessions.session_journals import Told
+from tests.sessions.session_journals import JournalBuilder
 
 TURNS = [works(number) for number in range(1, 8)]
 SCRIPT = [*TURNS, DONE]
@@ -98,11 +98,11 @@ def result_sizes(world: World) -> list[int]:
 # --- Tasks, as the records tell them
 
 
-def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> Told:
+def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> JournalBuilder:
     """The journal of a run with these `user` records and no answer. Before format 3, such records did not say which
     part of them was a task.
     """
-    journal = Told().run()
+    journal = JournalBuilder().run()
     for content, amends in contents:
         record = user_record(user_message(content), amends=amends, task=1)
         journal.append_as_written("user", as_written(record, without="task" if format_ < 3 else ""))
@@ -129,7 +129,7 @@ def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name: str, tasks: 
 
 
 def test_a_record_of_a_compaction_takes_the_place_of_all_messages_before_it() -> None:
-    journal = Told().run()
+    journal = JournalBuilder().run()
     journal.prompt("Mend it.")
     journal.answers(text("I look."), call("a"))
     fresh = user_message([text("fresh")])

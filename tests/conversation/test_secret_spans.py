@@ -15,7 +15,7 @@ from ralph.conversation.secret_spans import FIELD, RecordView, spans_field
 from ralph.values.redaction import Redactor
 from tests.journals.reading import readable_part
 from tests.rows import every_row
-from tests.sessions.session_journals import Told, completed
+from tests.sessions.session_journals import JournalBuilder, completed
 
 SECRET = 'pä"ss/w+o rd\\1?'
 KNOWS, FORGOT = Redactor([SECRET]), Redactor()
@@ -81,7 +81,7 @@ def test_a_run_always_has_the_field_and_other_records_only_with_secrets() -> Non
 
 def test_the_places_change_no_record_that_is_read_to_go_on() -> None:
     record = ResultRecord(type="tool_result", tool_use_id="c", content=f"x {SECRET}")
-    told = Told().run().prompt("do it").records
+    told = JournalBuilder().run().prompt("do it").records
     lines = [line_of(at, one, 1.0, KNOWS.spans) for at, one in enumerate([*told, record])]
     data = b"".join(lines)
     assert b'"secrets":[[["content"],2,15]],"at":1.0' in lines[-1]

@@ -12,7 +12,7 @@ from ralph.conversation.session import Session, apply, folded
 from tests.fakes import FakeJournal
 from tests.journals.reading import forked_record, story_of
 from tests.rows import every_row
-from tests.sessions.session_journals import Told
+from tests.sessions.session_journals import JournalBuilder
 
 
 def directory_of(records: list[Any]) -> str:
@@ -32,7 +32,7 @@ def test_a_directory_of_any_name_is_found_again(name) -> None:
 
 
 def test_older_journals_name_it_as_text_alone() -> None:
-    assert directory_of(Told().records) == "/work"
+    assert directory_of(JournalBuilder().records) == "/work"
 
 
 def fork_in(cwd: str, old: list[Any]) -> list[Any]:

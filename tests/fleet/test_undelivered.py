@@ -30,7 +30,7 @@ from tests.fleet.http_repository import HttpRepository
 from tests.fleet.scripted import DONE, NEVER, SET, Asked, Place, bash
 from tests.fleet.test_work import children_of, ends_after_another_signal
 from tests.patience import PATIENCE_S, wait_until
-from tests.sessions.session_journals import Told
+from tests.sessions.session_journals import JournalBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -828,7 +828,7 @@ def test_the_end_in_a_restored_record_of_a_loop_is_not_that_of_the_next_process(
 def test_a_secret_that_only_the_run_knew_is_not_in_the_end_of_a_restored_session(tmp_path: Path) -> None:
     job = Job(id="done", repository=str(tmp_path), prompt="Do it.")
     process = JobProcess(SET, job, tmp_path, {"PATH": os.environ["PATH"]}, hidden=(), told=lambda _text: None)
-    told = Told(session_id(SET, job.id)).run().prompt("go").ends()
+    told = JournalBuilder(session_id(SET, job.id)).run().prompt("go").ends()
     ended = told.kinds.index("ended")
     told.records[ended] = replace(told.records[ended], result="It is corp-key-of-yesterday.")
     journal = tmp_path / "state/sessions/work" / f"{session_id(SET, job.id)}.jsonl"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ralph.loop.process.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
-from tests.sessions.session_journals import ANSWERED, SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import ANSWERED, SESSION_ID, JournalBuilder, completed, killed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +131,12 @@ def test_how_its_last_run_ended_is_told_as_of_the_whole_session(tmp_path) -> Non
 
 
 def test_a_secret_that_only_the_run_knew_is_not_in_its_end(tmp_path) -> None:
-    told = Told().run().prompt("go").ends(Outcome.API_UNAVAILABLE, "no answer for corp-key-of-yesterday")
+    told = (
+        JournalBuilder()
+        .run()
+        .prompt("go")
+        .ends(Outcome.API_UNAVAILABLE, "no answer for corp-key-of-yesterday")
+    )
     seen = seen_of(tmp_path, told.marking("corp-key-of-yesterday"))
     assert seen.ended.reason == "no answer for [redacted]"
 
@@ -146,7 +151,9 @@ def test_what_a_killed_run_cost_counts_as_far_as_it_is_known(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", Told().data, Told().run().data, Told().run().data + b'{"seq":2,"ki'], ids=range(4)
+    "data",
+    [b"", JournalBuilder().data, JournalBuilder().run().data, JournalBuilder().run().data + b'{"seq":2,"ki'],
+    ids=range(4),
 )
 def test_without_a_message_it_was_never_begun(tmp_path, data) -> None:
     assert seen_of(tmp_path, data) is None
@@ -167,7 +174,7 @@ def test_of_a_damaged_one_what_can_be_read_counts(tmp_path) -> None:
 
 
 def test_of_an_end_that_only_a_newer_ralph_knows_nothing_is_known(tmp_path) -> None:
-    told = Told().run().prompt("go").ends()
+    told = JournalBuilder().run().prompt("go").ends()
     end = told.kinds.index("ended")
     told.records[end] = replace(told.records[end], outcome="splendid")
     seen = seen_of(tmp_path, told.data)

@@ -15,17 +15,17 @@ from ralph.values.events import ClockFired, ResponseDiscarded
 from ralph.values.outcome import Outcome
 from tests.fakes import call, text
 from tests.rows import every_row
-from tests.sessions.session_journals import SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import SESSION_ID, JournalBuilder, completed, killed
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
 
-def story(journal: Told, outcome: str = "completed", *, has_color: bool = False) -> list[str]:
+def story(journal: JournalBuilder, outcome: str = "completed", *, has_color: bool = False) -> list[str]:
     lines = list(SessionText(has_color=has_color).lines(journal.look(outcome)))
     return lines[lines.index("") :]
 
 
-def document(journal: Told, outcome: str = "completed") -> str:
+def document(journal: JournalBuilder, outcome: str = "completed") -> str:
     return "\n".join(markdown(journal.look(outcome)))
 
 
@@ -76,7 +76,7 @@ def test_of_a_running_one_it_says_what_is_under_way() -> None:
 
 
 def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
-    journal = Told().run().prompt("go").event(ClockFired("first byte", 180.0))
+    journal = JournalBuilder().run().prompt("go").event(ClockFired("first byte", 180.0))
     journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
     assert story(journal)[3:] == [
         "[clock] no byte of an answer within 3m (clocks.first_byte_s)",
@@ -86,7 +86,7 @@ def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
 
 
 def test_an_event_of_a_later_ralph_is_passed_over() -> None:
-    journal = Told().run().prompt("go")
+    journal = JournalBuilder().run().prompt("go")
     journal.append(EventRecord(event={"subtype": "from_the_future"}))
     assert len(story(journal.ends())) == 4
     assert "from_the_future" in document(journal)
@@ -95,7 +95,11 @@ def test_an_event_of_a_later_ralph_is_passed_over() -> None:
 def test_nothing_that_was_said_moves_the_cursor() -> None:
     evil = "\x1b[2J\x9b1A\rgone\x00\x07"
     journal = (
-        Told().run().prompt(evil).answers(text(evil), call("c1", "Bash", command=evil)).result("c1", evil)
+        JournalBuilder()
+        .run()
+        .prompt(evil)
+        .answers(text(evil), call("c1", "Bash", command=evil))
+        .result("c1", evil)
     )
     journal.ends(Outcome.IO_ERROR, evil)
     for shown in ("\n".join(story(journal)), document(journal)):
@@ -106,14 +110,16 @@ def test_nothing_that_was_said_moves_the_cursor() -> None:
 
 
 def test_a_long_prompt_is_shortened_in_the_story_and_whole_in_the_document() -> None:
-    journal = Told().run().prompt("\n".join(f"line {n}" for n in range(100))).ends()
+    journal = JournalBuilder().run().prompt("\n".join(f"line {n}" for n in range(100))).ends()
     assert story(journal)[-2] == "> … 76 lines more"
     assert "> line 99" in document(journal)
 
 
 @every_row("content", ["```\n# no heading\n````", "`````", "~~~", "> quoted\n## Run 9"])
 def test_no_content_ends_its_own_block(content) -> None:
-    journal = Told().run().prompt(content).answers(text(content), call("c1", "Bash", command=content))
+    journal = (
+        JournalBuilder().run().prompt(content).answers(text(content), call("c1", "Bash", command=content))
+    )
     written = document(journal.result("c1", content).ends())
     inside, outside = None, []
     for line in written.splitlines():
@@ -153,7 +159,9 @@ def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
 
 def test_a_line_of_the_list_fits_its_width() -> None:
     listed = SessionList(now=NOW, width=80, has_directory=False, has_color=False)
-    journal = Told().run().prompt("a\x1b[31m task of several words that is longer than any line " * 3)
+    journal = (
+        JournalBuilder().run().prompt("a\x1b[31m task of several words that is longer than any line " * 3)
+    )
     journal.ends(Outcome.API_UNAVAILABLE)
     line = listed.row(journal.look("api_unavailable", NOW.timestamp()))
     assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several word…"

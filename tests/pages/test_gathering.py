@@ -27,7 +27,7 @@ from tests.fakes import call, text
 from tests.git.repositories import committed
 from tests.journals.reading import readable_part
 from tests.rows import every_row
-from tests.sessions.session_journals import SESSION_ID, Told, completed
+from tests.sessions.session_journals import SESSION_ID, JournalBuilder, completed
 
 if TYPE_CHECKING:
     from ralph.pages.content import Section
@@ -101,7 +101,7 @@ def test_the_times_of_lines_place_the_calls_and_the_answers(environment, tmp_pat
 
 
 def test_long_results_are_cut_where_that_is_said_and_keep_both_ends(environment, tmp_path) -> None:
-    told = Told().run().prompt("look")
+    told = JournalBuilder().run().prompt("look")
     body = "begin " + "x" * 200_000 + " end"
     told.answers(call("c1", "Bash", command="seq 1")).starts("c1").result("c1", body).answers(text("Done."))
     keep(environment, tmp_path, told.ends().data)
@@ -129,7 +129,7 @@ def test_no_part_of_a_credential_is_left_at_a_cut(
 ) -> None:
     secret = beginning + "s3cr3t" * 20
     environment = environment | ({"ANTHROPIC_API_KEY": secret} if is_known else {})
-    told = Told().run().prompt("look")
+    told = JournalBuilder().run().prompt("look")
     told.answers(call("c1", "Bash", command="env")).starts("c1").result("c1", f"{secret} " * 5000)
     keep(environment, tmp_path, told.answers(text("Done.")).ends().data)
     assert "s3cr3t" not in repr(work_of(environment, tmp_path))
@@ -139,7 +139,7 @@ def test_no_part_of_a_credential_is_left_at_a_cut(
 def test_a_known_credential_that_is_a_number_in_a_record_is_not_left_at_a_cut(environment, tmp_path) -> None:
     environment["APP_PASSWORD"] = "7391" * 15
     numbers = [int(environment["APP_PASSWORD"])] * 5000
-    told = Told().run().prompt("look").answers(call("c1", "Bash", command="x", numbers=numbers))
+    told = JournalBuilder().run().prompt("look").answers(call("c1", "Bash", command="x", numbers=numbers))
     keep(environment, tmp_path, told.ends().data)
     assert "7391" not in repr(work_of(environment, tmp_path))
     assert "[redacted]" in repr(work_of(environment, tmp_path))
@@ -261,7 +261,7 @@ def test_a_page_runs_no_filter_that_commands_of_its_work_could_write(
         plan = replace(state.plan, directory=str(repository.top), added_directories=(str(added),))
         LoopStore.for_user(environment, repository.top).begin().save(replace(state, plan=plan))
     else:
-        told = Told(SESSION_ID, cwd=str(repository.top)).run(writable=(str(added),)).prompt("go")
+        told = JournalBuilder(SESSION_ID, cwd=str(repository.top)).run(writable=(str(added),)).prompt("go")
         keep(environment, tmp_path, told.answers(text("Done.")).ends().data)
     assert ".gitattributes" in {file.path for file in work_of(environment, tmp_path).files}
     assert not (tmp_path / "ran").exists()

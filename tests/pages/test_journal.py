@@ -14,7 +14,7 @@ from ralph.values.redaction import Redactor
 from ralph.values.usage import TokenUsage
 from tests.fakes import call, text
 from tests.rows import every_row
-from tests.sessions.session_journals import MODEL, Told
+from tests.sessions.session_journals import MODEL, JournalBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ TURNS = 60
 
 def long_journal(path: Path) -> int:
     """Writes a journal with times, and returns its number of lines."""
-    told = Told().run().prompt("work for long")
+    told = JournalBuilder().run().prompt("work for long")
     for turn in range(1, TURNS + 1):
         failed = "overloaded" if turn % 7 == 0 else None
         told.event(
@@ -108,7 +108,7 @@ def test_damage_in_the_middle_of_a_long_journal_ends_what_is_shown(tmp_path) -> 
 def test_names_in_the_middle_of_a_long_journal_show_no_secret(knows: bool, tmp_path) -> None:
     secret = "s3cr3t-of-yesterday" if knows else "sk-ant-api03-" + "s3cr3t" * 5
     path = tmp_path / "s.jsonl"
-    told = Told().run().prompt("work for long")
+    told = JournalBuilder().run().prompt("work for long")
     for turn in range(1, TURNS + 1):
         target = f"model {secret}"
         told.event(

@@ -15,7 +15,7 @@ from ralph.pages.command import MARK_OF_PAGE, ReportRequest, place_of_page, writ
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome, UsageError
 from tests.rows import every_row
-from tests.sessions.session_journals import SESSION_ID, Told, completed
+from tests.sessions.session_journals import SESSION_ID, JournalBuilder, completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,7 +183,7 @@ def test_the_page_is_shown_by_the_users_own_program(section, report, tmp_path, m
     """Also if the user stands elsewhere, and in PATH is a directory that commands of the work could write."""
     added = tmp_path / "added"
     added.mkdir()
-    told = Told().run(writable=(str(added),)).prompt("look")
+    told = JournalBuilder().run(writable=(str(added),)).prompt("look")
     kept(section, told.data)
     if place == "elsewhere":
         (tmp_path / place).mkdir()

@@ -23,7 +23,7 @@ from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.fakes import FakeClock, RecordingEvents, call
 from tests.journals.reading import read_lines
-from tests.sessions.session_journals import Told
+from tests.sessions.session_journals import JournalBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +40,9 @@ def shape(model: str, cwd: Path) -> RequestShape:
     return RequestShape(model, f"You are ralph.\nWorking directory: {cwd}\nWork.", ())
 
 
-def killed_in(cwd: Path, *moves: Path) -> Told:
+def killed_in(cwd: Path, *moves: Path) -> JournalBuilder:
     """A session that two targets have answered and that has seen a file, and then moved, always without an answer."""
-    told = Told(ID, cwd=str(cwd))
+    told = JournalBuilder(ID, cwd=str(cwd))
     told.append(run_record(shape("claude-sonnet-5-5", cwd), "now", 1, target="a", writable=(str(cwd / "w"),)))
     told.prompt("go").answers(call("c1", "Read", file_path="f"))
     told.append(

@@ -41,7 +41,7 @@ MODEL = "claude-sonnet-5-5"
 SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"
 
 
-class Told(FakeJournal):
+class JournalBuilder(FakeJournal):
     """A journal. Each method adds the records that a run writes at that point."""
 
     def __init__(
@@ -56,28 +56,28 @@ class Told(FakeJournal):
         started_at: str = "2026-11-21T12:00:01+00:00",
         model: str = MODEL,
         writable: tuple[str, ...] = (),
-    ) -> Told:
+    ) -> JournalBuilder:
         self.append(run_record(RequestShape(model, "system", ()), started_at, 4711, writable=writable))
         return self
 
-    def prompt(self, words: str) -> Told:
+    def prompt(self, words: str) -> JournalBuilder:
         self.append(user_record(user_message(words), task=1))
         return self
 
-    def answers(self, *content: dict[str, Any]) -> Told:
+    def answers(self, *content: dict[str, Any]) -> JournalBuilder:
         whole: Answer = answer(*content)
         self.append(assistant_record(whole))
         return self
 
-    def starts(self, call_id: str, name: str = "Bash") -> Told:
+    def starts(self, call_id: str, name: str = "Bash") -> JournalBuilder:
         self.append(intent_record(ToolCall(call_id, name, {}), None))
         return self
 
-    def result(self, call_id: str, output: str, *, is_error: bool = False) -> Told:
+    def result(self, call_id: str, output: str, *, is_error: bool = False) -> JournalBuilder:
         self.append(result_record(ToolResult(call_id, ToolOutput(output, is_error))))
         return self
 
-    def event(self, event: Event) -> Told:
+    def event(self, event: Event) -> JournalBuilder:
         fields = journal_fields(event)
         assert fields is not None
         self.append(EventRecord(event=fields))
@@ -89,7 +89,7 @@ class Told(FakeJournal):
         *errors: str,
         turns: int = 2,
         delivery: Delivery | None = Delivery.DELIVERED,
-    ) -> Told:
+    ) -> JournalBuilder:
         """Ends the run. `delivery` says whether the result was delivered. None means that the journal does not record
         it.
         """
@@ -126,10 +126,10 @@ RETRY = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", OVERLOADED, tu
 ANSWERED = AttemptEnded(2, 2, MODEL, MODEL, 1.25, TokenUsage(1000, 50), facts_of(MODEL))
 
 
-def completed() -> Told:
+def completed() -> JournalBuilder:
     """The journal of a run that contains every kind of event."""
     return (
-        Told()
+        JournalBuilder()
         .run()
         .prompt("fix the failing test")
         .answers(
@@ -150,9 +150,11 @@ def completed() -> Told:
     )
 
 
-def killed() -> Told:
+def killed() -> JournalBuilder:
     """The journal of a killed run with three calls: one has its result, one was running, and one had not
     started.
     """
     calls = [call(name, "Bash", command=f"make {name}") for name in ("c1", "c2", "c3")]
-    return Told().run().prompt("build it").answers(*calls).starts("c1").result("c1", "ok").starts("c2")
+    return (
+        JournalBuilder().run().prompt("build it").answers(*calls).starts("c1").result("c1", "ok").starts("c2")
+    )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from ralph.sessions.list_text import SessionList
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
-from tests.sessions.session_journals import Told
+from tests.sessions.session_journals import JournalBuilder
 
 TASK = "# \u4fee\u590d\u89e3\u6790\u5668, then read hours, minutes and seconds wherever they are found\n\nDetails."
 TITLE = TASK.split("\n", maxsplit=1)[0][2:]
@@ -16,7 +16,7 @@ DIRECTORY = "/home/somebody/projects/\u89e3\u6790\u5668/a/long/way/below"
 
 def listed(width: int | None, *, has_directory: bool) -> list[str]:
     """The header, and the row of one session."""
-    journal = Told(cwd=DIRECTORY).run("2026-11-20T00:00:00+00:00").prompt(TASK)
+    journal = JournalBuilder(cwd=DIRECTORY).run("2026-11-20T00:00:00+00:00").prompt(TASK)
     now = datetime(2026, 11, 20, tzinfo=UTC)
     rows = SessionList(now=now, width=width, has_directory=has_directory, has_color=False)
     return [rows.header(), rows.row(journal.look(written_at_s=now.timestamp()))]

@@ -15,7 +15,7 @@ from ralph.conversation.records import run_record
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, look_at
 from ralph.sessions.store import SessionStore
-from tests.sessions.session_journals import SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import SESSION_ID, JournalBuilder, completed, killed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_an_end_is_its_outcome_and_without_one_it_was_killed(path: Path) -> None
     assert outcome(path, completed().data) == "completed"
     assert outcome(path, killed().data) == "killed"
     assert outcome(path, killed().data + b'{"seq":9,"kin') == "killed"
-    assert outcome(path, Told().data) == "killed"
+    assert outcome(path, JournalBuilder().data) == "killed"
     assert outcome(path, b"") == "empty"
 
 
@@ -77,7 +77,7 @@ NO_PROCESS = 2**22 + 1
 def test_only_a_process_that_may_have_it_open_is_named_as_the_holder(
     path, process_id, ends, is_named
 ) -> None:
-    journal = Told()
+    journal = JournalBuilder()
     journal.append(run_record(RequestShape("m", "", ()), "now", process_id))
     path.write_bytes((journal.ends() if ends else journal).data + b'{"seq":')
     assert holder_of(path) == (f"process {process_id}, since now" if is_named else "another process")

@@ -32,13 +32,13 @@ from tests.fakes import call, text
 from tests.journals.reading import forked_record, read_lines, readable_part
 from tests.recorded.raw_journals import kinds, recorded_journals
 from tests.rows import every_row
-from tests.sessions.session_journals import ANSWERED, FAILED, SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import ANSWERED, FAILED, SESSION_ID, JournalBuilder, completed, killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def resumed() -> Told:
+def resumed() -> JournalBuilder:
     """A journal of four runs. The first was killed. The second resumed it without a prompt and ended. The third only
     delivered the result again. The fourth is at work in another directory.
     """
@@ -51,9 +51,9 @@ def resumed() -> Told:
     return told.answers(text("I look."), call("c9", "Bash", command="true")).event(ANSWERED).starts("c9")
 
 
-def forked() -> Told:
+def forked() -> JournalBuilder:
     """A fork of the first two runs of `resumed`, with a run of its own."""
-    old, told = resumed(), Told()
+    old, told = resumed(), JournalBuilder()
     opening = told.records.pop()
     assert isinstance(opening, SessionRecord)
     copied = old.records[:-6]
@@ -61,34 +61,37 @@ def forked() -> Told:
     return told.run("2026-11-21T16:00:00+00:00").prompt("another way").answers(text("Done.")).ends(turns=1)
 
 
-def answered_last() -> Told:
+def answered_last() -> JournalBuilder:
     """A journal of a run without a recorded end. Its last answer has no calls, and only an event follows."""
-    return Told().run().prompt("say it").answers(text("So.")).event(ANSWERED)
+    return JournalBuilder().run().prompt("say it").answers(text("So.")).event(ANSWERED)
 
 
-def twice() -> Told:
+def twice() -> JournalBuilder:
     """A journal of two short runs, which both ended."""
-    told = Told().run().prompt("say it").answers(text("So.")).ends(turns=1)
+    told = JournalBuilder().run().prompt("say it").answers(text("So.")).ends(turns=1)
     return told.run("2026-11-21T13:00:00+00:00").prompt("again").answers(text("So.")).ends(turns=1)
 
 
-def in_parts() -> Told:
+def in_parts() -> JournalBuilder:
     """A journal that ends before the last answer's calls have all their results: one of its two calls has none."""
     two = [call(name, "Bash", command=name) for name in ("c1", "c2")]
-    told = Told().run().prompt("both").event(FAILED).answers(text("First."), call("c0")).starts("c0")
+    told = (
+        JournalBuilder().run().prompt("both").event(FAILED).answers(text("First."), call("c0")).starts("c0")
+    )
     return (
         told.result("c0", "ok").answers(*two).starts("c1").result("c1", "x" * 3000).event(FAILED).starts("c2")
     )
 
 
-def newer() -> Told:
-    told = Told()
+def newer() -> JournalBuilder:
+    told = JournalBuilder()
     told.records[0] = replace(told.records[0], format=99)
     return told.run().prompt("go")
 
 
-MADE: dict[str, Callable[[], Told]] = {
-    made.__name__: made for made in (completed, killed, resumed, forked, answered_last, in_parts, newer, Told)
+MADE: dict[str, Callable[[], JournalBuilder]] = {
+    made.__name__: made
+    for made in (completed, killed, resumed, forked, answered_last, in_parts, newer, JournalBuilder)
 }
 
 
@@ -306,7 +309,7 @@ MANY_BYTES = 50_000
 """The size of a result, where only the size of the journal matters: few large lines are made faster than many."""
 
 
-def many_turns(told: Told, turns: int, result_bytes: int) -> Told:
+def many_turns(told: JournalBuilder, turns: int, result_bytes: int) -> JournalBuilder:
     for number in range(turns):
         name = f"c{number}"
         told.answers(text("Again."), call(name, "Bash", command="make")).starts(name)
@@ -317,8 +320,8 @@ def many_turns(told: Told, turns: int, result_bytes: int) -> Told:
 FEW_BYTES = 100_000
 
 
-def night(runs: int, turns: int, result_bytes: int = MANY_BYTES) -> Told:
-    told = Told()
+def night(runs: int, turns: int, result_bytes: int = MANY_BYTES) -> JournalBuilder:
+    told = JournalBuilder()
     for _ in range(runs):
         many_turns(told.run().prompt("build it"), turns, result_bytes).ends(turns=turns)
     return told
@@ -343,7 +346,9 @@ def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
         session_record("s2", "/work", "now", "0"), read_lines((tmp_path / "old").read_bytes()).records
     )
     fork.begin_as_fork(opening, old.lines_behind_first())
-    for record in Told().run("later").prompt("another way").answers(text("Done.")).ends(turns=1).records[1:]:
+    for record in (
+        JournalBuilder().run("later").prompt("another way").answers(text("Done.")).ends(turns=1).records[1:]
+    ):
         fork.append(record)
     data = (tmp_path / "new").read_bytes()
     reader = Reader(data)
@@ -355,7 +360,7 @@ def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
 @every_row("has_ended", [True, False])
 def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended: bool) -> None:
     turns = 30
-    told = many_turns(Told().run().prompt("build it"), turns, MANY_BYTES)
+    told = many_turns(JournalBuilder().run().prompt("build it"), turns, MANY_BYTES)
     data = (told.ends(turns=turns) if has_ended else told).data
     reader = Reader(data)
     story, _ = skim(reader, len(data))
@@ -374,7 +379,9 @@ def test_a_torn_line_as_long_as_many_chunks_is_listed_as_it_reads_whole(tmp_path
 
 def test_what_a_model_wrote_is_neither_a_beginning_nor_an_end_of_a_run(tmp_path: Path) -> None:
     forged = {"a": 1, "kind": "run", "b": {"seq": 1, "kind": "ended", "c": '\n{"seq":3,"kind":"run",'}}
-    told = Told().run().prompt("go").answers(text("So."), call("c1", "Bash", **forged)).event(ANSWERED)
+    told = (
+        JournalBuilder().run().prompt("go").answers(text("So."), call("c1", "Bash", **forged)).event(ANSWERED)
+    )
     for data in both(told.data, tmp_path / "written"):
         assert part(data) == whole(data)
     for data in both(told.ends(turns=1).data, tmp_path / "written"):

@@ -13,12 +13,12 @@ from ralph.sessions.journal import FileJournal
 from ralph.sessions.looking import look_at, look_to_list
 from ralph.sessions.store import SessionStore
 from ralph.values.ports import JournalError
-from tests.sessions.session_journals import Told, completed
+from tests.sessions.session_journals import JournalBuilder, completed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WITHOUT_MESSAGE = Told().run().data
+WITHOUT_MESSAGE = JournalBuilder().run().data
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def written(root: Path, name: str, data: bytes, at_s: float) -> Path:
         (b"", False),
         (WITHOUT_MESSAGE, False),
         (WITHOUT_MESSAGE + b'{"seq":2,"kind":"user","content":[{"type":"te', False),
-        (Told().run().prompt("x").data, True),
-        (Told().run().prompt("x").data[:-1], True),
-        (Told().run().prompt("x" * 200_000).data, True),
-        (Told().run().prompt("x" * 200_000).data[:-2], False),
-        (Told().run(model='"kind":"user"').data, False),
+        (JournalBuilder().run().prompt("x").data, True),
+        (JournalBuilder().run().prompt("x").data[:-1], True),
+        (JournalBuilder().run().prompt("x" * 200_000).data, True),
+        (JournalBuilder().run().prompt("x" * 200_000).data[:-2], False),
+        (JournalBuilder().run(model='"kind":"user"').data, False),
     ],
 )
 def test_the_newest_that_has_a_whole_message_is_gone_on_with(tmp_path, older, data, goes_on) -> None:

@@ -16,14 +16,14 @@ from ralph.values.outcome import Delivery
 from tests.fakes import call, text
 from tests.journals.reading import forked_record
 from tests.rows import every_row
-from tests.sessions.session_journals import Told, completed, killed
+from tests.sessions.session_journals import JournalBuilder, completed, killed
 
 
-def told(journal: Told) -> SessionStory:
+def told(journal: JournalBuilder) -> SessionStory:
     return journal.story
 
 
-def happenings(journal: Told) -> list[object]:
+def happenings(journal: JournalBuilder) -> list[object]:
     return [step for run in told(journal).runs for step in (*run.steps, *run.open_calls())]
 
 
@@ -44,7 +44,11 @@ def test_without_an_end_turns_and_cost_are_those_of_the_answers() -> None:
 
 def test_a_fork_counts_its_own_runs_only() -> None:
     journal = (
-        Told(forked_from="older").run("2026-11-20T00:00:00+00:00").prompt("old").answers(text("x")).ends()
+        JournalBuilder(forked_from="older")
+        .run("2026-11-20T00:00:00+00:00")
+        .prompt("old")
+        .answers(text("x"))
+        .ends()
     )
     assert told(journal).turns == 0
     assert told(journal).cost_usd == 0
@@ -54,25 +58,25 @@ def test_a_fork_counts_its_own_runs_only() -> None:
     assert told(journal).task == "old"
 
 
-def forked(new: Told, old: Told) -> list[Any]:
+def forked(new: JournalBuilder, old: JournalBuilder) -> list[Any]:
     return [forked_record(new.records[0], old.records), *old.records[1:]]
 
 
 @every_row("started_at", ["2026-11-20T00:00:00+00:00", "2026-11-22T00:00:00+00:00"])
 def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(started_at) -> None:
-    old = Told().run(started_at).prompt("old").answers(text("x")).ends()
-    fork = Told("s2")
+    old = JournalBuilder().run(started_at).prompt("old").answers(text("x")).ends()
+    fork = JournalBuilder("s2")
     fork.records = forked(fork, old)
     fork.run("2026-11-21T11:00:00+00:00").prompt("new").answers(text("y")).ends()
     assert [run.is_copied for run in told(fork).runs] == [True, False]
-    again = Told("s3")
+    again = JournalBuilder("s3")
     again.records = forked(again, fork)
     assert told(again).own_runs == []
 
 
 def test_a_session_that_has_only_begun_is_empty_and_no_error() -> None:
-    assert (told(Told()).runs, told(Told()).task) == ([], "")
-    assert session_export(Told().look())["messages"] == []
+    assert (told(JournalBuilder()).runs, told(JournalBuilder()).task) == ([], "")
+    assert session_export(JournalBuilder().look())["messages"] == []
 
 
 def test_a_result_of_no_call_is_damage_in_its_line() -> None:
@@ -107,21 +111,21 @@ def test_a_result_of_the_next_run_belongs_to_a_call_of_the_one_before() -> None:
 
 
 def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
-    journal = Told().run().prompt("go").answers(text("half"))
+    journal = JournalBuilder().run().prompt("go").answers(text("half"))
     journal.append(user_record(user_message("Go on exactly where it stopped.")))
     prompts = [happening for happening in happenings(journal) if isinstance(happening, Prompt)]
     assert [prompt.is_automatic for prompt in prompts] == [False, True]
 
 
 def test_of_a_message_that_takes_anothers_place_only_what_it_adds_is_told() -> None:
-    journal = Told().run().prompt("the task")
+    journal = JournalBuilder().run().prompt("the task")
     added = [{"type": "text", "text": "the task"}, {"type": "text", "text": "hurry"}]
     journal.append(UserRecord(content=tuple(added), amends=True, task=1))
     assert happenings(journal) == [Prompt("the task"), Prompt("hurry")]
 
 
 def test_an_older_journal_does_not_tell_who_spoke() -> None:
-    journal = Told().run()
+    journal = JournalBuilder().run()
     journal.append_as_written("user", {"content": [text("go")]})
     journal.answers(text("half"))
     journal.append_as_written("user", {"content": [text("Go on exactly where it stopped.")]})
@@ -136,7 +140,7 @@ def test_messages_are_what_the_api_gets() -> None:
 
 
 def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> None:
-    journal = Told().run().prompt("go").answers(call("c1", "Bash", command="x"))
+    journal = JournalBuilder().run().prompt("go").answers(call("c1", "Bash", command="x"))
     malformed = {"c1": ('{"comm', "it is no JSON")}
     journal.records[-1] = replace(journal.records[-1], malformed=malformed)
     journal.result("c1", "not run", is_error=True)
@@ -146,17 +150,17 @@ def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> Non
 
 
 def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> None:
-    failed = told(Told().run().prompt("x").answers(text("a")).ends(delivery=Delivery.FAILED))
+    failed = told(JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=Delivery.FAILED))
     assert (failed.end, failed.is_completed) == (NOT_DELIVERED, False)
     assert failed.runs[0].undelivered == "the result was not delivered (exit 74): no room"
-    killed = told(Told().run().prompt("x").answers(text("a")).ends(delivery=None))
+    killed = told(JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=None))
     assert (killed.end, killed.is_completed) == (NOT_DELIVERED, False)
     assert killed.runs[0].undelivered == "whether the result was delivered is not known"
 
 
 @every_row("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])
 def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_was(delivery: Delivery) -> None:
-    history = told(Told().run().prompt("x").answers(text("a")).ends(delivery=delivery))
+    history = told(JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=delivery))
     assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)
 
 
@@ -164,14 +168,14 @@ def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_wa
 def test_what_went_out_before_a_result_that_was_delivered_was_delivered_too(
     last: Delivery, is_known: bool
 ) -> None:
-    journal = Told().run().prompt("x").answers(text("a")).ends(delivery=None)
+    journal = JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=None)
     first, _ = told(journal.run().prompt("y").answers(text("b")).ends(delivery=last)).runs
     assert (first.undelivered is None) is is_known
 
 
 def test_a_result_that_is_told_again_counts_its_turns_once() -> None:
-    journal = Told().run().prompt("x").answers(text("a")).ends(turns=1, delivery=Delivery.FAILED)
+    journal = JournalBuilder().run().prompt("x").answers(text("a")).ends(turns=1, delivery=Delivery.FAILED)
     history = told(journal.run().ends(turns=1))
     assert (history.turns, history.end) == (1, "completed")
-    was_killed = Told().run().prompt("x").answers(text("a"), call("b")).run().ends(turns=1)
+    was_killed = JournalBuilder().run().prompt("x").answers(text("a"), call("b")).run().ends(turns=1)
     assert told(was_killed).turns == 1, "the run that was killed has counted none of it"

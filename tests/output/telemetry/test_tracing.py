@@ -551,8 +551,6 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
     assert capfd.readouterr() == ("", "")
 
 
-
-
 def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(monkeypatch) -> None:
     with collecting(None) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
@@ -567,8 +565,6 @@ def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(m
         total = spans + 2
         [line] = stage.told
         assert line.startswith(f"--otel: {total} of {total} spans could not be delivered")
-
-
 
 
 def test_a_bug_ends_the_tracing_and_not_the_run(collector) -> None:
@@ -587,10 +583,6 @@ def test_no_global_provider_is_set_and_no_span_is_ever_current(collector) -> Non
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert trace.get_tracer_provider() is before
     stage.close()
-
-
-
-
 
 
 def documented(header: str) -> dict[str, set[str]]:

@@ -52,13 +52,13 @@ def ends_after(scarcity: Scarcity, refusals: int) -> None:
 
 def short_for_the_first_calls(
     ralph: Ralph, scarcity: Scarcity, turns: list[Turn], serve: Any, *arguments: str
-) -> Told:
+) -> JournalBuilder:
     """A run that can start no thread and no process from its first answer to its second request."""
     server = serve(script=play(*turns, on_first=scarcity.begin, on_second=scarcity.end))
-    return Told(server, ralph.finish(scarcity.start(ralph, *arguments)))
+    return JournalBuilder(server, ralph.finish(scarcity.start(ralph, *arguments)))
 
 
-class Told(NamedTuple):
+class JournalBuilder(NamedTuple):
     server: MockApi
     ran: Finished
 
