@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.store import LoopStore
+from ralph.sessions.finding import named_journal
 from ralph.sessions.store import SessionStore, written_at
 from ralph.values.outcome import UsageError
 
@@ -61,7 +62,7 @@ def find_subject(
             raise UsageError(f"there is no loop {what} in {directory}, and no such session; {there}")
     elif os.sep in what or what in {os.curdir, os.pardir} or _is_directory_only(what, store):
         return _everything_of(directory / what, environment, session_directory)
-    path = store.only_one(what, directory)
+    path = named_journal(store, what, directory)
     return ReportSubject(f"session {path.stem}", directory, sessions=(path,))
 
 

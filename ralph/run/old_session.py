@@ -27,6 +27,7 @@ from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.session import OpenSession, journal_errors_told, store_of
 from ralph.sandbox.box_plan import SANDBOX_WORDS
+from ralph.sessions.finding import last_resumable, named_journal
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of
 from ralph.sessions.naming import named_session
@@ -120,8 +121,8 @@ class _Opening:
 
     def _found(self) -> Path:
         if self._options.resume is not None:
-            return self._store.only_one(self._options.resume, self._cwd)
-        last = self._store.last_resumable(self._cwd)
+            return named_journal(self._store, self._options.resume, self._cwd)
+        last = last_resumable(self._store, self._cwd)
         if last is None:
             raise NoSessionError(f"there is no session of {self._cwd} to go on with")
         return last

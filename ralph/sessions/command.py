@@ -20,6 +20,7 @@ from ralph.conversation.secret_spans import RecordView
 from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import story as outcomes
 from ralph.sessions.document import as_json, markdown, session_export, texts_in
+from ralph.sessions.finding import named_journal
 from ralph.sessions.journal import SessionLockedError
 from ralph.sessions.list_text import SessionList, session_object
 from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list
@@ -221,7 +222,7 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
     if prefix is not None:
         if not prefix.strip():
             raise UsageError("the title or the beginning of the id of a session is needed")
-        return store.only_one(prefix, _here())
+        return named_journal(store, prefix, _here())
     last = store.last_of(_cwd())
     if last is None:
         raise UsageError(

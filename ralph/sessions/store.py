@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -29,17 +27,14 @@ from ralph.sessions.places import (
     temporary_path,
     usual_place,
 )
-from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ralph.values.redaction import SpansOf
-
-_MOST_NAMED = 3
-_MOST_AMBIGUOUS = 5
 
 
 class SessionStore:
@@ -119,49 +114,6 @@ class SessionStore:
         """The most recently written journal of the working directory `cwd`, or None if there is none."""
         return max(self.of(cwd), key=written_at, default=None)
 
-    def last_resumable(self, cwd: Path) -> Path | None:
-        """The most recently written journal of the working directory `cwd` that contains a message. None if `cwd` has
-        no journal. If no journal contains a message, returns the most recently written one. Opening it then raises an
-        error that explains the problem.
-        """
-        newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
-        return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
-
-    def only_one(self, name: str, cwd: Path | None) -> Path:
-        """The journal whose id begins with `name`, or whose session has it as its title. Raises UsageError if there is
-        no such journal, or more than one. If there is none, the error suggests similar ids or the newest sessions of
-        `cwd`. `cwd` is None if the working directory is gone.
-        """
-        found = self.starting_with(name)
-        titled = [] if len(found) == 1 and len(name) >= SHORT_ID_CHARS else self._titled(name)
-        both = [*dict.fromkeys((*found, *titled))]
-        if not both:
-            none = f"there is no session that begins with {name!r} or has it as its title (in {self.root})"
-            raise UsageError(f"{none}{self._instead(name, cwd)}")
-        if len(both) > 1:
-            newest = sorted(both, key=written_at, reverse=True)[:_MOST_AMBIGUOUS]
-            names = _names(newest) if titled else ", ".join(path.stem for path in found[:_MOST_AMBIGUOUS])
-            have = "begin with or are called" if titled else "begin with"
-            raise UsageError(f"{len(both)} sessions {have} {name!r}: {names}")
-        return both[0]
-
-    def _titled(self, title: str) -> list[Path]:
-        """The journals of the sessions with this title, as a list of sessions shows it. Case and white space do not
-        count.
-        """
-        from ralph.sessions.looking import look_to_list  # noqa: PLC0415 - few sessions are named by their title
-
-        def plain(text: str | None) -> str:
-            return " ".join((text or "").casefold().split())
-
-        wanted = plain(title)
-        found: list[Path] = []
-        for path in self.all():
-            with suppress(FileNotFoundError):  # it was deleted just now
-                if plain(look_to_list(path).story.title) == wanted != "":
-                    found.append(path)
-        return found
-
     def starting_with(self, prefix: str) -> list[Path]:
         """The journals whose id begins with `prefix`. Ids are hexadecimal, and `prefix` may be in upper or lower
         case.
@@ -198,45 +150,6 @@ class SessionStore:
         for root in self._roots:
             for directory in listed(root):
                 yield from journals_in(directory)
-
-    def _instead(self, prefix: str, cwd: Path | None) -> str:
-        """A suggestion for an error message: ids that are similar to `prefix`. If no id is similar, suggests the
-        newest sessions of the working directory `cwd`.
-        """
-        from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
-        beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
-        alike = get_close_matches(prefix.lower(), beginnings, _MOST_NAMED)
-        if alike:
-            return f"; the closest: {_names([beginnings[each] for each in alike])}"
-        newest = sorted(self.of(cwd) if cwd is not None else (), key=written_at, reverse=True)[:_MOST_NAMED]
-        return f"; the newest of this directory: {_names(newest)}" if newest else ""
-
-
-def _names(paths: Iterable[Path]) -> str:
-    from ralph.sessions.looking import look_to_list  # noqa: PLC0415 - only a mistake needs it
-    from ralph.sessions.naming import named_session  # noqa: PLC0415 - only a mistake needs it
-
-    now_s = time.time()
-    named = []
-    for path in paths:
-        with suppress(FileNotFoundError):
-            look = look_to_list(path)
-            named.append(named_session(look.id, now_s - look.written_at_s, look.task))
-    return ", ".join(named)
-
-
-def _has_message(path: Path) -> bool:
-    """Whether the journal contains a user message, without which it cannot be resumed. Also True if it cannot be read:
-    opening it reports why.
-    """
-    from ralph.sessions.looking import look_to_list  # noqa: PLC0415 - for --continue alone
-
-    try:
-        look = look_to_list(path)
-    except FileNotFoundError:  # it was deleted just now
-        return False
-    return look.problem is not None or look.story.has_message
 
 
 def _temporary_place(writable: Sequence[Path | str]) -> Path:

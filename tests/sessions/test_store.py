@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.sessions.finding import last_resumable
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.looking import look_at, look_to_list
 from ralph.sessions.store import SessionStore
@@ -49,13 +50,13 @@ def written(root: Path, name: str, data: bytes, at_s: float) -> Path:
 )
 def test_the_newest_that_has_a_whole_message_is_gone_on_with(tmp_path, older, data, goes_on) -> None:
     newer = written(tmp_path, "newer", data, 2)
-    assert SessionStore(tmp_path).last_resumable(tmp_path) == (newer if goes_on else older)
+    assert last_resumable(SessionStore(tmp_path), tmp_path) == (newer if goes_on else older)
 
 
 def test_what_is_no_file_is_not_passed_over_in_silence(tmp_path, older) -> None:
     newer, store = older.with_name("newer.jsonl"), SessionStore(tmp_path)
     newer.mkdir()
-    assert store.last_resumable(tmp_path) == older
+    assert last_resumable(store, tmp_path) == older
     for cwd in (tmp_path, None):
         assert [*store.skipped(cwd)] == [f"skipped {newer}: it is no regular file"]
 
