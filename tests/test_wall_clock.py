@@ -83,7 +83,6 @@ KNOWN = {
     "api/harness.py: self._thread.join(2.0)": "the thread may hang in a test's own function, and is a daemon",
     "machine/test_waiter.py: event.wait(0.05)": "it is meant to run out",
     "machine/test_starting.py: job.join(0.01)": "the join must end although the job goes on",
-    "output/telemetry/test_tracing.py: subprocess.run(timeout=8)": "the exporter alone would wait 10 s",
     "program/run/test_driver_conventions.py: subprocess.run(timeout=60)": "as long as the SDKs wait",
     "services/otlp_collector.py: one.join(5)": "a thread that tries to deliver to nobody ends on its own",
 }
