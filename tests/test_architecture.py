@@ -178,6 +178,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.self_test",
     "sandbox.trial",
     "sessions.command",
+    "sessions.finding",
     "sessions.journal",
     "sessions.looking",
     "sessions.places",
