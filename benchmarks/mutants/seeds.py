@@ -710,7 +710,7 @@ SEEDS = (
         "        self._respond(success(line.request_id, response))\n",
         "        if self._progress.is_retrying:\n            return\n        self._respond(success(line.request_id, response))\n",
     ),
-    Break("P51", '"total_wait_s": "total_wait_s", "error": "error"}', '"total_wait_s": "total_wait_s"}'),
+    Break("P51", "turn attempt retries total_wait_s error", "turn attempt retries total_wait_s"),
     Break(
         "P52",
         "        for sink in self._sinks:\n            sink.emit(event)",
@@ -769,8 +769,12 @@ SEEDS = (
         "Q24", "return state.releases_s.get(route, -math.inf) <= at_s", "return route not in state.releases_s"
     ),
     Break("Q25", "    if not rules.returns:\n        usable.sort", "    if False:\n        usable.sort"),
-    Break("Q26", '"from": "from_target", "to": "to_target"', '"from": "to_target", "to": "to_target"'),
-    Break("Q27", '"to": "to_target", "reason": "reason"}', '"to": "to_target"}'),
+    Break("Q26", "turn attempt from=from_target to=", "turn attempt from=to_target to="),
+    Break(
+        "Q27",
+        'from=from_target to=to_target reason")),\n    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", named',
+        'from=from_target to=to_target")),\n    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", named',
+    ),
     Break(
         "P11",
         "transient = cause not in PERMANENT_CAUSES",
