@@ -110,18 +110,6 @@ def test_with_several_targets_an_error_names_its_own() -> None:
     ]
 
 
-@every_row(
-    ("event", "line"),
-    [
-        (ev.ModelFallback("main", "spare", "overloaded", 1, 2), "[target] main -> spare (overloaded)"),
-        (ev.ModelFallbackSucceeded("spare", 1, 3), "[target] spare answers"),
-        (ev.ModelFallbackRecovered("main", 2, 1), "[target] back on main"),
-    ],
-)
-def test_a_change_of_targets_is_a_line(event: ev.Event, line: str) -> None:
-    assert narrate(event) == [line]
-
-
 def test_quiet_leaves_only_errors_and_the_outcome() -> None:
     call = ToolCall("t1", "Bash", {"command": "ls"})
     events: list[ev.Event] = [
@@ -291,10 +279,6 @@ def test_an_unknown_event_that_looks_like_text_is_not_shown_as_the_models_words(
     assert [*narration.lines(ev.StreamReceived(future)), *narration.lines(accepted())] == []
 
 
-def report_call(status: str = "success", summary: str = "Counted\nthem.", call_id: str = "t1") -> ToolCall:
-    return ToolCall(call_id, "final_report", {"status": status, "summary": summary, "payload": {"files": 3}})
-
-
 def result_of(call: ToolCall, text: str = "The report was accepted.", *, is_error: bool = False) -> ev.Event:
     return ev.ToolFinished(call, ToolResult(call.id, ToolOutput(text, is_error=is_error)), 0.0)
 
@@ -350,45 +334,8 @@ def test_what_happens_in_a_turn_is_one_line_in_words(event: ev.Event, line: str)
     assert narrate(event, is_quiet=True) == []
 
 
-def test_a_report_is_announced_by_its_status_and_said_once_it_is_accepted() -> None:
-    call = report_call()
-    assert narrate(ev.ToolStarted(call), result_of(call)) == [
-        "[tool] final_report: success",
-        "Counted",
-        "them.",
-    ]
-
-
-def test_a_report_that_is_not_accepted_is_a_line_with_all_that_is_wrong() -> None:
-    call = report_call()
-    why = "This report was not accepted:\n- payload.files: required\n- summary: required\nPut this right."
-    assert narrate(result_of(call, why, is_error=True)) == [
-        "[tool] final_report failed: payload.files: required; summary: required"
-    ]
-    used = "A report was accepted before; it stays as it is."
-    assert narrate(result_of(call, used, is_error=True)) == [f"[tool] final_report failed: {used}"]
-
-
 def compacted(trigger: str = "threshold", source: str = "model") -> ev.ContextCompacted:
     return ev.ContextCompacted(trigger, source, 160_123, 4_567)
-
-
-@every_row(
-    ("event", "line"),
-    [
-        (compacted(), "[context] compacted (threshold): about 160,123 tokens became 4,567"),
-        (
-            compacted("window_exceeded"),
-            "[context] compacted (window exceeded): about 160,123 tokens became 4,567",
-        ),
-        (
-            compacted("overflow", "cut"),
-            "[context] compacted (overflow, no summary): about 160,123 tokens became 4,567",
-        ),
-    ],
-)
-def test_a_compaction_is_one_line_that_says_why_and_how(event: ev.Event, line: str) -> None:
-    assert narrate(event) == [line]
 
 
 def test_a_summary_that_was_taken_is_no_answer_that_broke_off() -> None:

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import pytest
 
@@ -100,13 +99,6 @@ def output(tmp_path) -> Iterator[Callable[..., Output]]:
         one.close()
 
 
-def test_text_puts_the_answer_alone_on_standard_output(output) -> None:
-    out, err = output().after(ev.Notice("n"), answer("the answer"), ended())
-    assert out == "the answer\n"
-    assert err.splitlines()[0] == "[notice] n"
-    assert err.splitlines()[-1].startswith("[ralph] completed")
-
-
 @every_row("payload", [{"files": 3}, [1, 2], False, "", {"type": "result", "word": "é"}])
 def test_the_payload_of_a_report_is_the_answer_whatever_kind_of_json_it_is(output, tmp_path, payload) -> None:
     for status, outcome in ("success", Outcome.COMPLETED), ("failure", Outcome.TASK_FAILED):
@@ -129,22 +121,6 @@ def test_one_terminal_shows_the_summary_of_a_report_that_nothing_has_told_yet(
 
 def test_one_terminal_need_not_show_the_answer_twice(output) -> None:
     assert output(settings={"is_one_terminal": True}).after(answer("the answer"), ended())[0] == ""
-
-
-def test_a_quiet_terminal_shows_the_answer_once(output) -> None:
-    terminal = output(is_quiet=True, settings={"is_one_terminal": True})
-    out, err = terminal.after(answer("the answer"), ended())
-    assert out == "the answer\n"
-    assert len(err.splitlines()) == 1
-
-
-def test_every_object_of_stream_json_has_type_uuid_and_session(output) -> None:
-    events = [ev.RunStarted("/w", "m", ("Read",), "KEY"), answer("a", "b"), ev.Notice("n"), ended()]
-    objects = output("stream-json").objects(*events)
-    assert [entry["type"] for entry in objects] == ["system", "assistant", "assistant", "system", "result"]
-    assert {entry["session_id"] for entry in objects} == {"session-1"}
-    assert len({entry["uuid"] for entry in objects}) == len(objects)
-    assert all(str(UUID(entry["uuid"], version=4)) == entry["uuid"] for entry in objects)
 
 
 @pytest.mark.parametrize("text", ["\ud83d", "\udc80 x", "\ud83d\ude00", "a\u2028b\x00\x1b\x7f", "🙂ü"])
