@@ -388,6 +388,7 @@ class JobAttempt:
             delivered = delivery.branch(checkout, commit, decision, expected)
             is_resumable = is_resumable or delivered is not decision
             decision = delivered
+        decision = delivery.rest(checkout, decision)
         self._tell_delivered(end, decision, commit, is_resumable=is_resumable)
 
     def _checkpoint_of_cancelled(self, checkout: JobCheckout, process: JobProcess) -> None:
@@ -487,7 +488,8 @@ class JobAttempt:
             reason = f"nothing is at {place}: its worker was killed before, or it was removed"
             return self._end(Outcome.API_UNAVAILABLE, reason)
         self.held.ask(self.held.spend, work.cost_usd, work.turns)
-        bundle = place / BUNDLE if work.commit or work.checkpoint else None
+        delivery.take_rest(work)
+        bundle = place / BUNDLE if work.commit or work.checkpoint or work.rest else None
         directory = self._folder / CHECKOUT
         checkout = self._repositories.unbundle(self._job.repository, bundle, work.base, directory)
         decision = work.ending
@@ -504,12 +506,14 @@ class JobAttempt:
             delivered = delivery.kept_branch(checkout, work.commit, decision)
             goes_on = goes_on and delivered is decision
             decision = delivered
+        if decision is not None:
+            decision = delivery.rest(checkout, decision)
         self._kept = None
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
         if decision is None or goes_on:
             return self._plan(end, Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered"))
         self._log.add("[fleet] delivered what was kept here\n")
-        is_resumable = decision is not work.ending or decision.exit_code not in BEGINS_ANEW
+        is_resumable = decision.exit_code not in BEGINS_ANEW
         return self._tell_delivered(
             end, decision, delivery.at_branch or work.commit, is_resumable=is_resumable
         )

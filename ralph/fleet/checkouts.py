@@ -31,7 +31,7 @@ from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import search_outside
-from ralph.machine.trees import remove_tree_if_possible
+from ralph.machine.trees import entries_below, remove_tree_if_possible
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
 from ralph.places.nested_repositories import look_below
@@ -54,6 +54,9 @@ MOST_FILE_BYTES = 20_000_000
 MOST_UNTRACKED_BYTES = 50_000_000
 """The files that git does not track are left out of a checkpoint, the largest first, as long as their sum is larger."""
 
+REST = "-rest"
+"""Ends the ref of the work that a job has left beside its branch. The beginning is that of its checkpoints."""
+_MOST_HEADS = 100
 _TRAILER = "Ralph-Job"
 _REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
 # No git call of a worker needs these features, whoever has set them.
@@ -320,13 +323,14 @@ class Repositories:
         return found.get(ref)
 
     def remove_checkpoints(self, repository: str, job: str) -> int:
-        """Removes all checkpoints of a job at the remote, and returns the number of removed refs. Raises
-        CheckoutError and Interrupted.
+        """Removes all checkpoints of a job at the remote, but not what `JobCheckout.rest` makes, and returns the number of
+        removed refs. Raises CheckoutError and Interrupted.
         """
         git = self._mirror(repository)
         beginning = f"refs/ralph/{job}/"
         # A pattern of ls-remote may also fit the end of a name.
-        refs = {ref for ref in git.remote_refs(f"{beginning}*") if ref.startswith(beginning)}
+        found = git.remote_refs(f"{beginning}*")
+        refs = {ref for ref in found if ref.startswith(beginning) and not ref.endswith(REST)}
         if refs:
             answer = git.remote(PUSH, *(f":{ref}" for ref in sorted(refs)))
             if answer.status and not refs.isdisjoint(git.remote_refs(f"{beginning}*")):
@@ -557,6 +561,35 @@ class JobCheckout:
         commit = self._committed(tree, [head], text, {} if self._has_user() else _OURS)
         return MadeCommit(commit, left_out)
 
+    def rest(self, final: str, maker: Maker) -> tuple[str | None, list[str], list[str]]:
+        """Commits on top of what the agent has left on other branches and in stashes, with the files of `final`, if `final` and the
+        repository at the beginning lack any of it. Returns the commit, the names of these branches and stashes, and of those
+        that cannot be read. Raises CheckoutError and Interrupted.
+        """
+        names: dict[str, list[str]] = {}
+        unread: list[str] = []
+        usual = {self.commit, self._taken, final}
+        heads = [one for one in other_heads(self.directory).items() if one[1] not in usual]
+        known = self._mirror.read("for-each-ref", "--format=^%(objectname)") if heads else b""
+        for name, commit in heads[:_MOST_HEADS]:
+            try:
+                self._take_in(commit)
+            except CheckoutError as error:
+                if error.outcome is not Outcome.CONFIG:
+                    raise
+                unread.append(name)
+                continue
+            given = known + f"^{final}\n{commit}\n".encode()
+            if self._git().read("rev-list", "--max-count=1", "--stdin", given=given):
+                names.setdefault(commit, []).append(name)
+        unread += [name for name, _ in heads[_MOST_HEADS:]]
+        left = [name for same in names.values() for name in same]
+        if not left:
+            return None, left, unread
+        tree = self._git().read("rev-parse", f"{final}^{{tree}}").decode().strip()
+        text = f"Work beside the branch: {', '.join(left)}\n\n{maker.trailer}\n"
+        return self._committed(tree, [final, *names], text, _OURS), left, unread
+
     def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
         words = ("commit-tree", tree, *(word for one in parents for word in ("-p", one)))
         return self._git(**maker).change(*words, given=message.encode()).decode().strip()
@@ -711,6 +744,33 @@ def _names_of(listing: bytes) -> dict[str, bool]:
     return {name: " tree " not in about and " commit " not in about for about, _, name in lines}
 
 
+def other_heads(directory: Path) -> dict[str, str]:
+    """The commits of the branches and stashes of a checkout by their names, read as `head_of` reads HEAD."""
+    git, beginning = directory / ".git", "refs/heads/"
+    found = dict(_packed(git))
+    if _text(git, "HEAD", 4096):
+        for entry in entries_below(str(git / beginning)):
+            name = os.path.relpath(entry.path, git)
+            found[name] = _text(git, name, 4096).strip()
+    stashes = [
+        line.split(" ")[1:2]
+        for line in reversed(_text(git, "logs/refs/stash", _MOST_REF_FILE_BYTES).splitlines())
+    ]
+    found |= {f"{beginning}stash@{{{number}}}": one[0] for number, one in enumerate(stashes) if one}
+    return {
+        name.removeprefix(beginning): commit
+        for name, commit in found.items()
+        if name.startswith(beginning) and COMMIT_ID.fullmatch(commit)
+    }
+
+
+def _packed(git: Path) -> Iterator[tuple[str, str]]:
+    """The refs in `packed-refs`, each with its commit."""
+    for line in _text(git, "packed-refs", _MOST_REF_FILE_BYTES).splitlines():
+        commit, _, ref = line.partition(" ")
+        yield ref, commit
+
+
 def head_of(directory: Path) -> str | None:
     """The commit that HEAD of a checkout names, read without git. None before the first commit of a branch, and if the
     files cannot be understood. Follows no symbolic links and waits for no named pipe.
@@ -727,12 +787,7 @@ def head_of(directory: Path) -> str | None:
         text = _text(git, name, 4096)
         if not text:
             break
-    packed = _text(git, "packed-refs", _MOST_REF_FILE_BYTES)
-    for line in packed.splitlines():
-        commit, _, ref = line.partition(" ")
-        if ref == name and COMMIT_ID.fullmatch(commit):
-            return commit
-    return None
+    return next((commit for ref, commit in _packed(git) if ref == name and COMMIT_ID.fullmatch(commit)), None)
 
 
 def _text(git: Path, name: str, most_bytes: int) -> str:

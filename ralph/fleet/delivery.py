@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import Delivered, Maker, checkpoint_ref
+from ralph.fleet.checkouts import REST, Delivered, Maker, checkpoint_ref
 from ralph.fleet.checkpoint import TooLargeError, pack_state
 from ralph.fleet.decisions import Final
 from ralph.fleet.job_rules import branch_of
@@ -21,6 +21,7 @@ from ralph.fleet.store.claims import ClaimWriter, LostError
 from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
 from ralph.fleet.store.locks import LockState
 from ralph.git.answer import CheckoutError
+from ralph.git.checkout import shown
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
@@ -107,6 +108,9 @@ class JobDelivery:
         self.next_checkpoint = 0.0
         self._final: str | None = None
         """The commit for the branch, when it was made."""
+        self._rest: str | None = None
+        """The commit with the work that the job has left beside its branch."""
+        self._left_out: tuple[str, ...] = ()
         self.at_branch: str | None = None
         """The checkpoint that was pushed to the job's branch, because the host takes no other refs."""
 
@@ -206,9 +210,12 @@ class JobDelivery:
         if self._final is None:
             maker = Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
             final = checkout.finish(f"{claim.id}: {_subject(self._job)}", maker)
-            for path in final.left_out:
-                self._log.add(f"[fleet] not in the branch: {path}\n")
+            self._rest, names, unread = checkout.rest(final.commit, maker)
+            self._left_out = (*final.left_out, *(f"{name} (a branch that cannot be read)" for name in unread))
             self._final = final.commit
+            told = [f"not in the branch: {path}" for path in self._left_out]
+            for line in [*told, *(f"beside the branch: {name}" for name in names)]:
+                self._log.add(f"[fleet] {line}\n")
         return None if self._final == (claim.base or checkout.commit) else self._final
 
     def branch(self, checkout: JobCheckout, commit: str, decision: Final, expected: str | None) -> Final:
@@ -222,6 +229,21 @@ class JobDelivery:
         except CheckoutError as error:
             raise error if error.is_temporary or problem.outcome is Outcome.IO_ERROR else problem from None
         return Final(problem.outcome.exit_code(), f"{problem}; the work is at {ref}: {commit}")
+
+    def rest(self, checkout: JobCheckout, decision: Final) -> Final:
+        """Pushes what the job has left beside its branch. Returns how the job ends, with what its branch lacks."""
+        reasons = [decision.reason]
+        if self._left_out:
+            reasons.append(f"not in the branch, and gone: {shown(self._left_out)}")
+        if self._rest is not None:
+            ref = f"{checkpoint_ref(self._claim.id, self._claim.attempt)}{REST}"
+            self._push_ref(checkout, self._rest, ref)
+            reasons.append(f"what it left on other branches or in a stash is at {ref}: {self._rest}")
+        return replace(decision, reason="; ".join(filter(None, reasons)))
+
+    def take_rest(self, work: KeptWork) -> None:
+        """From now on, `rest` pushes what an earlier claim left, which was kept here."""
+        self._rest, self._left_out = work.rest, work.left_out
 
     def kept_branch(self, checkout: JobCheckout, commit: str, decision: Final) -> Final:
         """As `branch`, for the commit of an earlier claim that was kept here."""
@@ -258,13 +280,16 @@ class JobDelivery:
         commits, commit, checkpoint, state = {}, None, None, None
         if work.ending is not None and (commit := self.finished(checkout)) is not None:
             commits[f"refs/heads/{self._branch}"] = commit
+        rest = self._rest if work.ending is not None else None
+        if rest is not None:
+            commits[f"{checkpoint_ref(self._claim.id, self._claim.attempt)}{REST}"] = rest
         if work.ending is None or work.ending.exit_code not in BEGINS_ANEW:
             with suppress(TooLargeError):  # then it begins anew
                 state = pack_state(place / "state", MOST_STATE_BYTES)
                 checkpoint = self.snapshot(checkout)
         if checkpoint is not None:
             commits[checkpoint_ref(self._claim.id, self._claim.attempt)] = checkpoint
-        work = replace(work, commit=commit, checkpoint=checkpoint)
+        work = replace(work, commit=commit, checkpoint=checkpoint, rest=rest, left_out=self._left_out)
         write = functools.partial(checkout.bundle, commits, work.base) if commits else None
         self._worker.undelivered.keep(work, place, state=state, write=write)
 

@@ -16,7 +16,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import GitCalls, Maker, NotDelivered, Repositories, places_of_jobs
+from ralph.fleet.checkouts import (
+    REST,
+    GitCalls,
+    Maker,
+    NotDelivered,
+    Repositories,
+    checkpoint_ref,
+    places_of_jobs,
+)
 from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.job_rules import branch_of, faults_of, why_no_name
@@ -95,8 +103,8 @@ class ExportedJob:
         self._calls = self._new_calls()
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None
-        self._made: str | None = None
-        """The commit to push, when it is known."""
+        self._made: dict[str, str] = {}
+        """The commits to push by their refs, when they are known."""
 
     def attempt(self) -> int:
         """Does the job, or goes on with it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
@@ -176,11 +184,10 @@ class ExportedJob:
         try:
             self._deliver(kept, checkout)
         except (CannotError, SignalReceived) as error:
-            if self._made is None:
+            if not self._made:
                 raise
             checkout.use(self._new_calls())  # the former ones may be stopped
-            ref = {f"refs/heads/{branch_of(self._job)}": self._made}
-            write_file(new := bundle.with_suffix(".new"), partial(checkout.bundle, ref, kept.commit))
+            write_file(new := bundle.with_suffix(".new"), partial(checkout.bundle, self._made, kept.commit))
             new.replace(bundle)
             if isinstance(error, SignalReceived):
                 self._say(f"the work is kept in {bundle}\n")
@@ -189,20 +196,31 @@ class ExportedJob:
         bundle.unlink(missing_ok=True)
 
     def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
-        commit = kept.made
+        commit, maker = kept.made, Maker(self._set, self._job.id, 1, 1)
+        left_out: list[str] = []
         if commit is None:
-            made = checkout.finish("What ralph left uncommitted", Maker(self._set, self._job.id, 1, 1))
-            for path in made.left_out:
-                self._say(f"left out of the commit: {in_one_line(path)}\n")
-            commit = made.commit
+            made = checkout.finish("What ralph left uncommitted", maker)
+            commit, left_out = made.commit, [*made.left_out]
             self._keep(replace(kept, made=commit))
-        if commit == kept.commit:
-            return
-        self._made = commit
-        branch = branch_of(self._job)
-        if isinstance(checkout.push_branch(commit, branch, kept.expected), NotDelivered):
-            raise CannotError(f"{branch} was not pushed: it has commits of somebody else", Outcome.IO_ERROR)
-        self._say(f"pushed {branch}\n")
+        rest, _, unread = checkout.rest(commit, maker)
+        for path in (*left_out, *unread):
+            self._say(f"left out of the commit: {in_one_line(path)}\n")
+        branch, beside = branch_of(self._job), f"{checkpoint_ref(self._job.id, 1)}{REST}"
+        wanted = {f"refs/heads/{branch}": None if commit == kept.commit else commit, beside: rest}
+        self._made = {ref: one for ref, one in wanted.items() if one is not None}
+        if commit != kept.commit:
+            if isinstance(checkout.push_branch(commit, branch, kept.expected), NotDelivered):
+                raise CannotError(
+                    f"{branch} was not pushed: it has commits of somebody else", Outcome.IO_ERROR
+                )
+            self._say(f"pushed {branch}\n")
+        if rest is not None:
+            pushed = checkout.push_checkpoint(rest, beside)
+            if isinstance(pushed, NotDelivered):  # by an earlier attempt
+                pushed = checkout.push_checkpoint(rest, beside)
+            if isinstance(pushed, NotDelivered):
+                raise CannotError(f"{beside} was not pushed: it changes again and again", Outcome.IO_ERROR)
+            self._say(f"pushed what is on other branches or in a stash as {beside}\n")
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

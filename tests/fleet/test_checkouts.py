@@ -417,6 +417,50 @@ def test_what_was_left_uncommitted_becomes_a_last_commit_with_the_jobs_trailer(w
     assert world.at_remote("log", "-1", "--format=%an <%ae>", "by-user") == "User <user@example.com>"
 
 
+def test_what_the_agent_left_beside_its_branch_is_one_commit(world: World) -> None:
+    checkout = checked_out(world.source)
+    agent = world.agent(checkout)
+    agent.git("branch", "merged")
+    ids = {}
+    for name in ("packed", "loose"):
+        agent.git("switch", "-q", "-c", name)
+        agent.write(name)
+        ids[name] = agent.commit_all()
+        agent.git("switch", "-q", "ralph/job")
+        if name == "packed":
+            agent.git("pack-refs", "--all")
+    for text in ("first", "second"):
+        agent.write("a.txt", text)
+        agent.git("stash", "-q")
+        ids[text] = agent.git("rev-parse", "stash")
+    (checkout.directory / ".git/refs/heads/broken").write_text("1" * 40)
+    agent.write("f")
+    final = checkout.finish("Do it", FIRST).commit
+    rest, names, unread = checkout.rest(final, FIRST)
+    assert (names, unread) == (["packed", "loose", "stash@{0}", "stash@{1}"], ["broken"])
+    parents = [final, ids["packed"], ids["loose"], ids["second"], ids["first"]]
+    assert world.in_own(checkout, "log", "-1", "--format=%P", str(rest)).split() == parents
+    assert world.in_own(checkout, "diff", "--name-only", final, str(rest)) == ""
+    ref = f"{REF}{checkouts.REST}"
+    assert checkout.push_checkpoint(str(rest), ref) == Delivered(str(rest))
+    assert world.repositories.remove_checkpoints(world.remote, "job") == 0, "it is no checkpoint"
+
+
+def test_what_the_remote_or_the_branch_has_is_not_left_beside_it(world: World) -> None:
+    world.source.git("push", "-q", "origin", "HEAD:refs/heads/theirs")
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    agent.git("branch", "theirs", "origin/theirs")
+    agent.git("switch", "-q", "-c", "feature")
+    agent.write("f")
+    agent.commit_all()
+    agent.git("switch", "-q", "ralph/job")
+    agent.git("merge", "-q", "feature")
+    agent.write("g")
+    final = checkout.finish("Do it", FIRST).commit
+    assert checkout.rest(final, FIRST) == (None, [], [])
+
+
 def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> None:
     checkout = checked_out(world.source)
     base = checkout.commit

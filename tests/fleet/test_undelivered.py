@@ -53,6 +53,7 @@ class Refused:
         self.place, self.host = place, host
         self.refuse: Callable[[], None] = lambda: None
         self.answers: Callable[[Asked], Playable] = self.paid
+        self.command = "echo paid >> kept.txt"
 
     def model(self, asked: Asked) -> Playable:
         return self.answers(asked)
@@ -60,7 +61,7 @@ class Refused:
     def paid(self, asked: Asked) -> Playable:
         """One call of a tool, and then the end, when the host refuses."""
         if asked.said == 0:
-            return bash("echo paid >> kept.txt")
+            return bash(self.command)
         self.refuse()
         return DONE
 
@@ -132,6 +133,34 @@ def test_work_that_the_host_refuses_is_kept_and_a_retry_delivers_it_without_aski
         assert place.git("show", f"{BRANCH}:kept.txt") == "kept\npaid"
         assert set(place.refs()) == {"refs/heads/main", BRANCH}, "no checkpoint is left"
         assert refused.requests == asked, "the model was asked again"
+        assert refused.bundles() == []
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named(
+    tmp_path: Path, status: int
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+        aside = (
+            "git switch -qc aside; echo paid > aside.txt; git add .; git commit -qm aside; git switch -q -"
+        )
+        refused.command = f"{aside}; git init -q own; touch own/x"
+        refused.refuse = lambda: setattr(host, "status", status)
+        place.worst("a")
+        if status != 200:
+            assert refused.row.state.value == "undelivered", place.log("a")
+            host.status = 200
+            assert place.store.retry(SET, ["paid"]) == 1
+            place.worst("a")
+        row = refused.row
+        assert (row.state.value, row.exit_code, row.commit) == ("done", 0, None), place.log("a")
+        (ref,) = (ref for ref in place.refs() if ref.endswith("-rest"))
+        assert row.reason == (
+            "not in the branch, and gone: own/ (a repository of its own); "
+            f"what it left on other branches or in a stash is at {ref}: {place.refs()[ref]}"
+        )
+        assert place.git("show", f"{ref}^2:aside.txt") == "paid"
         assert refused.bundles() == []
 
 

@@ -325,3 +325,17 @@ def test_a_wrong_token_is_told_and_not_shown(ralph: Ralph, serve, place: Path, s
     assert TOKEN not in ran.stderr
     ralph.environment["RALPH_GIT_TOKEN"] = "two words"
     assert do(ralph, place, job_of(server)).code == 78
+
+
+def test_what_the_agent_left_beside_the_branch_is_pushed_too(
+    ralph: Ralph, iterations_of_job, place: Path, server: GitServer
+) -> None:
+    user = begin(ralph, place, server)
+    aside = (
+        "git switch -qc aside; echo x > aside.txt; git add aside.txt; git commit -qm aside; git switch -q -"
+    )
+    iterations_of_job(bash(aside))
+    ran = do(ralph, place, job_of(server))
+    assert (ran.code, "refs/ralph/a/1-rest" in ran.stdout + ran.stderr) == (0, True), ran.stderr
+    user.git("fetch", "-q", str(place / "origin/remote.git"), "refs/ralph/a/1-rest")
+    assert user.git("show", "FETCH_HEAD^2:aside.txt") == "x"
