@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ralph.api.chat.reasoning import given_back
 from ralph.api.chat.stream import ChatTranslator
-from ralph.values.answer import MalformedCall
 from ralph.values.endpoint import OPENAI_CHAT
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from ralph.values.events import Notice
@@ -239,12 +238,6 @@ def test_a_piece_whose_call_is_in_doubt_makes_no_answer(client, deltas) -> None:
         answer_to(client, *map(chunk, deltas), *ended("tool_calls"))
 
 
-@every_row("extra", [{}, {"extra_content": {"google": {"thought_signature": "c2ln"}}}])
-def test_a_call_that_was_cut_by_the_limit_does_not_run(client, extra) -> None:
-    answer = answer_to(client, chunk(call(A, call_id="c1", name="X", **extra)), *ended("length"))
-    assert [type(one) for one in answer.calls] == [MalformedCall]
-
-
 # --- What else servers send
 
 
@@ -262,12 +255,6 @@ def test_a_call_that_was_cut_by_the_limit_does_not_run(client, extra) -> None:
 )
 def test_the_finish_reason_is_translated(client, reason, meant) -> None:
     assert answer_to(client, chunk({"content": "x"}), *ended(reason)).message["stop_reason"] == meant
-
-
-def test_a_refusal_is_text_and_runs_no_call(client) -> None:
-    deltas = [{"refusal": "I "}, {"refusal": "won't."}, call(A, call_id="c1", name="X")]
-    answer = answer_to(client, *map(chunk, deltas), *ended())
-    assert (answer.text, answer.message["stop_reason"], answer.calls) == ("I won't.", "refusal", ())
 
 
 def test_only_the_first_choice_counts_and_null_or_empty_fields_say_nothing(client) -> None:
@@ -390,36 +377,6 @@ def test_the_parts_of_mistrals_reasoning_are_thinking_and_text(client) -> None:
 
 
 # --- Errors inside of a 200
-
-
-@every_row(
-    ("error", "kind"),
-    [
-        (
-            chunk({"content": ""}, "error", error={"code": 502, "message": "Provider disconnected"}),
-            StreamTransient,
-        ),
-        ({"error": {"message": "Overloaded", "type": "server_error", "code": None}}, StreamTransient),
-        ({"object": "error", "message": "bad input", "type": "BadRequestError", "code": 400}, StreamParse),
-        (
-            {"error": {"message": "no", "type": "invalid_request_error", "code": "invalid_api_key"}},
-            StreamParse,
-        ),
-        (
-            {"code": "DataInspectionFailed", "message": "Input data may contain inappropriate content."},
-            StreamTransient,
-        ),
-        (chunk({}, "insufficient_system_resource"), StreamTransient),
-        (chunk({}, "network_error"), StreamTransient),
-    ],
-)
-@every_row("is_late", [False, True])
-def test_an_error_inside_of_an_answer_is_that_error(client, error, kind, is_late) -> None:
-    before = [chunk({"content": "x"}), *((chunk({}, "stop"),) if is_late and "choices" not in error else ())]
-    with pytest.raises(kind) as caught:
-        answer_to(client, *before, error)
-    assert type(caught.value) is kind
-    assert "before message_stop" not in str(caught.value)
 
 
 # --- Whole answers

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ralph.api.responses.stream import ResponseStream
 from ralph.api.stream import StreamAssembler
 from ralph.values.answer import MalformedCall
-from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.endpoint import OPENAI_RESPONSES
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.events import StreamReceived
@@ -170,18 +169,6 @@ def _rig(pieces: list[bytes], content_type: str = "text/event-stream") -> Rig:
         lambda _request: httpx.Response(200, headers={"content-type": content_type}, stream=Pieces(pieces))
     )
     return Rig("http://api.test/v1", speaks=OPENAI_RESPONSES, transport=transport)
-
-
-def test_a_stream_that_is_cut_anywhere_before_its_end_is_no_answer() -> None:
-    body = stream(events_of(WHOLE))
-    last = body.rindex(b"event: response.completed")
-    for length in (*range(0, last, 97), last, last + 40, len(body) - 2):
-        with pytest.raises(StreamTransient):
-            received([body[:length]])
-    assert short(received([body]))[2:] == [
-        ("call_1", {"command": "ls"}),
-        ("call_2", {"command": "pwd"}),
-    ]
 
 
 def test_the_events_that_ralph_shows_are_those_of_the_messages_api() -> None:
@@ -484,62 +471,6 @@ def test_a_call_without_a_name_is_asked_for_again() -> None:
     ):
         with pytest.raises(StreamTransient, match="without a name"):
             answer_of([created(), *events, completed()])
-
-
-FAILURES: dict[str, tuple[Event, FailureKind]] = {
-    "an overload": (
-        {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "m"}}},
-        FailureKind.SERVER,
-    ),
-    "a rate limit": (
-        {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "m"}}},
-        FailureKind.RATE_LIMIT,
-    ),
-    "a prompt that is refused": (
-        {"type": "response.failed", "response": {"error": {"code": "invalid_prompt", "message": "m"}}},
-        FailureKind.INVALID_REQUEST,
-    ),
-    "a context that overflows": (
-        {
-            "type": "response.failed",
-            "response": {"error": {"code": "context_length_exceeded", "message": "m"}},
-        },
-        FailureKind.CONTEXT_OVERFLOW,
-    ),
-    "an empty account": (
-        {"type": "response.failed", "response": {"error": {"code": "insufficient_quota", "message": "m"}}},
-        FailureKind.USAGE_LIMIT,
-    ),
-    "a failure that says nothing": (
-        {"type": "response.failed", "response": {"status": "failed", "error": None}},
-        FailureKind.STREAM,
-    ),
-    "a response that was cancelled": (
-        {"type": "response.cancelled", "response": {"status": "cancelled"}},
-        FailureKind.STREAM,
-    ),
-    "an error event": (
-        {"type": "error", "code": "rate_limit_exceeded", "message": "m", "param": None},
-        FailureKind.RATE_LIMIT,
-    ),
-    "an error without a type": (
-        {"error": {"code": 503, "message": "m"}},
-        FailureKind.OVERLOADED,
-    ),
-    "an error event with an object": (
-        {"type": "error", "error": {"type": "tokens", "code": "rate_limit_exceeded", "message": "m"}},
-        FailureKind.RATE_LIMIT,
-    ),
-}
-
-
-@every_row(("event", "kind"), FAILURES.values())
-def test_a_failure_after_any_event_goes_by_its_code(event: Any, kind: Any) -> None:
-    good = events_of(WHOLE)[:-1]
-    for number in range(0, len(good) + 1, 3):
-        with pytest.raises((StreamTransient, StreamParse)) as caught:
-            answer_of([*good[:number], event])
-        assert failure_kind(caught.value) is kind
 
 
 def test_a_keepalive_is_no_progress() -> None:
