@@ -1,5 +1,5 @@
-"""The file of an agent's session in the loop's folder: what the agent's processes have printed, and a line of ralph's own at the
-beginning and at the end of each process. From it, an iteration whose end nobody saw is judged, counted and resumed.
+"""The file of an agent's session in the loop's folder: what its processes have printed, and a line of ralph's own at the
+beginning and at the end of each. From it, an iteration whose end nobody saw is judged, counted and resumed.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class EventLog:
         redact: Callable[[str], str],
         is_over_budget: Callable[[AgentRun], bool],
     ) -> None:
-        """`descriptor` is the open file of the session. `redact` is called with each line. When `is_over_budget` returns True, the
-        process is stopped.
-        """
+        """`descriptor` is the open file of the session. When `is_over_budget` returns True, the process is stopped."""
         self.run = AgentRun()
         self._descriptor = descriptor
         self._row = row
@@ -126,7 +124,6 @@ class EventLog:
         self._write(_own_text(_OwnLine("began")))
 
     def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
-        """False, because all output goes to a file."""
         return False
 
     def feed(self, chunk: bytes) -> bool:
@@ -159,10 +156,8 @@ class EventLog:
         return readable_text(self._tail)[0].strip()
 
     def _take(self, line: bytes) -> None:
-        if (
-            len(line) >= _LONGEST_LINE_BYTES
-        ):  # it would be read in pieces, and one could look like a line of ralph's own
-            return
+        if len(line) >= _LONGEST_LINE_BYTES:
+            return  # it would be read in pieces, and one could look like a line of ralph's own
         event = _decoded(line)
         if isinstance(event, dict):
             read_event(self.run, self._row, event)

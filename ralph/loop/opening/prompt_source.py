@@ -76,22 +76,21 @@ class PromptReader:
     def _read(self) -> str:
         if self._file is None:
             return self._last or ""
+        text, before = "", "the iteration gets what it said before"
         try:
             data = read_named_file(self._file, self._directories, MOST_PROMPT_BYTES, takes_pipe=False)
+            text = prompt_text(data)
+            why = f"{self._file} is empty; {before}"
         except OSError as error:
             if self._last is None:
                 raise
-            self._warn(f"cannot read {self._file}: {error.strerror}; the iteration gets what it said before")
-            return self._last
-        try:
-            text = prompt_text(data)
+            why = f"cannot read {self._file}: {error.strerror}; {before}"
         except ValueError as error:
             if self._last is None:
                 raise OSError(EILSEQ, str(error), self._file) from None
-            self._warn(f"{self._file} {error}. The iteration gets what it said before")
-            return self._last
+            why = f"{self._file} {error}. {before.capitalize()}"
         if text.strip():
             self._last = text
         elif self._last is not None:
-            self._warn(f"{self._file} is empty; the iteration gets what it said before")
+            self._warn(why)
         return self._last or text

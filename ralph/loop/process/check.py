@@ -48,9 +48,8 @@ _GOES_ON = "\n[ralph: the output goes on; only its first {size:,} bytes are kept
 
 
 class CheckLog:
-    """The log of a check. It removes known credentials from the check's output, writes the output to a file up to a
-    size limit, and keeps the end of the output in memory. If the file cannot be written, the check continues. Only
-    one thread writes to the log. Another thread may read it, but only after `close()`.
+    """The log of a check, without known credentials: a file up to a size limit, and the end of the output in memory. If the file
+    cannot be written, the check continues. Only one thread writes to the log. Another may read it after `close()`.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class CheckLog:
         most_bytes: int = MOST_LOG_BYTES,
         name: str = "check",
     ) -> None:
-        """`folder` is the loop's folder, where the log file `name`.log is made."""
         self._redactor = redactor
         self._redaction = StreamRedaction(redactor)
         self._room_bytes = self._most_bytes = most_bytes
@@ -72,7 +70,6 @@ class CheckLog:
             self._descriptor = new_file(folder, f"{name}.log")
 
     def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
-        """False, because all output goes to a file."""
         return False
 
     def feed(self, chunk: bytes) -> bool:
@@ -84,9 +81,7 @@ class CheckLog:
         self._close_file()
 
     def tail(self, note: str = "") -> str:
-        """The last part of the output, at most `TAIL_BYTES` bytes, with `note` at the end. It begins with a complete
-        line unless the lines are very long.
-        """
+        """The end of the output with `note`, at most `TAIL_BYTES`. It begins with a whole line unless that is very long."""
         data = bytes(self._end)
         if self._has_lost_its_beginning:
             data = data[data.find(b"\n", 0, len(data) // 2) + 1 :]
@@ -112,7 +107,8 @@ class CheckLog:
             return
         fitting = data[: self._room_bytes]
         self._room_bytes -= len(fitting)
-        left = memoryview(fitting if len(fitting) == len(data) else fitting + self._note())
+        note = b"" if len(fitting) == len(data) else _GOES_ON.format(size=self._most_bytes).encode()
+        left = memoryview(fitting + note)
         try:
             while left:
                 left = left[os.write(self._descriptor, left) :]
@@ -120,9 +116,6 @@ class CheckLog:
             self._close_file()
         if len(fitting) < len(data):
             self._close_file()
-
-    def _note(self) -> bytes:
-        return _GOES_ON.format(size=self._most_bytes).encode()
 
     def _close_file(self) -> None:
         if self._descriptor is not None:
@@ -154,9 +147,8 @@ class ShellCheck(Struct, frozen=True):
     """The limits of `supervisor`."""
 
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the check for at most `limit_s` seconds. If this machine lacks a resource such as memory, raises
-        ShortageError, or an OSError for which `shortage_of` returns the shortage. Raises Interrupted, but only after
-        the command has ended.
+        """Runs the check. If this machine lacks a resource such as memory, raises ShortageError, or an OSError for which
+        `shortage_of` returns the shortage. Raises Interrupted, but only after the command has ended.
         """
         started_s = self.clock.now_s()
         log = CheckLog(self.folder, redactor=self.redactor, name=self.name)
