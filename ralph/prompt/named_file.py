@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.planted_link import planted_link, repositories
 from ralph.machine.repository import is_within_any
+from ralph.places.gather import files_in, gather_places
+from ralph.places.places import is_named
+from ralph.places.table import UNQUOTED, named_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -115,10 +118,6 @@ def _why_secret(
     """The reason why a file in the repository `top` is secret, or None. A repository may be a home directory with the user's
     keys, and `.git` may contain a token in an address. By `status`, a secret file is known under another name too.
     """
-    from ralph.places.gather import gather_places  # noqa: PLC0415 - links are rare
-    from ralph.places.places import is_named  # noqa: PLC0415 - links are rare
-    from ralph.places.table import UNQUOTED, named_with  # noqa: PLC0415 - links are rare
-
     places = gather_places((top,), os.environ, denied=denied)
     place = places.why_not_read(real)
     if place is not None:
@@ -133,8 +132,6 @@ def _why_secret(
 
 def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
     """A text that says where in `places` the file with this status is, or could be if they have too many, otherwise None."""
-    from ralph.places.gather import files_in  # noqa: PLC0415 - links are rare
-
     for compared, path in enumerate(chain.from_iterable(map(files_in, places))):
         if compared >= _MOST_COMPARED:
             return "could lie in a secret place: too many files to compare"

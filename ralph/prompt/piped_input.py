@@ -4,8 +4,11 @@ nothing, and another program that reads the pipe finds all data.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
+import termios
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -62,10 +65,6 @@ class SilentPipe(Struct, frozen=True):
 
     def unread_bytes(self) -> int:
         """The number of bytes that have arrived, or 0 if the system cannot tell."""
-        import fcntl  # noqa: PLC0415 - most runs have no silent pipe
-        import struct  # noqa: PLC0415 - most runs have no silent pipe
-        import termios  # noqa: PLC0415 - most runs have no silent pipe
-
         try:
             answer = fcntl.ioctl(self.fd, termios.FIONREAD, struct.pack("i", 0))
         except OSError:
