@@ -41,10 +41,9 @@ _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be mad
 
 def _fields(status: LoopStatus) -> dict[str, Any]:
     """The facts of the lines, and the loop's whole record, without the credentials in the options that it repeats."""
-    state = status.present
+    state, plan = status.present, status.state.plan
     told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
     about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
-    plan = status.state.plan
     lines = filter(None, (plan.notify, plan.gate, plan.until, plan.agent))
     secrets = [*argument_secrets(plan.run_arguments), *chain.from_iterable(map(line_secrets, lines))]
     redact = Redactor(known_secrets({}, secrets)).redact
