@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from copy import copy
+from textwrap import fill
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,7 +115,8 @@ class SettingsCommand(TyperCommand):
         if shows_all:
             formatter.write_paragraph()
             spelled = ", ".join(("-p, --print", *self._ignored))
-            formatter.write_text(f"Accepted without effect, for scripts: {spelled}.")
+            text = f"Accepted without effect, for scripts: {spelled}."
+            formatter.write(fill(text, formatter.width, break_on_hyphens=False) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = [one for one in self.params if isinstance(one, TyperOption) and not one.is_flag]
