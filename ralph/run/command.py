@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.options import RunOptions
     from ralph.run.run import MakeDriver
+    from ralph.settings.handover import LoopHandover
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
 
@@ -114,20 +115,10 @@ def assemble(
         events.emit(event)
 
     driver = None if make_driver is None else make_driver(inbox, controls, clock, writer, emit)
-    log, drawn = _drawn(
-        *(options, environment, settings),
-        clock=clock,
-        writer=writer,
-        redactor=redactor,
-        inbox=inbox,
-        new_id=new_id,
-        emit=emit,
-    )
-    sinks: list[Events] = [
-        *drawn,
-        *([log] if log is not None else []),
-        *([driver] if driver is not None else []),
-    ]
+    log, live = _loop_sinks(options.of_loop, settings, clock, redactor, new_id, emit)
+    status = _status_line(options, environment, clock, writer, redactor, inbox)
+    drawn = [one for one in (live, status) if one is not None]
+    sinks: list[Events] = [one for one in (*drawn, log, driver) if one is not None]
     if options.has_diagnostics:
         sinks.append(_diagnostics(options, clock, started_s, writer, redactor))
     heartbeats = _heartbeats(options, settings, clock)
@@ -139,8 +130,7 @@ def assemble(
         telemetry.look(events)
 
     waiter = InboxWaiter(
-        clock,
-        inbox,
+        *(clock, inbox),
         events=events,
         heartbeats=heartbeats,
         driver=None if driver is None else driver.steering,
@@ -150,14 +140,8 @@ def assemble(
         on_look=look if drawn or metrics is not None else None,
     )
     context = RunContext(settings, environment, cwd, waiter, clock, events, redactor, options, controls)
-    notifier = None
-    if settings.notify.command is not None and of_loop is None:
-        try:
-            notifier = _notifier(settings.notify.command, context)
-            events = EventStream(events, notifier)
-        except CannotError as error:
-            problem = error
-    context = replace(context, events=events)
+    context, notifier, problem = _with_notifier(context, problem)
+    events = context.events
     return Run(
         *(context, problem, new_id, started_s),
         writer=writer,
@@ -264,47 +248,48 @@ def _writer(options: RunOptions, environment: Mapping[str, str], new_id: str, re
     )
 
 
-def _drawn(
+def _loop_sinks(  # noqa: PLR0917 - they are what `assemble` has made
+    of_loop: LoopHandover | None,
+    settings: Settings,
+    clock: Clock,
+    redactor: Redactor,
+    new_id: str,
+    emit: Callable[[Event], None],
+) -> tuple[IterationLog, LiveFile] | tuple[None, None]:
+    """The log of the loop that started the run, and the file that says what its iteration does now."""
+    if of_loop is None:
+        return None, None
+    from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
+    from ralph.output.live import LiveRun  # noqa: PLC0415 - for iterations alone
+
+    now_s, limits = clock.utc_now().timestamp(), settings.limits
+    first = files.LiveIteration(
+        *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
+        max_turns=limits.max_turns,
+        max_budget_usd=limits.max_budget_usd,
+        max_time_s=limits.max_time_s,
+    )
+    log_files = files.LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
+    log = files.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
+    return log, files.LiveFile(of_loop.folder, first, clock, redactor.redact)
+
+
+def _status_line(  # noqa: PLR0917 - they are what `assemble` has made
     options: RunOptions,
     environment: Mapping[str, str],
-    settings: Settings,
-    *,
     clock: Clock,
     writer: Writer,
     redactor: Redactor,
     inbox: Inbox,
-    new_id: str,
-    emit: Callable[[Event], None],
-) -> tuple[IterationLog | None, list[LiveFile | StatusLine]]:
-    """The sinks that are drawn again while the run waits, and the log of the loop that started the run."""
-    log, of_loop = None, options.of_loop
-    drawn: list[LiveFile | StatusLine] = []
-    if of_loop is not None:
-        from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
-        from ralph.output.live import LiveRun  # noqa: PLC0415 - for iterations alone
-
-        now_s, limits = clock.utc_now().timestamp(), settings.limits
-        first = files.LiveIteration(
-            *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
-            max_turns=limits.max_turns,
-            max_budget_usd=limits.max_budget_usd,
-            max_time_s=limits.max_time_s,
-        )
-        log_files = files.LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
-        log = files.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
-        drawn.append(files.LiveFile(of_loop.folder, first, clock, redactor.redact))
+) -> StatusLine | None:
+    """The line for a person on a terminal that can redraw one. Objects of stream-json on a terminal leave no room."""
     is_shared = options.output.output_format == "stream-json" and os.isatty(1)
-    if (
-        writer.tells_people
-        and not options.output.is_quiet
-        and not is_shared
-        and obeys_controls(2, environment)
-    ):
-        from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
+    if not writer.tells_people or options.output.is_quiet or is_shared or not obeys_controls(2, environment):
+        return None
+    from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
 
-        is_iteration = of_loop is not None
-        drawn.append(StatusLine(writer, clock, redactor.redact, wake=inbox.wake, is_iteration=is_iteration))
-    return log, drawn
+    is_iteration = options.of_loop is not None
+    return StatusLine(writer, clock, redactor.redact, wake=inbox.wake, is_iteration=is_iteration)
 
 
 def _diagnostics(
@@ -320,6 +305,22 @@ def _diagnostics(
             problem = f"cannot write {options.debug_file} ({error.strerror}): diagnostics come here instead"
             writer.tell(Notice(problem))
     return Diagnostics(clock, started_s, write)
+
+
+def _with_notifier(
+    context: RunContext, problem: Exception | None
+) -> tuple[RunContext, Notifier | None, Exception | None]:
+    """The context whose events reach the program of the user's that is told how a run ends, and the `Notifier` for it. The
+    exception is `problem`, or says why that program must not run.
+    """
+    command = context.settings.notify.command
+    if command is None or context.options.of_loop is not None:
+        return context, None, problem
+    try:
+        notifier = _notifier(command, context)
+    except CannotError as error:
+        return context, None, error
+    return replace(context, events=EventStream(context.events, notifier)), notifier, problem
 
 
 def _notifier(command: str, context: RunContext) -> Notifier:

@@ -120,13 +120,8 @@ def build_toolbox(
         rules=rules,
     )
     try:
-        return LocalToolbox(
-            tool_settings,
-            waiter=context.waiter,
-            clock=context.clock,
-            redactor=context.redactor,
-            mcp=mcp,
-        )
+        waiter, clock, redactor = context.waiter, context.clock, context.redactor
+        return LocalToolbox(tool_settings, waiter=waiter, clock=clock, redactor=redactor, mcp=mcp)
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
         raise SettingsError(problem, from_flag=True) from error
