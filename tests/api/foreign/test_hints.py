@@ -113,7 +113,7 @@ def test_the_doctor_tells_when_a_stream_arrives_in_one_piece(pieces, tmp_path) -
     server.close()
     assert "as a stream and called the tool" in told
     assert ("its stream arrived in one piece" in told) == (pieces == 1)
-    assert ("docs/gateways.md" in told) == (pieces == 1)
+    assert ("`ralph help gateways`" in told) == (pieces == 1)
 
 
 def test_a_request_names_ralph_and_its_version(tmp_path) -> None:
