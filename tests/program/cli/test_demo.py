@@ -282,7 +282,7 @@ def test_the_version_is_one_line(ralph) -> None:
 
 def test_help_teaches_every_command_and_option(ralph) -> None:
     assert "mock-api" in ralph("--help").stdout
-    text = ralph("run", "--help").stdout
+    text = ralph("run", "--help-all").stdout
     for option in ("--model", "--base-url", "--retry", "--result-file", "--pass-env", "--cd"):
         assert option in text
 

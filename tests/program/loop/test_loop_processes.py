@@ -38,11 +38,11 @@ def log(ralph, tmp_path) -> Path:
     return log
 
 
-def test_an_iteration_that_changes_nothing_makes_six_calls_of_git_and_one_supervisor_starts_all(
+def test_an_iteration_that_changes_nothing_makes_eight_calls_of_git_and_one_supervisor_starts_all(
     ralph, checkout, iterations, log
 ) -> None:
-    """An iteration needs a look at the checkout before and after it, and the check. No interpreter is started
-    except that of the run.
+    """An iteration needs a look at the checkout and at its branches before and after it, and the check. No interpreter is
+    started except that of the run.
     """
     iterations()
     check = f'echo "{_SUPERVISOR} check" >>{log}; false'
@@ -56,7 +56,7 @@ def test_an_iteration_that_changes_nothing_makes_six_calls_of_git_and_one_superv
     second = names.index(
         "check", names.index("check") + 1
     )  # before it, the loop also finds where the hooks are
-    assert names[second + 1 :] == [*LOOKS, *LOOKS, "check"] * 2
+    assert names[second + 1 :] == [*LOOKS, "for-each-ref", *LOOKS, "for-each-ref", "check"] * 2
 
 
 def test_an_iteration_that_is_committed_looks_at_the_whole_tree_twice(
@@ -69,10 +69,12 @@ def test_an_iteration_that_is_committed_looks_at_the_whole_tree_twice(
     names = [_name(line.split()) for line in log.read_text(encoding="utf-8").splitlines()]
     first, second, third = (number for number, name in enumerate(names) if name == COMMITS[-1])
     for before, commit in ((first, second), (second, third)):
-        of_iteration = [name for name in names[before + 1 : commit] if name not in {"", "config"}]
+        of_iteration = [
+            name for name in names[before + 1 : commit] if name not in {"", "config", "for-each-ref"}
+        ]
         assert of_iteration == [*LOOKS[1:] * 2, *COMMITS[:-1]]
 
 
 def _name(words: list[str]) -> str:
     """The name of the git command if it belongs to a look or a commit, or `check`. Empty for other commands."""
-    return next((word for word in words if word in {*LOOKS, *COMMITS, "check"}), "")
+    return next((word for word in words if word in {*LOOKS, *COMMITS, "for-each-ref", "check"}), "")
