@@ -4,6 +4,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -77,15 +78,28 @@ def _named(text: str, target: str, pages: dict[str, Path]) -> str:
 
 
 def _show(text: str) -> None:
-    search = search_around(os.environ, (Path.cwd(),))
-    pager = own_program(_PAGER[0], search) if sys.stdout.isatty() else None
-    if pager is not None:
-        environment = {**without_unsafe_loads(os.environ, search), "LESSCHARSET": "utf-8", "LESSSECURE": "1"}
-        subprocess.run([pager, *_PAGER[1:]], input=text.encode(), env=environment, check=False)
+    if sys.stdout.isatty() and _is_paged(text.encode()):
         return
     with suppress(BrokenPipeError):  # the reader has seen enough
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
+
+
+def _is_paged(page: bytes) -> bool:
+    """Shows the page in `less`. False if that cannot be started, for lack of it, of processes or of a working directory."""
+    with suppress(OSError):
+        search = search_around(os.environ, (Path.cwd(),))
+        pager = own_program(_PAGER[0], search)
+        if pager is not None:
+            environment = {
+                **without_unsafe_loads(os.environ, search),
+                "LESSCHARSET": "utf-8",
+                "LESSSECURE": "1",
+            }
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pager, which would outlive ralph
+            subprocess.run([pager, *_PAGER[1:]], input=page, env=environment, check=False)
+            return True
+    return False
 
 
 COMMAND = typer_command("help", show_page)

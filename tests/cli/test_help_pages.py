@@ -71,6 +71,20 @@ def test_on_a_terminal_a_pager_shows_the_page_and_its_end_ends_ralph(tmp_path) -
     assert b"## Troubleshooting" not in shown
 
 
+def test_a_page_is_printed_whatever_the_encoding_of_the_terminal_and_without_a_working_directory(
+    tmp_path,
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); from ralph.cli.app import run_cli; sys.exit(run_cli(['help', 'retry']))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=gone, env=environment, capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert "—".encode() in ran.stdout
+
+
 def test_no_message_names_a_page_that_an_installation_does_not_have() -> None:
     """Messages say `ralph help NAME`. Docstrings of modules and comments are for readers of the code."""
     named = []
