@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
+from ralph.conversation.session import replay
 from ralph.mock_api import Fault, Model, Step, Text, Thinking, ToolUse, Turn
 from tests.journals.reading import read_lines
 from tests.patience import wait_until
@@ -27,6 +28,7 @@ TASK = "Mend the parser:\n\n  * keep `a  b`\t* never touch größe.py"
 RULES = "Use tabs.\n\n  Never   touch größe.py.\n"
 SUMMARY = "The parser is half mended, the tests are red."
 DONE = Turn("All done.")
+COUNTED = {"input_tokens": 3_000, "output_tokens": 50}
 NEARLY_FULL = {"input_tokens": 900_000, "output_tokens": 50}
 """Most of the context window of a known model."""
 
@@ -239,6 +241,23 @@ def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(
     _, _, asked, summary, fresh = server.requests
     assert sent(summary)["messages"] == sent(asked)["messages"], "the same question to the byte"
     assert TASK in texts_of(fresh)
+
+
+def test_p1_a_run_that_is_killed_right_after_its_compaction_goes_on_in_the_fresh_context_exits_0(
+    ralph, serve, notes
+) -> None:
+    server = serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), SILENCE)
+    process = ralph.start(TASK)
+    until_asked(server, 4)
+    ralph.stopped_by(process, signal.SIGKILL)
+    assert [record.kind for record in records_of(ralph)].count("compacted") == 1
+    after = serve(DONE)
+    again = ralph("--continue", "--base-url", after.base_url)
+    assert again.code == 0, again.stderr
+    [only] = after.requests
+    assert sent(only)["messages"] == sent(server.requests[3])["messages"], "to the byte"
+    session = replay(records_of(ralph))
+    assert (session.summary, len(session.changed_files)) == (SUMMARY, 2)
 
 
 def records_of(ralph: Ralph) -> Any:

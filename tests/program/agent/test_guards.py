@@ -65,6 +65,25 @@ def test_d6_tools_that_do_not_exist_are_ended_whatever_they_are_called_exits_4(r
     assert (ran.code, ran.result["guard"]["name"]) == (4, "unknown_tool")
 
 
+def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
+    (ralph.cwd / "a.py").write_text("x = 1\n")
+    edits = [("Write", {"file_path": path, "content": "x = 1\n"}) for path in ("a.py", "./a.py")]
+    serve(calls(("Read", {"file_path": "a.py"})), *[calls(edits[n % 2]) for n in range(9)])
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, ran.result["guard"]["name"]) == (4, "no_change")
+    assert (ralph.cwd / "a.py").read_text() == "x = 1\n"
+
+
+def test_d6_a_model_that_takes_the_hint_goes_on_exits_0(ralph, serve) -> None:
+    (ralph.cwd / "a").write_text("the same\n")
+    stuck = [calls(("Read", {"file_path": "a"}))] * 8
+    server = serve(*stuck, calls(("Glob", {"pattern": "*"})), *stuck[:3], DONE)
+    ran = ralph("go", "--output-format", "json")
+    assert ran.code == 0
+    assert "guard" not in ran.result
+    assert not any(is_error for _, is_error in results(server)), "what is let through starts the count anew"
+
+
 def test_d6_edit_test_edit_runs_on_however_often_the_test_says_the_same_exits_0(ralph, serve) -> None:
     (ralph.cwd / "a.py").write_text("x = 0\n")
     steps: list[Turn] = [calls(("Read", {"file_path": "a.py"}))]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
 WITHOUT_PRICE = "llama-9"
+PRICE = "price = { input = 1, output = 5, cache_write = 1.25, cache_read = 0.1 }"
 
 # 20,000 output tokens of sonnet, the model of all tests here, cost $0.20 at $10 a million.
 DEAR = bash("echo 1 >> ran", usage={"input_tokens": 1000, "output_tokens": 20_000})
@@ -130,6 +131,22 @@ def test_d12_a_budget_that_could_not_be_kept_is_refused_before_anything_is_spent
     assert server.request_count == 0
 
 
+def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(
+    ralph, ralph_here, serve
+) -> None:
+    serve(DONE)
+    arguments = ("go", "--model", WITHOUT_PRICE, "--max-budget-usd", "1")
+    advice = ralph_here(*arguments).last_line.partition("config.toml: ")[2].partition(" (USD")[0]
+    assert advice.count("...") == 4
+    for number in ("1", "5", "1.25", "0.1"):
+        advice = advice.replace("...", number, 1)
+    entry = advice.replace(", model", "\nmodel").replace(", price", "\nprice")
+    ralph.user_file.write_text(f"[[targets]]\n{entry}\n")
+    ran = ralph(*arguments, "--output-format", "json")
+    assert ran.code == 0
+    assert ran.result["total_cost_usd"] == pytest.approx((10 * 1 + 2 * 5) / 1e6)
+
+
 def test_d12_the_price_of_a_session_that_goes_on_is_that_of_its_own_model_exits_78(ralph, serve) -> None:
     server = serve(DONE, DONE)
     assert ralph("go", "--model", WITHOUT_PRICE).code == 0
@@ -137,6 +154,14 @@ def test_d12_the_price_of_a_session_that_goes_on_is_that_of_its_own_model_exits_
     assert (ran.code, len(server.requests)) == (78, 1)
     assert f"the price of {WITHOUT_PRICE} is not known" in ran.last_line
     assert ralph("--continue", "more").code == 0, "the session is as it was"
+
+
+def test_d12_a_session_of_a_priced_model_goes_on_whatever_is_the_default_now_exits_0(ralph, serve) -> None:
+    serve(DONE, DONE)
+    assert ralph("go").code == 0
+    ralph.environment["ANTHROPIC_MODEL"] = WITHOUT_PRICE
+    ran = ralph("--continue", "more", "--max-budget-usd", "1")
+    assert (ran.code, NO_LIMIT in ran.stderr) == (0, False)
 
 
 def test_d12_a_driver_cannot_turn_to_a_model_whose_cost_could_not_be_counted_exits_0(drive, serve) -> None:
@@ -162,6 +187,12 @@ def test_d12_a_driver_cannot_turn_to_a_model_whose_cost_could_not_be_counted_exi
 
 NO_LIMIT = "[notice] no limit is set: this run goes on until it is done (--max-time 2h would end it)"
 # tests/program/run/test_time_limit.py tests runs without any answer and with a time limit.
+
+
+def test_a_run_with_settings_and_without_any_limit_says_so_once(ralph, serve) -> None:
+    (ralph.cwd / "ralph.toml").write_text("[clocks]\nheartbeat_s = 5\n")
+    serve(DONE)
+    assert ralph("go").stderr.splitlines().count(NO_LIMIT) == 1
 
 
 def test_limits_of_a_settings_file_hold(ralph, serve) -> None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import Text, ToolUse, Turn
+from ralph.mock_api import Step, Text, ToolUse, Turn
 from tests.program.model_answers import DONE, calls, look, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ralph.mock_api import Playable, RecordedRequest
 
 
 def broken(number: int) -> Turn:
@@ -75,6 +77,11 @@ def test_a_malformed_answer_is_neither_a_turn_nor_a_synthetic_retry_exits_0(ralp
     assert retries == [1, 2, 3]
 
 
+def test_an_empty_answer_between_malformed_ones_breaks_no_row_exits_4(ralph, serve) -> None:
+    server = serve(wrong(1), Turn(), wrong(2), Turn(), wrong(3), DONE)
+    assert (ralph("go").code, server.request_count) == (4, 5)
+
+
 def test_one_call_that_runs_makes_a_turn_of_an_answer_exits_0(ralph, serve) -> None:
     def half(number: int) -> Turn:
         return calls(("Read", {"file_path": f"{number}"}), ("Search", {"n": number}))
@@ -82,3 +89,19 @@ def test_one_call_that_runs_makes_a_turn_of_an_answer_exits_0(ralph, serve) -> N
     serve(*[half(number) for number in range(4)], DONE)
     ran = ralph("go", "--output-format", "json")
     assert (ran.code, ran.result["num_turns"]) == (0, 5)
+
+
+def test_many_malformed_calls_in_each_answer_end_the_run_no_later_exits_4(ralph, serve) -> None:
+    def play(_request: RecordedRequest, index: int) -> Playable:
+        return calls(*[("Bash", {"cmd": f"echo {index}"})] * 5)
+
+    server = serve(script=play)
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, server.request_count, ran.result["guard"]["name"]) == (4, 3, "malformed_call")
+
+
+def test_calls_that_the_final_turn_refuses_are_not_malformed_exits_3(ralph, serve) -> None:
+    server = serve(look(), Step(wrong(1), repeat="forever"))
+    ran = ralph("go", "--max-turns", "2", "--output-format", "json")
+    assert (ran.code, ran.result["subtype"], server.request_count) == (3, "error_max_turns", 5)
+    assert "guard" not in ran.result

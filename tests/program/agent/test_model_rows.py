@@ -34,6 +34,13 @@ def test_d1_an_unknown_tool_is_answered_with_the_list_of_tools_exits_0(ralph, se
     assert "[tool] Search failed" not in ran.stderr, "one line for one refusal"
 
 
+def test_d1_the_report_is_listed_among_the_tools_where_one_is_required_exits_0(ralph, serve) -> None:
+    server = serve(calls(("Search", {})), report())
+    assert ralph("go", "--require-report").code == 0
+    [(said, _)] = results(server)
+    assert said.endswith("Write, final_report.")
+
+
 WRONG_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"cmd": "touch made"}, 'Bash: "command" is required (a string)'),
     "of another type": ({"command": ["touch", "made"]}, 'Bash: "command" must be a string'),
@@ -53,6 +60,12 @@ def test_d2_wrong_arguments_are_answered_with_path_and_expectation_and_nothing_r
         assert expected in said
         assert is_error
     assert not (ralph.cwd / "made").exists()
+
+
+def test_d2_arguments_that_nobody_knows_are_left_out_with_a_note_exits_0(ralph, serve) -> None:
+    server = serve(calls(("Bash", {"command": "echo ran", "sudo": True})), DONE)
+    assert ralph("go").code == 0
+    assert results(server) == [("ran\n(ignored arguments that the tool does not have: sudo)", False)]
 
 
 NO_ARGUMENTS = ['{"command": "touch made', '["touch made"]', '{"command": NaN}']
@@ -159,12 +172,26 @@ def test_d7_a_refusal_ends_the_run_and_nothing_in_it_is_run_exits_4(ralph, serve
     assert not (ralph.cwd / "made").exists()
 
 
+def test_d7_a_refusal_without_a_word_is_told_in_words_of_its_own_exits_4(ralph, serve) -> None:
+    serve(Turn([], stop_reason="refusal"))
+    ran = ralph("go")
+    assert ran.code == 4
+    assert "the model refused to answer" in ran.stdout
+
+
 def test_d9_a_pause_is_sent_back_as_it_is_up_to_ten_times_exits_0(ralph, serve) -> None:
     server = serve(Step(Turn("Still at it. ", stop_reason="pause_turn"), repeat=10), DONE)
     ran = ralph("go", "--output-format", "json")
     assert (ran.code, ran.result["num_turns"], len(server.requests)) == (0, 1, 11)
     assert server.requests[-1].json()["messages"][-1]["role"] == "assistant"
     assert ran.result["result"].endswith("Still at it. All done.")
+
+
+def test_d9_the_eleventh_pause_ends_the_run_exits_4(ralph, serve) -> None:
+    server = serve(Step(Turn("Still at it. ", stop_reason="pause_turn"), repeat="forever"))
+    ran = ralph("go")
+    assert (ran.code, len(server.requests)) == (4, 11)
+    assert "the server paused 11 times in a row" in ran.last_line
 
 
 UNKNOWN_STOPS = {

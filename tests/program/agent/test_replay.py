@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ralph.demo import demo
+from ralph.demo.script import OVERLOADED, RATE_LIMITED, DemoScript
+from ralph.demo.stages import FIX_FAULTS, MODEL
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.api.harness import end, http_answer, sse, text_block
 from tests.conversation.request_types import request_problems
 
+if TYPE_CHECKING:
+    from ralph.mock_api import Playable, RecordedRequest
+
+PROJECT = Path(demo.__file__).with_name("project")
 START = {
     "type": "message_start",
     "message": {
@@ -117,6 +126,31 @@ def without_the_unknown(body: dict[str, Any]) -> dict[str, Any]:
             if block["type"] != "future_block"
         ]
     return body
+
+
+def test_a22_an_answer_of_nothing_but_an_unknown_block_goes_back_too_exits_0(ralph, answer_with) -> None:
+    paused = sse(START, start(0, UNKNOWN), stop(0), *end("pause_turn"))
+    server = answer_with(http_answer(paused), http_answer(sse(START, *text_block(0, "ok"), *end())))
+    ran = ralph("go")
+    assert (ran.code, ran.stdout) == (0, "ok\n")
+    assert in_order(UNKNOWN).encode() in body_of(server.requests[1])
+
+
+def demo_without_waits(request: RecordedRequest, index: int) -> Playable:
+    faults = {number: OVERLOADED if fault == RATE_LIMITED else fault for number, fault in FIX_FAULTS.items()}
+    return DemoScript(has_git=False, faults=faults)(request, index)
+
+
+def test_every_request_of_the_demo_is_one_that_the_official_types_allow(ralph, serve) -> None:
+    server = serve(script=demo_without_waits)
+    shutil.copytree(PROJECT, ralph.cwd, dirs_exist_ok=True)
+    ralph.retry_quickly()
+    ran = ralph(demo.TASK, "--model", MODEL)
+    assert ran.code == 0
+    assert "is fixed" in ran.stdout
+    assert len(server.requests) == 8
+    for request in server.requests:
+        assert request_problems(request.json()) == []
 
 
 def test_every_request_of_a_run_with_all_kinds_of_answers_is_one_that_the_official_types_allow(

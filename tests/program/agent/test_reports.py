@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import Turn
+from ralph.mock_api import Fault, Step, Turn
 from tests.program.driver import results as results_of
+from tests.program.kept_sessions import only_journal
 from tests.program.model_answers import DONE, SCHEMA, calls, report, results, told_texts
 
 if TYPE_CHECKING:
@@ -50,7 +51,27 @@ def test_a_payload_by_a_schema_file_seen_from_the_call_is_the_answer_and_in_the_
     assert (result["structured_output"], result["final_report"]["status"]) == (FITS, "success")
 
 
+def test_a_reported_failure_exits_1_and_with_quiet_only_its_summary_and_the_outcome_are_there(
+    ralph, serve
+) -> None:
+    serve(report("failure", "It is as it is."))
+    ran = ralph("go", "--require-report", "-q")
+    assert (ran.code, ran.stdout) == (1, "It is as it is.\n")
+    [line] = ran.stderr.splitlines()
+    assert line.startswith("[ralph] task_failed")
+
+
 # --- Reports that do not
+
+
+def test_a_required_report_that_never_comes_is_a_failure(ralph, serve) -> None:
+    server = serve(Step(Turn("I am done, believe me."), repeat="forever"))
+    ran = ralph("go", "--require-report")
+    assert ran.code == 1
+    assert ran.stdout.startswith("No final answer: no valid final report was sent")
+    assert ran.stdout.endswith("The model's last words were:\n\nI am done, believe me.\n")
+    assert "[turn] Final turn: no valid final report came" in ran.stderr
+    assert server.request_count == 5, "three more in the turn, which then becomes final"
 
 
 def test_the_final_turn_takes_nothing_but_a_report_which_decides_over_the_limit(ralph, serve) -> None:
@@ -66,6 +87,21 @@ def test_the_final_turn_takes_nothing_but_a_report_which_decides_over_the_limit(
     assert len({tuple(offered(request)) for request in server.requests}) == 1
     [accepted] = system_events(ran, "report_accepted")
     assert accepted["forced_final_reason"] == "max_turns"
+
+
+def test_attempts_go_on_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> None:
+    """A failed request, an empty answer and a report that does not fit all belong to one turn."""
+    ralph.retry_quickly()
+    serve(write("a"), Fault(status=529), Turn(), Turn("Well."), Fault(status=529), report())
+    ran = ralph("go", "--require-report", "--output-format", "stream-json")
+    assert ran.code == 0
+    records = [json.loads(line) for line in only_journal(ralph).read_text().splitlines()]
+    kept = [record["event"] for record in records if record["kind"] == "event"]
+    attempts = [(one["turn"], one["attempt"]) for one in kept if one["subtype"] == "attempt"]
+    assert attempts == [(1, 1), (2, 1), (2, 2), (2, 3), (2, 4), (2, 5)]
+    asked = [(one["turn"], one["attempts"]) for one in kept if one["subtype"] == "turn_asked"]
+    assert asked == [(1, 1), (2, 5)]
+    assert [one["attempt"] for one in system_events(ran, "retry_recovered")] == [2, 5]
 
 
 # --- Sessions

@@ -4,6 +4,7 @@ over streamable HTTP.
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import socket
@@ -136,6 +137,18 @@ def test_a_server_is_pinged_after_a_call_that_timed_out_and_restarted_if_it_hang
     assert notices(ran) == ([] if is_kept else [lost])
 
 
+@pytest.mark.parametrize("how", ["close output", "close input"])
+def test_a_server_that_closes_its_output_or_input_is_noticed_at_once(ralph, serve, faulty, how) -> None:
+    server = serve(calls(do(how)), *(calls(do(nth=nth)) for nth in range(2)), DONE)
+    ran = run(ralph, *faulty)
+    assert ran.code == 0
+    lost = result(server, 1 if how == "close output" else 2)
+    assert lost[1]
+    assert "ended during this call" in lost[0]
+    assert not result(server, 3)[1]
+    assert [line.rpartition(": ")[2] for line in notices(ran)] == ["connected again"]
+
+
 def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ralph, serve, faulty) -> None:
     server = serve(
         *(calls(do("die", nth=nth)) for nth in range(3)), calls(do()), calls(do("die")), calls(do()), DONE
@@ -147,6 +160,34 @@ def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ral
     assert [result(server, nth)[1] for nth in (4, 6)] == [False, False]
     assert (ralph.cwd / "deaths").read_text() == "xxxx", "no call is repeated by itself"
     assert len(notices(ran)) == 4
+
+
+def test_a_server_that_cannot_be_started_again_is_tried_again_and_a_call_says_when(
+    ralph, serve, tmp_path
+) -> None:
+    """The program is a file that the first call removes, and that the answer to the last call brings back."""
+    program = tmp_path / "server.py"
+    program.write_text(FAULTY)
+    ralph.environment["MCP_TIMEOUT"] = "4000"
+
+    def play(_request: Any, index: int) -> Any:
+        if index == 1:
+            program.unlink()
+        return calls(do("die")) if index == 0 else calls(do(nth=index)) if index < 3 else DONE
+
+    server = serve(script=play)
+    ran = run(ralph, "--mcp-config", config(f={"command": "python3", "args": [str(program)]}))
+    assert ran.code == 0
+    for nth in (2, 3):
+        text, is_error = result(server, nth)
+        assert is_error
+        assert text.startswith(
+            "The call was not made: the MCP server 'f' is away (Connection closed; its last words: "
+        )
+        assert "tries to reach it again. Do without its tools until then." in text
+    waits = [line.partition("next try after ")[2].partition(" s")[0] for line in notices(ran)]
+    assert waits == ["1", "2", "4", "8"][: len(waits)]
+    assert len(waits) >= 2
 
 
 # --- Streamable HTTP
@@ -330,6 +371,22 @@ def test_a_call_waits_for_a_server_that_is_away_and_is_sent_once(
     assert told[-1].endswith(": connected again")
 
 
+def test_a_server_that_answers_with_failures_is_pinged_and_comes_back(ralph, serve, remote) -> None:
+    def play(_request: Any, index: int) -> Any:
+        if index == 1:
+            remote.failures = [503, 503, 502]
+        return calls(do(str(index))) if index < 3 else DONE
+
+    server = serve(script=play)
+    ran = run(ralph, *at(remote))
+    assert ran.code == 0
+    assert "(HTTP 503). Its effects are unknown" in result(server, 2)[0]
+    assert result(server, 3) == ("session-2", False)
+    assert remote.calls == ["0", "2"]
+    assert len(notices(ran)) == 2
+    assert "it answered a ping with HTTP 503" in notices(ran)[0]
+
+
 def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_kept(
     ralph, serve, remote
 ) -> None:
@@ -354,3 +411,47 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
     assert result(server, 7) == ("session-1", False)
     assert remote.calls == asked
     assert not notices(ran)
+
+
+def test_a_compressed_stream_of_a_server_is_not_read(ralph, serve, remote) -> None:
+    serve()
+    ran = run(ralph, "--mcp-config", config(f={"type": "sse", "url": f"http://127.0.0.1:{remote.port}/sse"}))
+    assert ran.code == 78
+    assert ran.result["errors"] == [
+        "the MCP server 'f' did not start: SSEError: it is compressed (gzip), which is not taken"
+    ]
+    assert remote.encodings == ["identity"]
+
+
+def test_a_server_elsewhere_is_reached_through_the_proxy_with_its_password(ralph, serve, remote) -> None:
+    ralph.environment |= {
+        "HTTP_PROXY": f"http://me:pw-of-proxy@127.0.0.1:{remote.port}",
+        "NO_PROXY": "other.test",
+    }
+    serve(calls(do("1")), DONE)
+    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": "http://tools.test/mcp"}))
+    assert ran.code == 0, ran.stderr
+    assert remote.calls == ["1"]
+    user = f"Basic {base64.b64encode(b'me:pw-of-proxy').decode()}"
+    assert set(remote.paths) == {("http://tools.test/mcp", user)}
+
+
+@pytest.mark.parametrize(
+    ("host", "exempt", "code"),
+    [("127.0.0.1", "", 0), ("10.1.2.3", "10.0.0.0/8", 78), ("tools.invalid", "x  *.invalid", 78)],
+)
+def test_a_server_on_loopback_or_in_no_proxy_is_reached_without_the_proxy(
+    ralph, serve, remote, host, exempt, code
+) -> None:
+    """The last two are not there, which is the proof that nobody asks the proxy for them."""
+    server = serve(DONE)
+    ralph.environment |= {
+        "HTTP_PROXY": "http://127.0.0.1:9" if code == 0 else f"http://127.0.0.1:{remote.port}"
+    }
+    ralph.environment |= {"NO_PROXY": exempt}
+    ralph.user_file.write_text("[mcp]\nstart_s = 1\n")
+    url = f"http://{host}:{remote.port if code == 0 else 80}/mcp"
+    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": url}))
+    assert ran.code == code, ran.stderr
+    assert len(server.requests) == (1 if code == 0 else 0)
+    assert (remote.paths != []) is (code == 0)

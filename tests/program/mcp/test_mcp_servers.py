@@ -143,6 +143,15 @@ def test_the_tools_of_a_stdio_server_are_listed_and_called(ralph, serve, stdio) 
     assert "[resource demo://resource/dynamic/text/1]\nResource 1" in result(server, 4)[0]
 
 
+def test_an_image_of_a_server_reaches_the_model_between_its_texts(ralph, serve, stdio) -> None:
+    server = serve(calls(("mcp__all__get-tiny-image", {})), DONE)
+    assert run(ralph, "--mcp-config", stdio).code == 0
+    before, image, after = result(server, 1)[0]
+    assert before["text"].startswith("Here's the image")
+    assert image["source"]["media_type"] == "image/png"
+    assert after["text"].startswith("The image above")
+
+
 def test_an_error_of_a_tool_and_wrong_arguments_are_errors_that_the_model_reads(ralph, serve, stdio) -> None:
     server = serve(
         calls(("mcp__all__simulate-research-query", {"topic": "x"})),
@@ -156,11 +165,37 @@ def test_an_error_of_a_tool_and_wrong_arguments_are_errors_that_the_model_reads(
     assert '"a" must be a number' in result(server, 2)[0]
 
 
+def test_a_long_text_is_cut_like_the_output_of_a_command(ralph, serve, stdio) -> None:
+    ralph.environment["BASH_MAX_OUTPUT_LENGTH"] = "1000"
+    server = serve(calls(("mcp__all__echo", {"message": "x" * 5000})), DONE)
+    assert run(ralph, "--mcp-config", stdio).code == 0
+    text, is_error = result(server, 1)
+    assert len(text) < 1300
+    assert "bytes left out; whole output: " in text
+    assert not is_error
+
+
 def test_the_tools_of_a_server_over_http_are_called(ralph, serve, http) -> None:
     server = serve(calls(ECHO), DONE)
     ran = run(ralph, "--mcp-config", http)
     assert ran.code == 0, ran.stderr
     assert result(server, 1) == ("Echo: hello", False)
+
+
+def test_lists_of_tools_select_among_the_tools_of_servers(ralph, serve, stdio) -> None:
+    server = serve(DONE, DONE)
+    ran = run(
+        ralph,
+        *("--mcp-config", stdio, "--allowedTools", "mcp__all__get-*,mcp__all__echo,mcp__none"),
+        *("--disallowedTools", "mcp__all__get-env"),
+    )
+    assert ran.code == 0
+    of_server = tools_of(server)[3:]
+    assert "mcp__all__echo" in of_server
+    assert "mcp__all__get-sum" in of_server
+    assert "mcp__all__get-env" not in of_server
+    assert all(name.startswith(("mcp__all__get-", "mcp__all__echo")) for name in of_server)
+    assert "mcp__none names no tool of the MCP servers of this run" in ran.stderr
 
 
 @pytest.mark.parametrize("rule", ["mcp__all__echo", "mcp__all", "mcp__all__*"])
@@ -209,6 +244,17 @@ def test_a_repositorys_file_is_named_in_a_notice_and_used_only_when_the_user_nam
     assert ran.code == 0
     assert ".mcp.json is not used" not in ran.stderr
     assert result(server, 2) == ("Echo: hello", False)
+
+
+def test_a_server_of_the_users_settings_is_started_and_strict_leaves_it_out(ralph, serve, everything) -> None:
+    ralph.user_file.write_text(
+        f'[mcp.servers."the all"]\ncommand = "node"\nargs = [{json.dumps(everything)}, "stdio"]\n'
+    )
+    server = serve(calls(("mcp__the_all__echo", {"message": "from settings"})), DONE, DONE)
+    assert run(ralph).code == 0
+    assert result(server, 1) == ("Echo: from settings", False)
+    assert run(ralph, "--strict-mcp-config").code == 0
+    assert tools_of(server, 2) == [*TOOL_NAMES]
 
 
 WRITES = 'echo x > "$HOME/outside"; echo x > inside; echo written >&2'
@@ -338,6 +384,15 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     assert starts or ("leave out sandbox = false" if is_outside else "--pass-env") in ran.stderr
 
 
+@pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
+def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> None:
+    server = serve(calls(ECHO), bash("echo between"), calls(("mcp__all__get-sum", {"a": 1, "b": 1})), DONE)
+    ran = run(ralph, "--mcp-config", stdio, *network)
+    assert ran.code == 0, ran.stderr
+    assert result(server, 1) == ("Echo: hello", False)
+    assert result(server, 3) == ("The sum of 1 and 1 is 2.", False)
+
+
 # Makes protected files: at its start, in each call, when somebody asks for it by a file, and when its input ends.
 CHANGING = """
 import json, os, sys, threading, time
@@ -447,6 +502,30 @@ def test_a_server_that_dies_is_started_again_each_time(ralph, serve, stdio) -> N
         assert result(server, nth + 1) == (f"Echo: {nth}", False), "it was started again"
 
 
+def test_a_call_during_which_the_server_dies_has_unknown_effects(ralph, serve, stdio) -> None:
+    server = serve(calls(LONG), calls(ECHO), DONE)
+    process = ralph.start("go", "--output-format", "stream-json", "--mcp-config", stdio)
+    wait_until(lambda: has_intent(ralph))
+    [pid] = server_processes(ralph)
+    os.kill(pid, signal.SIGKILL)
+    assert ralph.finish(process).code == 0
+    text, is_error = result(server, 1)
+    assert is_error
+    assert "ended during this call" in text
+    assert "effects are unknown" in text
+    assert result(server, 2) == ("Echo: hello", False)
+
+
+def test_a_call_has_a_time_limit_and_the_server_works_on(ralph, serve, stdio) -> None:
+    ralph.environment["MCP_TOOL_TIMEOUT"] = "500"
+    server = serve(calls(LONG), calls(ECHO), DONE)
+    assert run(ralph, "--mcp-config", stdio).code == 0
+    text, is_error = result(server, 1)
+    assert is_error
+    assert "took longer than 0.5 s" in text
+    assert result(server, 2) == ("Echo: hello", False)
+
+
 # Answers all requests but calls, and writes every line that it gets into a file.
 SILENT = """
 import json, sys
@@ -477,6 +556,21 @@ def test_two_servers_whose_tools_get_one_name_end_the_run_before_anything_is_spe
     assert not server.requests
     assert processes_of(ralph) == {}
     assert run(ralph, *both, "--disallowed-tools", "mcp__a_b__wait").code == 0
+
+
+def test_a_server_is_told_that_nobody_waits_for_a_call_any_more(ralph, serve) -> None:
+    ralph.environment["MCP_TOOL_TIMEOUT"] = "500"
+    got = ralph.cwd / "got"
+
+    def play(_request: RecordedRequest, index: int) -> Turn:
+        if index == 1:
+            wait_until(lambda: "notifications/cancelled" in got.read_text())
+        return calls(("mcp__silent__wait", {"any": "argument"})) if index == 0 else DONE
+
+    serve(script=play)
+    assert run(ralph, "--mcp-config", config(silent={"command": "python3", "args": ["-c", SILENT]})).code == 0
+    called = [json.loads(line) for line in got.read_text().splitlines() if "tools/call" in line]
+    assert [message["params"]["arguments"] for message in called] == [{"any": "argument"}]
 
 
 # --- Interrupted runs
@@ -510,6 +604,35 @@ def test_a_killed_run_leaves_no_process_and_its_call_is_not_repeated(
     assert server.requests[1].json()["tools"] == first["tools"]
 
 
+def test_a_resumed_session_tells_which_servers_are_missing(ralph, serve, stdio) -> None:
+    server = serve(DONE, DONE)
+    assert run(ralph, "--mcp-config", stdio).code == 0
+    ran = ralph("more", "--continue")
+    assert ran.code == 0
+    assert "tools of MCP servers that this session had and this run has not: mcp__all__echo" in ran.stderr
+    assert tools_of(server, 1) == tools_of(server, 0)
+
+
+def test_a_session_without_servers_gets_their_tools_when_it_is_resumed_with_them(ralph, serve, stdio) -> None:
+    server = serve(DONE, calls(ECHO), DONE)
+    assert ralph("go").code == 0
+    ran = ralph("more", "--continue", "--mcp-config", stdio)
+    assert ran.code == 0
+    assert ECHO[0] in tools_of(server, 1)
+    assert result(server, 2) == ("Echo: hello", False)
+
+
+def test_plan_mode_starts_no_server(ralph, serve) -> None:
+    serve(DONE)
+    ran = ralph(
+        *("go", "--permission-mode", "plan"),
+        *("--mcp-config", config(w={"command": "sh", "args": ["-c", "touch started"]})),
+    )
+    assert ran.code == 0
+    assert "permission mode plan: no MCP server is started" in ran.stderr
+    assert not (ralph.cwd / "started").exists()
+
+
 def test_a_command_cannot_end_a_server_and_its_own_processes_end_without_it(ralph, serve, stdio) -> None:
     server = serve(calls(ECHO), bash("sleep 600 & disown; echo begun"), calls(ECHO), DONE)
     assert run(ralph, "--mcp-config", stdio).code == 0
@@ -538,3 +661,48 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
     assert "mcp__all__echo" in tools_of(server, 0)
     assert tools_of(server, -1) == tools_of(server, 0)
     assert not (ralph.cwd / "planted").exists()
+
+
+def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, stdio) -> None:
+    def play(_request: RecordedRequest, index: int) -> Turn:
+        if index == 1:
+            [helper] = processes_with(ralph, "ralph.mcp.helper")
+            os.kill(helper, signal.SIGKILL)
+        return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
+
+    server = serve(script=play)
+    assert run(ralph, "--mcp-config", stdio).code == 0
+    assert result(server, 1) == ("Echo: 0", False)
+    # The call after the kill may already have been on its way.
+    assert result(server, 2) == ("Echo: 1", False) or "effects are unknown" in result(server, 2)[0]
+    assert result(server, 3) == ("Echo: 2", False)
+
+
+def test_the_tools_of_a_server_over_sse_are_called(ralph, serve, everything) -> None:
+    with over_http(ralph, everything, "sse") as (port, _):
+        server = serve(calls(ECHO), DONE)
+        ran = run(ralph, "--mcp-config", config(all={"type": "sse", "url": f"http://127.0.0.1:{port}/sse"}))
+    assert ran.code == 0, ran.stderr
+    assert result(server, 1) == ("Echo: hello", False)
+
+
+def test_a_server_over_http_that_goes_away_is_an_error_of_the_call_and_then_of_the_next_run(
+    ralph, serve, everything
+) -> None:
+    with over_http(ralph, everything, "streamableHttp") as (port, stop):
+        asked = config(all={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+        ralph.environment["MCP_TIMEOUT"] = "6000"
+
+        def play(_request: RecordedRequest, index: int) -> Turn:
+            if index == 1:
+                stop()
+            return calls(("mcp__all__echo", {"message": str(index)})) if index < 2 else DONE
+
+        server = serve(script=play)
+        assert run(ralph, "--mcp-config", asked).code == 0
+        gone = run(ralph, "--mcp-config", asked)
+    assert result(server, 1) == ("Echo: 0", False)
+    assert result(server, 2)[1]
+    assert "The call was not made: the MCP server 'all' is away (ConnectError: " in result(server, 2)[0]
+    assert gone.code == 78
+    assert "the MCP server 'all' did not start: ConnectError" in gone.result["errors"][0]

@@ -82,6 +82,13 @@ def test_a_tool_that_the_api_refuses_is_left_out_with_a_notice(ralph, serve, ser
     assert "There is no tool 'mcp__s__odata'" in result(server, 1)[0]
 
 
+def test_a_tool_that_nobody_chose_has_no_notice(ralph, serve, servers) -> None:
+    serve(DONE)
+    ran = run(ralph, *servers, "--disallowed-tools", "mcp__s")
+    assert ran.code == 0, ran.stderr
+    assert "is left out" not in ran.stderr
+
+
 def test_a_typed_result_is_sent_once_and_its_arguments_pass_as_they_are(ralph, serve, servers) -> None:
     given = {"a": "5", "b": None}
     server = serve(calls(("mcp__s__union", given)), calls(("mcp__s__good", {"n": 5})), DONE)

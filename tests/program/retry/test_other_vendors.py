@@ -91,6 +91,12 @@ def test_a_task_is_done_on_another_api_with_tools_and_thinking(others, serve, ap
 
 
 @pytest.mark.parametrize("api", OTHERS)
+def test_the_answer_of_another_api_is_printed(others, serve, api) -> None:
+    ran = others("hi", *at_api(api, serve(Turn("Hello there."))))
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+
+
+@pytest.mark.parametrize("api", OTHERS)
 def test_a_session_moves_between_vendors_and_back_with_its_tools(ralph, serve, api) -> None:
     """Twice the first one is away: the other one does a step, and the first one goes on."""
     ralph.environment["OPENAI_API_KEY"] = OPENAI_KEY
@@ -142,6 +148,14 @@ def test_a_killed_run_goes_on_at_the_same_server(others, serve, api) -> None:
     *_, after = re.split(rb'"(?:messages|input)":\[', second.body or b"")
     assert after.startswith(before)
     assert first.json()["tools"] == second.json()["tools"]
+
+
+def test_a_refused_key_and_a_missing_model_are_told_with_the_place_of_the_requests(others, serve) -> None:
+    server = serve(Fault(status=401), Fault(status=404))
+    first, second = (others("hi", *at_api(OPENAI_CHAT, server), "--retry", "off") for _ in range(2))
+    assert (first.code, second.code) == (77, 69)
+    assert "Check the key: OPENAI_API_KEY." in first.stderr
+    assert f"Requests go to: POST {server.base_url}/v1/chat/completions" in second.stderr
 
 
 @every_row(

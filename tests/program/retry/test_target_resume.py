@@ -16,6 +16,7 @@ from tests.program.several import DOWN, at, run, settings
 if TYPE_CHECKING:
     from pathlib import Path
 
+LONG_DOWN = Fault(status=529, headers={"retry-after": "600"})
 WRITE = Turn([ToolUse("Bash", {"command": "touch ran"})])
 
 
@@ -74,6 +75,26 @@ def test_a_prompt_given_while_a_command_is_pending_outlives_the_next_kill(ralph,
     ralph.finish(third)
     assert ralph("-c").code == 0
     assert b"VERY IMPORTANT" in server.requests[-1].body
+
+
+def test_a_retry_that_is_switched_on_is_one_though_the_command_line_said_off(drive, serve) -> None:
+    server = serve(Fault(status=529, headers={"retry-after": "0"}), HELLO)
+    driver = drive("--retry", "off")
+    assert driver.ask("get_status")["auto_retry"] is False
+    assert driver.ask("set_auto_retry", enabled=True) == {"enabled": True}
+    driver.say("hi")
+    assert driver.finish().code == 0
+    assert len(server.requests) == 2
+
+
+def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
+    main, spare = serve(Fault(status=529), HELLO), serve(HELLO)
+    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url))
+    assert run(ralph, path).code == 0
+    again = ralph("-c", "and now?", "--base-url", main.base_url)
+    assert again.code == 0
+    assert "asked in this session before, and not in this run: spare" in again.stderr
+    assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
 
 
 @pytest.mark.sandboxed

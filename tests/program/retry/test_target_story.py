@@ -18,6 +18,8 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
+from tests.program.faulty import HELLO
+from tests.program.kept_sessions import only_journal
 from tests.program.several import DOWN, at, run, settings
 
 if TYPE_CHECKING:
@@ -163,6 +165,13 @@ def without_countdown(shown: str) -> str:
     return "\n".join(line.rpartition(CLEAR)[2] for line in shown.split("\n"))
 
 
+def test_a_countdown_is_dim_where_there_is_colour(ralph, serve) -> None:
+    serve(DOWN)
+    shown = on_a_terminal(ralph, "hi", stop_at="[wait]")
+    assert re.search(r"\r\x1b\[K\x1b\[2m\[wait\] retry 1 of 4 in [12]s\x1b\[0m", shown)
+    assert f"\x1b[33m{RETRY}\x1b[0m" in shown
+
+
 @pytest.mark.parametrize(
     ("flag", "terminal"), [("--quiet", "xterm"), ("--no-session-persistence", "dumb")], ids=["quiet", "dumb"]
 )
@@ -180,3 +189,13 @@ def test_quiet_and_a_terminal_without_controls_count_nothing_down(ralph, serve, 
     assert "[error] HTTP 529" in shown
     assert "[wait]" not in shown
     assert "\x1b[K" not in shown
+
+
+def test_nothing_is_counted_down_without_a_terminal(ralph, serve) -> None:
+    serve(Fault(status=529, headers={"retry-after": "0.5"}), HELLO)
+    ran = ralph("hi")
+    assert ran.code == 0
+    assert "[retry] Attempt 1/4: 529 — waiting 0.5s" in ran.stderr.splitlines()
+    assert "[wait]" not in ran.stderr
+    assert "\r" not in ran.stderr
+    assert "[wait]" not in only_journal(ralph).read_text()

@@ -38,6 +38,35 @@ def test_the_status_of_an_idle_run(drive, serve) -> None:
     }
 
 
+def test_after_a_result_the_run_is_idle_again(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    driver.result()
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"]) == ("idle", 1)
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
+
+
+def test_the_status_is_told_while_a_stream_stalls(drive, serve) -> None:
+    serve(STALLED)
+    driver = drive("--include-partial-messages")
+    driver.say("first", "second")
+    driver.delta()
+    status = driver.ask("get_status")
+    assert (status["state"], status["queued_messages"], status["retry"]) == ("working", 1, None)
+
+
+def test_the_status_is_told_while_a_tool_runs(drive, serve, ralph) -> None:
+    serve(Turn([ToolUse("Bash", {"command": "touch started; sleep 300"})]))
+    driver = drive()
+    driver.say("hi")
+    wait_until((ralph.cwd / "started").exists, PATIENCE_S)
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"]) == ("working", 1)
+    assert "Bash" in status["waiting_for"]
+
+
 def test_the_status_is_told_while_a_backoff_waits(drive, serve) -> None:
     serve(OVERLOADED_FOR_LONG)
     driver = drive()
@@ -68,6 +97,14 @@ def test_an_interrupt_ends_a_stream_and_the_next_message_works(drive, serve) -> 
     driver.delta()
     assert_interrupted_and_ready(driver, server)
     assert [message["role"] for message in server.requests[-1].json()["messages"]] == ["user"]
+
+
+def test_an_interrupt_ends_the_wait_for_the_first_byte_and_the_next_message_works(drive, serve) -> None:
+    server = serve(SILENT, Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    assert server.wait_for_requests(1, PATIENCE_S)
+    assert_interrupted_and_ready(driver, server)
 
 
 def test_an_interrupt_ends_a_tool_and_all_it_started_and_its_call_has_an_error_result(
@@ -110,6 +147,14 @@ def test_an_interrupt_in_a_backoff_belongs_to_its_message_alone(drive, serve) ->
     assert len(server.requests) == 3
 
 
+def test_an_interrupt_of_an_idle_run_changes_nothing(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
+    driver.say("hi")
+    assert driver.finish().code == 0
+
+
 def test_an_interrupt_stops_one_message_and_not_the_queued_one(drive, serve) -> None:
     server = serve(SILENT, Turn("second"))
     driver = drive()
@@ -147,6 +192,23 @@ def test_after_a_cancelled_retry_the_next_message_works(drive, serve) -> None:
     assert [result["retries"] for result in ended] == [0, 1]
     retries = [line["attempt"] for line in driver.lines if line.get("subtype") == "api_retry"]
     assert retries == [1, 1], "the counter begins anew"
+
+
+def test_where_no_retry_is_under_way_there_is_none_to_cancel(drive, serve) -> None:
+    may_go = threading.Event()
+
+    def script(_request, _number):
+        assert may_go.wait(PATIENCE_S)
+        return Turn("Hello.")
+
+    server = serve(script=script)
+    driver = drive()
+    assert driver.ask("abort_retry") == {"aborted": False}
+    driver.say("hi")
+    assert server.wait_for_requests(1, PATIENCE_S)
+    assert driver.ask("abort_retry") == {"aborted": False}
+    may_go.set()
+    assert driver.finish().code == 0
 
 
 def test_with_retries_switched_off_during_a_wait_the_next_failure_is_final(drive, serve) -> None:
@@ -187,3 +249,22 @@ def test_the_model_changes_with_the_next_request_and_null_goes_back(drive, serve
     assert [body["model"] for body in bodies] == asked
     thoughts = [json.dumps(body["messages"]).count('"type": "thinking"') for body in bodies]
     assert thoughts == [0, 0, 0, 1]  # each model sees its own
+
+
+def test_a_target_that_is_not_there_is_refused_and_nothing_changes(drive, serve, ralph) -> None:
+    server = serve(Turn("one"), Turn("two"))
+    targets = [
+        f"[[targets]]\nname = '{name}'\nmodel = '{model}'\nbase_url = '{server.base_url}'\n"
+        "api_key_env = 'ANTHROPIC_API_KEY'\n"
+        for name, model in (("main", "claude-sonnet-5-5"), ("spare", "claude-haiku-5-5"))
+    ]
+    (ralph.cwd / "own.toml").write_text("".join(targets))
+    driver = drive("--config", "own.toml")
+    assert driver.ask("set_model", model="opus") == "there is no target 'opus'; the targets are main, spare"
+    assert driver.ask("get_status")["model"] == "main"
+    driver.say("hi")
+    driver.result()
+    assert driver.ask("set_model", model="spare") == {"model": "spare"}
+    driver.say("more")
+    assert driver.finish().code == 0
+    assert [sent.json()["model"] for sent in server.requests] == ["claude-sonnet-5-5", "claude-haiku-5-5"]

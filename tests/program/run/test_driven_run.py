@@ -16,7 +16,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.driven.driver_lines import request, user
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.driver import STREAM_JSON, results
 from tests.program.kept_sessions import journals
 
@@ -73,6 +73,20 @@ def test_the_end_of_input_cancels_no_stream(drive, serve, ralph) -> None:
     assert (ran.code, ran.result["result"]) == (0, "All of it.")
 
 
+def test_the_end_of_input_cancels_no_tool(drive, serve, ralph) -> None:
+    beat_quickly(ralph)
+    command = "touch started; while [ ! -e go ]; do sleep 0.05; done; echo went"
+    server = serve(Turn([ToolUse("Bash", {"command": command})]), Turn("Done."))
+    driver = drive()
+    driver.say("hi")
+    wait_until((ralph.cwd / "started").exists, PATIENCE_S)
+    driver.hang_up()
+    heartbeats_follow(driver)
+    (ralph.cwd / "go").touch()
+    assert driver.ended().code == 0
+    assert server.requests[1].json()["messages"][-1]["content"][0]["content"].startswith("went")
+
+
 def test_the_end_of_input_cancels_no_backoff(drive, serve) -> None:
     serve(Fault(status=529, headers={"retry-after": "1"}), Turn("Late."))
     driver = drive()
@@ -99,6 +113,15 @@ def test_messages_have_one_result_each_in_order_in_one_session(drive, serve, ral
         story.index(word) for word in ("> first", "\none\n", "> second", "\ntwo\n", "> third", "\nthree\n")
     ]
     assert places == sorted(places)
+
+
+def test_the_exit_code_is_that_of_the_last_result(drive, serve) -> None:
+    serve(Fault(status=400), Turn("Hello."), Fault(status=400))
+    driver = drive()
+    driver.say("a", "b", "c")
+    ran = driver.finish()
+    assert [result["exit_code"] for result in results(ran)] == [69, 0, 69]
+    assert ran.code == 69
 
 
 def test_a_driven_run_goes_on_with_a_session(drive, serve, ralph) -> None:
@@ -135,6 +158,18 @@ def test_a_signal_leaves_a_result_for_every_message(drive, serve, ralph, number)
     assert results(ran)[1]["errors"] == [f"not begun: stopped by {number.name}"]
     kept = json.loads((ralph.cwd / "result.json").read_text())
     assert kept["errors"] == results(ran)[-1]["errors"]
+    assert ran.last_line.startswith(f"[ralph] interrupted (exit {ENDINGS[number]})")
+
+
+def test_a_signal_between_two_messages_ends_the_process_without_another_result(drive, serve) -> None:
+    number = signal.SIGINT
+    serve(Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    driver.result()
+    driver.process.send_signal(number)
+    ran = driver.ended()
+    assert (ran.code, [result["exit_code"] for result in results(ran)]) == (ENDINGS[number], [0])
     assert ran.last_line.startswith(f"[ralph] interrupted (exit {ENDINGS[number]})")
 
 
@@ -177,6 +212,12 @@ def test_after_a_failure_of_the_machine_the_messages_that_wait_are_not_begun_exi
     assert len(server.requests) == 2
 
 
+def test_a_run_without_a_key_ends_with_one_result_exits_78(drive, ralph) -> None:
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    ran = drive().ended()
+    assert (ran.code, ran.result["terminal_reason"]) == (78, "config")
+
+
 MISUSES = [
     ([*STREAM_JSON, "a prompt"], "takes the tasks from standard input: give no prompt"),
     ([*STREAM_JSON, "-f", "ralph.toml"], "takes the tasks from standard input: give no prompt"),
@@ -190,6 +231,12 @@ def test_what_does_not_go_with_control_lines_is_one_line_and_a_result_exits_2(ra
     assert (ran.code, len(ran.objects), len(ran.stderr.splitlines())) == (2, 1, 1)
     assert says in ran.stderr
     assert says in ran.result["errors"][0]
+
+
+def test_control_lines_without_objects_to_answer_by_are_one_line_exits_2(ralph) -> None:
+    ran = ralph("--input-format", "stream-json", stdin=user("hi"))
+    assert (ran.code, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+    assert "--input-format: stream-json needs --output-format stream-json" in ran.stderr
 
 
 def test_a_terminal_is_no_driver_exits_2(ralph) -> None:
@@ -209,6 +256,15 @@ def test_the_time_limit_ends_a_message_exits_124(drive, serve) -> None:
     ran = driver.ended()
     assert ran.code == 124
     assert [result["exit_code"] for result in results(ran)] == [124, 124]
+
+
+@pytest.mark.parametrize("messages", [[], ["hi"]], ids=["before any message", "after a result"])
+def test_the_time_limit_ends_the_wait_for_a_message_exits_124(drive, serve, messages) -> None:
+    serve(Turn("Hello."))
+    driver = drive("--max-time", "1.5")
+    driver.say(*messages)
+    ran = driver.ended()
+    assert (ran.code, len(results(ran))) == (124, 1)
 
 
 def test_a_reader_that_leaves_hangs_nothing(ralph, serve) -> None:

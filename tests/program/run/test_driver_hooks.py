@@ -63,6 +63,26 @@ def test_a_hook_denies_a_call_which_never_runs_and_is_told_to_the_model(drive, s
     assert [denied["tool_input"] for denied in result["permission_denials"]] == [{"command": "touch ran"}]
 
 
+def test_a_matcher_with_a_pattern_is_a_rule_and_one_that_matches_nothing_is_refused(
+    drive, serve, ralph
+) -> None:
+    server = serve(bash("touch ran"), bash("rm ran"), DONE)
+    driver = drive()
+    driver.ask("initialize", hooks=hooks("PreToolUse", matcher="Bash(rm:*)"))
+    driver.say("go")
+    request = asked(driver)
+    assert request["request"]["input"]["tool_input"] == {"command": "rm ran"}
+    reply(driver, request, decision("deny", permissionDecisionReason="kept"))
+    assert driver.finish().code == 0
+    assert "kept" in told(server)[0]["content"]
+    assert (ralph.cwd / "ran").exists()
+    driver = drive()
+    refused = driver.ask("initialize", hooks=hooks("PreToolUse", matcher="Shell"))
+    assert "the matcher 'Shell' of a hook cannot be kept: no tool is called 'Shell'" in refused
+    driver.say("go")
+    assert driver.finish().code == 78
+
+
 @pytest.mark.parametrize("failing", ["error", "nonsense", "misspelt", "late", "gone"])
 def test_a_hook_that_fails_denies(drive, serve, ralph, failing) -> None:
     server = serve(bash("touch ran"), DONE)
@@ -110,6 +130,32 @@ def test_a_hook_changes_the_input_and_adds_to_the_result(drive, serve, ralph) ->
     assert not (ralph.cwd / "ran").exists()
 
 
+def test_arguments_that_a_hook_changed_are_checked_again(drive, serve, ralph) -> None:
+    server = serve(bash("touch ran"), DONE)
+    driver = drive()
+    driver.ask("initialize", hooks=hooks("PreToolUse"))
+    driver.say("go")
+    reply(driver, asked(driver), decision("allow", updatedInput={"cmd": "touch ran"}))
+    driver.finish()
+    assert told(server)[0]["content"].startswith(
+        "A hook changed the arguments of this call. This call was not run."
+    )
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_a_failed_command_calls_the_hook_for_failures_instead(drive, serve) -> None:
+    serve(bash("echo no; exit 3"), DONE)
+    driver = drive()
+    driver.ask("initialize", hooks=hooks("PostToolUse", "PostToolUseFailure"))
+    driver.say("go")
+    request = asked(driver)
+    about = request["request"]["input"]
+    assert (about["hook_event_name"], about["is_interrupt"]) == ("PostToolUseFailure", False)
+    assert "3" in about["error"]
+    reply(driver, request, {})
+    assert driver.finish().code == 0
+
+
 def test_a_hook_ends_the_run_and_the_call_does_not_run(drive, serve, ralph) -> None:
     server = serve(bash("touch ran"), DONE)
     driver = drive()
@@ -123,6 +169,20 @@ def test_a_hook_ends_the_run_and_the_call_does_not_run(drive, serve, ralph) -> N
     assert driver.ended().code == 130
     assert not (ralph.cwd / "ran").exists()
     assert server.request_count == 1
+
+
+def test_a_hook_that_ends_the_run_after_a_call_loses_no_result(drive, serve, ralph) -> None:
+    server = serve(bash("echo kept"), DONE)
+    driver = drive()
+    driver.ask("initialize", hooks=hooks("PostToolUse"))
+    driver.say("go")
+    reply(driver, asked(driver), {"continue": False})
+    driver.result()
+    driver.ask("initialize", hooks=None)
+    driver.say("go on")
+    driver.result(2)
+    assert driver.finish().code == 0
+    assert told(server)[0]["content"] == "kept"
 
 
 def test_a_prompt_hook_adds_to_the_task_or_refuses_it(drive, serve) -> None:
@@ -162,6 +222,16 @@ def test_a_stop_hook_sends_the_model_back_to_work(drive, serve) -> None:
     [result] = results(driver.finish())
     assert told(server)[0]["text"] == "Stop hook feedback:\nthe tests fail"
     assert (result["result"], result["num_turns"]) == ("Really done.", 2)
+
+
+def test_a_stop_hook_that_fails_is_no_permission_to_stop(drive, serve) -> None:
+    serve(DONE)
+    driver = drive()
+    driver.ask("initialize", hooks=hooks("Stop"))
+    driver.say("go")
+    reply(driver, asked(driver), error="crashed")
+    assert driver.result()["errors"] == ["the Stop hook failed: crashed"]
+    assert driver.finish().code == 78
 
 
 def test_a_driver_is_asked_about_calls_that_the_mode_does_not_permit(drive, serve, ralph) -> None:
@@ -213,6 +283,48 @@ def test_nobody_is_asked_with_permission_prompts_none_and_what_would_ask_is_deni
     assert not (ralph.cwd / "ran").exists()
 
 
+def test_a_driver_that_skips_permissions_is_not_asked(drive, serve, ralph) -> None:
+    serve(bash("touch ran"), DONE)
+    driver = drive(*ASKS, "--dangerously-skip-permissions")
+    driver.say("go")
+    assert driver.finish().code == 0
+    assert (ralph.cwd / "ran").exists()
+
+
+def test_a_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(drive, serve, ralph) -> None:
+    serve(bash("touch ran"), DONE)
+    driver = drive(*ASKS, "--permission-mode", "bypassPermissions")
+    driver.ask("initialize", hooks=hooks("PreToolUse"))
+    driver.say("go")
+    reply(driver, asked(driver), decision("ask", permissionDecisionReason="sure?"))
+    question = asked(driver, 2)
+    assert (question["request"]["subtype"], question["request"]["decision_reason"]) == (
+        "can_use_tool",
+        "sure?",
+    )
+    reply(driver, question, {"behavior": "allow"})
+    assert driver.finish().code == 0
+    assert (ralph.cwd / "ran").exists()
+
+
+def test_a_command_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(
+    drive, serve, ralph
+) -> None:
+    serve(bash("touch ran"), DONE)
+    answer = decision("ask", permissionDecisionReason="is that so?")
+    hook = {"type": "command", "command": f"echo '{json.dumps(answer)}'"}
+    settings = json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}})
+    driver = drive(*ASKS, "--permission-mode", "bypassPermissions", "--settings", settings)
+    driver.ask("initialize")
+    driver.say("go")
+    request = asked(driver)
+    about = request["request"]
+    assert (about["subtype"], about["decision_reason"]) == ("can_use_tool", "is that so?")
+    reply(driver, request, {"behavior": "allow"})
+    driver.finish()
+    assert (ralph.cwd / "ran").exists()
+
+
 def test_a_denial_with_interrupt_ends_the_message(drive, serve) -> None:
     serve(bash("touch ran"), DONE)
     driver = drive(*ASKS)
@@ -258,3 +370,58 @@ def test_the_first_line_shapes_the_session(drive, serve) -> None:
     assert "You count." in system
     assert "Be brief." in system
     assert result["structured_output"] == {"n": 2}
+
+
+@pytest.mark.parametrize("prompt", [[""], "", None])
+def test_an_empty_system_prompt_removes_that_of_ralph_and_none_keeps_it(drive, serve, prompt) -> None:
+    server = serve(DONE)
+    driver = drive()
+    driver.ask("initialize", systemPrompt=prompt)
+    driver.say("go")
+    assert driver.finish().code == 0
+    system = json.dumps(server.requests[0].json().get("system", ""))
+    assert ("You are" in system) == (prompt is None)
+
+
+RULES = ("--settings", '{"permissions": {"deny": ["Bash(rm:*)"], "ask": ["Bash(touch:*)"]}}')
+
+
+def test_a_rule_that_asks_is_put_to_the_driver_also_where_nothing_else_is(drive, serve, ralph) -> None:
+    server = serve(bash("touch one"), bash("touch two"), bash("rm one"), DONE)
+    driver = drive(*ASKS, "--permission-mode", "bypassPermissions", *RULES)
+    driver.say("go")
+    first = asked(driver)
+    assert first["request"]["decision_reason"].startswith(
+        "the rule Bash(touch:*) (permissions.ask of --settings)"
+    )
+    reply(driver, first, {"behavior": "allow"})
+    reply(driver, asked(driver, 2), {"behavior": "deny", "message": "one is enough"})
+    [result] = results(driver.finish())
+    assert (ralph.cwd / "one").exists()
+    assert not (ralph.cwd / "two").exists()
+    assert [told(server, nth)[0]["content"] for nth in (2, 3)] == [
+        "one is enough",
+        "This call was not run: the rule Bash(rm:*) (permissions.deny of --settings) forbids it.",
+    ]
+    assert len(result["permission_denials"]) == 2
+
+
+def test_a_permission_does_not_get_past_a_rule_that_denies(drive, serve, ralph) -> None:
+    serve(bash("touch one"), DONE)
+    (ralph.cwd / "kept").touch()
+    driver = drive(*ASKS, *RULES)
+    driver.say("go")
+    reply(driver, asked(driver), {"behavior": "allow", "updatedInput": {"command": "rm kept"}})
+    [result] = results(driver.finish())
+    assert (ralph.cwd / "kept").exists()
+    assert len(result["permission_denials"]) == 1
+
+
+def test_a_call_that_a_rule_denies_is_not_put_to_the_driver(drive, serve) -> None:
+    server = serve(bash("rm x"), DONE)
+    driver = drive(*ASKS, *RULES)
+    driver.say("go")
+    ran = driver.finish()
+    assert ran.code == 0
+    assert "the rule Bash(rm:*)" in told(server)[0]["content"]
+    assert not [one for one in ran.objects if one["type"] == "control_request"]

@@ -146,3 +146,22 @@ def test_a_servers_own_messages_are_answered(drive, serve) -> None:
     answer = driver.ask("mcp_message", server_name="calc", message=requested)
     assert answer["mcp_response"]["error"]["code"] == -32601
     driver.finish()
+
+
+def test_a_drivers_server_without_a_driver_exits_78(ralph, serve) -> None:
+    api = serve(DONE)
+    ran = ralph("go", "--mcp-config", SDK)
+    assert (ran.code, api.request_count) == (78, 0)
+    assert "needs --input-format stream-json" in ran.stderr
+
+
+def test_commands_are_listed_for_the_driver(drive, serve, ralph) -> None:
+    serve(DONE)
+    folder = ralph.cwd / ".claude" / "commands"
+    folder.mkdir(parents=True)
+    (folder / "fix.md").write_text("---\ndescription: Mends it.\nargument-hint: <file>\n---\nFix $1.\n")
+    driver = drive()
+    commands = driver.ask("initialize")["commands"]
+    driver.say("go")
+    driver.finish()
+    assert commands == [{"name": "fix", "description": "Mends it.", "argumentHint": "<file>"}]

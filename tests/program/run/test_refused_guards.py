@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from ralph.mock_api import Fault, Step
+from ralph.mock_api import Fault, Step, Turn
 from tests.driven.driver_lines import request, user
 from tests.patience import wait_until
 from tests.program.driver import results
 from tests.program.model_answers import DONE, bash
 
 AGENTS = {"reviewer": {"description": "reads", "prompt": "review it"}}
+HOOKS = {"PreToolUse": [{"matcher": "Bash", "hookCallbackIds": ["hook_0"], "timeout": 60}]}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,32 @@ def test_after_a_refused_mode_nothing_runs_until_one_is_set_that_can_be_kept(dri
     assert driver.finish().code == 0
     assert server.request_count == 2
     assert not (ralph.cwd / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"request": {"subtype": "initialize", "hooks": HOOKS}},
+        {"request_id": 1, "request": {"subtype": "initialize", "hooks": HOOKS}},
+        {"request_id": 1, "request": {"subtype": "set_permission_mode", "mode": "plan"}},
+    ],
+)
+def test_a_guard_in_a_request_without_a_proper_id_is_a_guard(drive, serve, ralph, line) -> None:
+    server = serve(bash("touch ran"), DONE)
+    driver = drive()
+    driver.send(json.dumps({"type": "control_request", **line}).encode(), user("go"))
+    assert '"request_id" must be a text' in driver.answer(None)
+    assert driver.finish().code == 78
+    assert server.request_count == 0
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_hooks_that_hook_nothing_are_no_guard(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    assert driver.ask("initialize", hooks={"PreToolUse": [], "Stop": None})["commands"] == []
+    driver.say("hi")
+    assert driver.finish().code == 0
 
 
 def test_a_prompt_tool_needs_a_driver_exits_2(ralph, serve) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count, pairwise
@@ -16,6 +17,7 @@ import pytest
 from ralph.conversation.journal_lines import sealed
 from ralph.conversation.records import FORMAT
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Text, Thinking, ToolUse, Turn
+from ralph.sessions.journal import FileJournal
 from tests.journals.corpus import EXPECTED, JOURNALS
 from tests.journals.reading import read_lines
 from tests.patience import PATIENCE_S, wait_until
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 ID = "00000000-0000-4000-8000-00000000000a"
 OTHER_ID = "00000000-0000-4000-8000-00000000000b"
+KILL_RALPH = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
+"""A command that kills the ralph that runs it. Its launcher and the supervisor are the processes between the
+two.
+"""
 APPEND = ToolUse("Bash", {"command": "echo done >> effects.txt"}, id="call")
 THOUGHT = Thinking("Hm, 世界?", signature="c2lnbmF0dXJl")
 CALLS = {
@@ -124,6 +130,17 @@ def end_of(journal: bytes, kind: str) -> int:
     """Where the first line of this kind ends."""
     at = [record.kind for record in read_lines(journal).records].index(kind)
     return len(b"".join(journal.splitlines(keepends=True)[: at + 1]))
+
+
+def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve) -> None:
+    command = f"echo done >> effects.txt; {KILL_RALPH}"
+    server = serve(Turn([ToolUse("Bash", {"command": command}), APPEND]), Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--sandbox", "off").code == -signal.SIGKILL
+    assert ralph("--resume", ID, "--sandbox", "off").code == 0
+    assert effects(ralph) == ["done"] * 2, "the second call had not begun"
+    first, second = server.requests[-1].json()["messages"][-1]["content"]
+    assert (first["is_error"], second.get("is_error")) == (True, None)
+    assert "its effects are unknown" in first["content"]
 
 
 @pytest.mark.parametrize(
@@ -413,6 +430,16 @@ def test_p13_of_four_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held)
     (ralph.cwd / "release").touch()
     assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 3]
     assert held.request_count == 3
+
+
+def test_p13_a_run_that_has_ended_is_not_named_as_the_holder_exits_78(ralph, held) -> None:
+    holder = FileJournal.open(journal_of(ralph))  # as a new run's process does before it has written anything
+    try:
+        ran = ralph("--resume", ID)
+    finally:
+        holder.close()
+    assert ran.code == 78
+    assert ran.last_line.endswith(f"session {ID} is in use by another process: wait for it, or stop it")
 
 
 # Of another version: P14

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.mock_api import Fault, Text, ToolUse, Turn
+from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
@@ -18,6 +18,15 @@ HELLO = Turn(content="Hello there.")
 
 def sent(server, index=-1):
     return json.loads(server.requests[index].body)
+
+
+def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, serve) -> None:
+    ralph.starts_afresh = True
+    server = serve(HELLO)
+    ran = ralph("say hello")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+    assert ran.last_line.startswith("[ralph] completed [1 turn, ")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "say hello"
 
 
 def test_the_first_request_follows_the_wire_contract_in_under_4700_bytes_tools_included(ralph, serve) -> None:
@@ -32,6 +41,22 @@ def test_the_first_request_follows_the_wire_contract_in_under_4700_bytes_tools_i
     assert body["model"] == "claude-sonnet-5-5"
     assert body["stream"] is True
     assert not {"temperature", "top_p", "top_k", "thinking"} & body.keys()
+
+
+@pytest.mark.parametrize("arguments", [(), ("run", "-")])
+def test_the_prompt_may_come_from_a_pipe(ralph, serve, arguments) -> None:
+    server = serve(HELLO)
+    assert ralph(*arguments, stdin=b"from the pipe").code == 0
+    assert sent(server)["messages"][0]["content"][0]["text"] == "from the pipe"
+
+
+def test_the_classic_loop_line_works_as_it_stands(ralph, serve) -> None:
+    serve(HELLO)
+    options = "-p --dangerously-skip-permissions --output-format=stream-json --model opus --verbose"
+    ran = ralph(*options.split(), stdin=b"the prompt")
+    assert ran.code == 0
+    assert ran.objects[0]["model"] == "claude-opus-5-5"
+    assert ran.result["subtype"] == "success"
 
 
 def test_piped_data_stands_below_the_prompt(ralph, serve) -> None:
@@ -57,6 +82,15 @@ def test_the_rest_of_a_list_that_a_shell_goes_through_is_left_alone(ralph, serve
         assert ralph.finish(ralph.start("-q", "do one", stdin=file)).stdout == "Hello there.\n"
         assert file.read() == b"two\n"
     assert sent(server)["messages"][0]["content"][0]["text"] == "do one"
+
+
+def test_a_redirected_file_stands_below_the_prompt(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "diff").write_text("+ line")
+    with (ralph.cwd / "diff").open() as file:
+        ran = ralph.finish(ralph.start("review", stdin=file))
+    assert sent(server)["messages"][0]["content"][0]["text"] == "review\n\n+ line"
+    assert "6 bytes from standard input" in ran.stderr
 
 
 def test_tools_really_run_and_their_results_go_back(ralph, serve) -> None:
@@ -128,6 +162,16 @@ def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
     assert len(server.requests) == 3
 
 
+def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve) -> None:
+    """tests/api/answers/test_cut_streams.py tests cuts at other places."""
+    ralph.retry_quickly()
+    danger = Turn(content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"})], chunk_chars=0)
+    # message_start, block start, one delta, block stop, message_delta, message_stop
+    serve(Step(danger, Fault(cut_after_events=5, framing="close")), HELLO)
+    assert ralph("go").code == 0
+    assert not (ralph.cwd / "wanted").exists()
+
+
 def test_a_result_file_that_cannot_be_written_is_an_io_error_with_the_answer_kept(ralph, serve) -> None:
     (ralph.cwd / "out").mkdir()
     serve(Turn(content=[ToolUse("Bash", {"command": "rm -r out"})]), HELLO)
@@ -165,6 +209,30 @@ def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> Non
     assert "not this one" not in system
     assert "[cut after 32 KB]" in system
     assert "32 KB" in ran.stderr
+
+
+@pytest.mark.sandboxed
+def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "more.txt").write_text("And rhyme.")
+    ralph("hi", "--system-prompt", "Be terse.", "--append-system-prompt-file", "more.txt")
+    first, *about_sandbox, last = sent(server)["system"][0]["text"].split("\n\n")
+    assert (first, last) == ("Be terse.", "And rhyme.")
+    assert all(each.startswith("Commands run in a sandbox: ") for each in about_sandbox)
+
+
+def test_allowed_and_disallowed_tools_shape_the_list(ralph, serve) -> None:
+    server = serve(HELLO, HELLO)
+    ralph("hi", "--allowedTools", "Read,Grep Bash", "--disallowed-tools", "Bash")
+    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Glob", "Grep", "Read"]
+
+
+def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), HELLO)
+    ran = ralph("hi", "-q")
+    lines = ran.stderr.splitlines()
+    assert [line.split("]")[0] for line in lines] == ["[error", "[ralph"]
 
 
 def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
@@ -211,6 +279,12 @@ def test_p4_a_version_that_a_full_disk_does_not_take_exits_74(ralph) -> None:
     )
 
 
+def test_p9_closed_streams_do_not_matter_to_a_run_with_a_result_file_exits_0(ralph, serve) -> None:
+    serve(HELLO)
+    assert with_streams(ralph, "RALPH run hi --result-file result >&- 2>&- <&-").returncode == 0
+    assert json.loads((ralph.cwd / "result").read_text())["result"] == "Hello there."
+
+
 def test_p9_a_reader_that_leaves_changes_no_exit_code(ralph, serve) -> None:
     serve(HELLO)
     with ralph.start("hi", "--output-format", "stream-json") as process:
@@ -218,3 +292,35 @@ def test_p9_a_reader_that_leaves_changes_no_exit_code(ralph, serve) -> None:
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
         assert process.wait(PATIENCE_S) == 0
+
+
+WATCHED = """
+import gc, os
+from ralph.machine.loading import put_off_garbage_collection
+from ralph.run.command import run_command
+from ralph.run.options import RunOptions
+from ralph.values.events import SessionOpened
+
+usual = gc.get_threshold()
+put_off_garbage_collection()
+
+class Watcher:
+    def emit(self, event):
+        if isinstance(event, SessionOpened):
+            os.write(2, f"{gc.get_threshold() == usual} {gc.get_freeze_count() > 0}".encode())
+
+os._exit(run_command(RunOptions("go", reads_stdin=False), None, Watcher()))
+"""
+
+
+def test_garbage_is_collected_from_the_opening_of_the_session_on(ralph, serve) -> None:
+    serve(HELLO)
+    ran = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "True True" in ran.stderr

@@ -11,6 +11,7 @@ import pytest
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.patience import PATIENCE_S
 from tests.program.machine.test_signals import is_alive
+from tests.program.slow_servers import flood
 
 
 def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
@@ -22,6 +23,12 @@ def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
     assert ran.result["terminal_reason"] == "timed_out"
     assert [entry["clock"] for entry in ran.objects if entry.get("subtype") == "clock_fired"] == ["run total"]
     assert ran.last_line.startswith("[ralph] timed_out (exit 124): the time limit (--max-time) is used up")
+
+
+def test_a_time_limit_is_not_put_off_by_a_server_that_never_stops_exits_124(ralph, answer_with) -> None:
+    answer_with(flood)
+    (ralph.cwd / "ralph.toml").write_text('[limits]\nmax_time_s = "0.5s"\n')
+    assert ralph("hi").code == 124
 
 
 def test_a_time_limit_ends_a_command_and_all_it_started_exits_124(ralph, serve) -> None:

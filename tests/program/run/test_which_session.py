@@ -53,6 +53,17 @@ def test_continue_finds_the_last_session_of_this_directory_however_long_its_syst
     assert (ran.code, ran.result["session_id"]) == (0, OTHER_ID)
 
 
+def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
+    serve(HELLO, HELLO, HELLO)
+    assert ralph("mend the  parser\nplease", "--session-id", ID.upper()).code == 0
+    os.utime(only_journal(ralph), (only_journal(ralph).stat().st_mtime - 7300,) * 2)
+    for how in (["-c"], ["-r", ID[:8].upper(), "--fork-session"]):
+        ran = ralph(*how, "on")
+        assert f"going on with {ID[:8]} (last written to " in ran.stderr
+        assert " ago: mend the parser please)" in ran.stderr
+    assert ran.code == 0
+
+
 def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(
     ralph, ralph_here, serve
 ) -> None:
@@ -87,6 +98,15 @@ def test_an_id_of_no_session_or_of_several_names_those_that_may_be_meant_exits_2
     assert OTHER_ID in several.last_line
 
 
+def test_a_limit_that_was_lifted_is_told_once(ralph, serve) -> None:
+    late = Step(Turn("never"), Fault(stall_before_headers_s=60))
+    server = serve(late, late, Turn("Done."))
+    assert ralph("go", "--session-id", ID, "--max-time", "1.5").code == 124
+    assert ralph("-c", "--max-time", "1.5").code == 124
+    assert ralph("-c").code == 0
+    assert (server.requests[-1].body or b"").count(b"no longer holds") == 1
+
+
 # The command that goes on
 
 
@@ -101,6 +121,14 @@ def test_the_hint_of_a_run_leads_back_to_its_session_from_anywhere(ralph, serve,
     ralph.cwd = tmp_path
     assert ralph(*hinted(failed)).code == 0
     assert server.requests[0].body == server.requests[1].body
+
+
+def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve) -> None:
+    deletes = Turn([ToolUse("Bash", {"command": "rm -r ~/.local/state/ralph"})])
+    serve(deletes, OVERLOADED)
+    ran = ralph("go", *NO_RETRY, "--sandbox", "off")
+    assert ran.code == 75
+    assert "go on with" not in ran.stderr
 
 
 # With whom
@@ -125,6 +153,14 @@ def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_
 
 
 # Where
+
+
+def test_a_session_goes_on_in_a_directory_of_any_name(ralph, serve) -> None:
+    ralph.cwd = ralph.cwd / "my ä dir, caf\udce9 a?b"
+    ralph.cwd.mkdir()
+    serve(HELLO, HELLO)
+    assert ralph("go").code == 0
+    assert ralph("-c", "on").code == 0
 
 
 def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_it(
@@ -195,6 +231,29 @@ def test_a_copy_of_a_session_goes_on_elsewhere_and_its_model_is_told_until_it_an
     assert str(server.requests[-1].json()["messages"]).count(moved) == 1, "once it has answered, it knows"
 
 
+def test_a_fork_elsewhere_that_got_no_answer_is_told_of_the_move_when_it_is_resumed(ralph, serve) -> None:
+    server = serve(HELLO, OVERLOADED, HELLO)
+    old, new = ralph.cwd / "old", ralph.cwd / "new"
+    old.mkdir()
+    assert ralph("go", "--session-id", ID, "--cd", str(old)).code == 0
+    old.rename(new)
+    fork = ("-r", ID, "and on", "--fork-session", "--session-id", OTHER_ID)
+    assert ralph(*fork, "--cd", str(new), *NO_RETRY).code == 75
+    assert ralph("-r", OTHER_ID, "--cd", str(new), *NO_RETRY).code == 0
+    for request in server.requests[1:]:
+        assert f"The working directory is now {new}; it was {old}." in str(request.json()["messages"])
+        assert f"Working directory: {new}\n" in request.json()["system"][0]["text"]
+
+
+def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, ralph_here, serve) -> None:
+    serve(HELLO)
+    gone = ralph.cwd / "gone"
+    gone.mkdir()
+    assert ralph("go", "--session-id", ID, "--cd", str(gone)).code == 0
+    shutil.rmtree(gone)
+    assert "--cd" not in ralph_here("sessions", "show", ID).stdout
+
+
 def test_continue_where_nothing_was_recorded_begins_with_the_prompt_and_says_so(ralph, serve) -> None:
     server = serve(Turn("Done."))
     ran = ralph("--continue", "Begin.")
@@ -214,3 +273,13 @@ def test_continue_of_a_session_that_ended_before_its_first_message_begins_with_t
     assert (ran.code, ran.stdout) == (0, "Done.\n")
     assert "it ends before its first message: a new one begins" in ran.stderr
     assert ralph("--resume", ID, "Begin.").code == 2
+
+
+def test_a_place_of_sessions_that_does_not_exist_has_none_to_resume_and_is_not_made_exits_2(
+    ralph, ralph_here
+) -> None:
+    nowhere = ralph.cwd.parent / "nope"
+    for words in (("-c",), ("-r", ID)):
+        ran = ralph_here(*words, "--session-dir", str(nowhere), "go on")
+        assert (ran.code, ran.stdout, nowhere.exists()) == (2, "", False)
+        assert f"--session-dir: {nowhere} does not exist, so it has no session to resume" in ran.stderr
