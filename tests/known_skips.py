@@ -30,11 +30,8 @@ KNOWN = {
     r"needs openat2": "older container runtimes refuse the call; the other way to open is tested everywhere",
     r"no filter for this architecture": "the level says so; the tables of both are tested everywhere",
     r"make engine builds it": "that takes a compiler a quarter of an hour",
-    r"Postgres does not run as root": "make workloads plays it as an ordinary user of a user namespace",
     r"Linux only": "macOS has none of it",
     r"systemd is not installed": "a container has none; the unit file is checked where one is",
-    r"less is not installed": "without it the page is printed, as other tests see",
-    r"shellcheck is not installed": "the scripts run in other tests",
     r"the script asks jq": "the script is an example of the docs",
     r"this git has no HTTP server": "Debian packs it apart; pushes over other ways are tested",
 }

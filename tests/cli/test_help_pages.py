@@ -16,6 +16,7 @@ import pytest
 from ralph.cli.help_pages import show_page
 from ralph.values.outcome import UsageError
 from tests.rows import every_row
+from tests.services.outside_programs import program_or_skip
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"}
@@ -46,8 +47,8 @@ def test_an_unknown_topic_is_refused_with_the_way_out(topic, advice) -> None:
         show_page(topic)
 
 
-@pytest.mark.skipif(not Path("/usr/bin/less").exists(), reason="less is not installed")
 def test_on_a_terminal_a_pager_shows_the_page_and_its_end_ends_ralph(tmp_path) -> None:
+    program_or_skip("less")
     parent, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "ralph", "help", "retry"],

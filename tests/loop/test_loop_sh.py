@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.patience import within_s
 from tests.rows import every_row
+from tests.services.outside_programs import program_or_skip
 
 LOOP = Path(__file__).parents[2] / "loop.sh"
 
@@ -122,7 +122,4 @@ def test_help_is_the_loops(loop) -> None:
 
 def test_it_is_short_and_clean() -> None:
     assert len(LOOP.read_text().splitlines()) < 80
-    shellcheck = shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("shellcheck is not installed")
-    subprocess.run([shellcheck, str(LOOP)], check=True)
+    subprocess.run([program_or_skip("shellcheck"), str(LOOP)], check=True)

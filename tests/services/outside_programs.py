@@ -51,11 +51,17 @@ BY_TARGET_ALONE = {ENGINE}
 """Programs that only a target of the Makefile installs, because that takes long."""
 DISTRIBUTION = {
     **{
-        name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer", "tmux")
+        name: name
+        for name in (
+            *("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer", "tmux"),
+            *("less", "socat", "redis-server", "shellcheck"),
+        )
     },
-    "gpg": "gnupg",
+    **dict.fromkeys(("gpg", "gpgconf"), "gnupg"),
+    "redis-cli": "redis-tools",
+    "dbus-run-session": "dbus-daemon",
     "script": "bsdutils",
-    "ssh-agent": "openssh-client",
+    **dict.fromkeys(("ssh-agent", "ssh-add"), "openssh-client"),
     **dict.fromkeys(("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue"), "slurm-wlm"),
 }
 """Programs of the distribution, each with its package. CI installs them, and no test does."""

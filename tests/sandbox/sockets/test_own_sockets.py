@@ -1,11 +1,10 @@
-"""Tests that programs which make Unix sockets work in the sandbox, where the machine can tell these sockets from others. A program
-that is not installed is skipped.
+"""Tests that programs which make Unix sockets work in the sandbox, where the machine can tell these sockets from others.
+Postgres is a row of `tests/sandbox/workloads`, because it does not run as root.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from ralph.machine.own_programs import ProgramSearch
 from ralph.sandbox.detection import find_means
 from tests.sandbox.boxes import box_of, run_in
+from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
     import subprocess
@@ -136,13 +136,6 @@ server.listen('node-socket', () => net.connect('node-socket').on('data', data =>
         ("redis-cli",),
     ),
     "dbus-run-session": ("dbus-run-session -- true", ()),
-    "initdb": (
-        (
-            "initdb -D data -U me --no-sync >log && pg_ctl -D data -w -o \"-h '' -k $PWD\" -l log start && "
-            "test \"$(psql -h $PWD -U me -Atc 'select 1' postgres)\" = 1 && pg_ctl -D data -m immediate stop >>log"
-        ),
-        ("pg_ctl", "psql"),
-    ),
 }
 
 
@@ -172,11 +165,8 @@ def test_python_makes_sockets_of_its_own(tmp_path, name) -> None:
 @pytest.mark.parametrize("program", OF_PROGRAMS)
 def test_programs_make_sockets_of_their_own(tmp_path, program) -> None:
     script, others = OF_PROGRAMS[program]
-    missing = [one for one in (program, *others) if shutil.which(one) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} is not installed")
-    if program == "initdb" and os.getuid() == 0:
-        pytest.skip("Postgres does not run as root")
+    for needed in (program, *others):
+        program_or_skip(needed)
     ran = run(MEANS, tmp_path, shell(script))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
