@@ -132,7 +132,6 @@ TOUCHES_THE_WORLD = (
     "output.telemetry",
     "pages.command",
     "pages.fleet_command",
-    "pages.finding",
     "pages.gathering",
     "pages.git_changes",
     "pages.journal",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ralph.api.error_body import stream_error
+from ralph.cli.command_words import with_command
 from ralph.cli.sessions import list_
 from ralph.cli.typer_command import HELP_OPTIONS, named_command
-from ralph.cli.words import with_command
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.rules import MOST_IDLE
 from ralph.loop.state import IterationRecord, LoopState
@@ -24,6 +24,7 @@ from ralph.output.result_object import result_object
 from ralph.output.system_events import journal_fields, system_fields
 from ralph.sessions.story import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
 from ralph.values.accounts import ACCOUNTS
+from ralph.values.answer import ToolCall
 from ralph.values.classify import classify_error, failure_kind
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import (
@@ -48,7 +49,6 @@ from ralph.values.events import (
 )
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, report_object, synthetic_report
-from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests.agent_sdks import page as agent_sdk_page
 from tests.rows import every_row

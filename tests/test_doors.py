@@ -59,7 +59,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "ralph.permissions.hook_answers": ("ralph.permissions.hook_answers:HookAnswer",),
     "ralph.driven.setup": ("ralph.driven.setup:_Asked", "ralph.driven.setup:HookMatcher"),
-    "ralph.driven.driver_asking": ("ralph.driven.driver_asking",),
+    "ralph.driven.driver": ("ralph.driven.driver",),
     "ralph.settings.handover": ("ralph.settings.handover:LoopHandover",),
     "ralph.values.setting": (),  # a type for each setting: below
 }

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
     from ralph.retry.call_site import CallSite, TurnRequests
-    from ralph.values.answer import Answer
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Answer, Block
 
 _ASKS_FROM_SHARE = 0.1
 """Ralph assumes a size for most context windows. When the context fills this share of the assumed window, ralph asks

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ralph.agent.run_end import Ending, Finishing
 from ralph.conversation.notices import final_turn
+from ralph.values.answer import describe_bug
 from ralph.values.classify import FailureKind, failure_kind, outcome_of
 from ralph.values.errors import AgentError
 from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
@@ -17,7 +18,6 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent
 from ralph.values.screen_text import counted
 from ralph.values.shortage import line_with_advice, shortage_of
-from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

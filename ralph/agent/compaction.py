@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.conversation.messages import Message
-    from ralph.values.answer import Answer
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Answer, Block
 
 TRIGGERS = ("threshold", "overflow", "window_exceeded")
 

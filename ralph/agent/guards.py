@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.values.answer import BASH_OUTPUT, FILE_TOOLS
 from ralph.values.limits import MOST_REFUSALS
-from ralph.values.tool_calls import BASH_OUTPUT, FILE_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ralph.values.answer import Block, FileChange, ToolCall, ToolOutput
     from ralph.values.ports import EndRefused
-    from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput
 
 GUARDS = ("repetition", "cycle", "no_change")
 

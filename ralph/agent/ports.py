@@ -8,9 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
-    from ralph.values.ports import EndRefused
-    from ralph.values.tool_calls import (
+    from ralph.values.answer import (
         Block,
         FileChange,
         Ruling,
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
         ToolDefinition,
         ToolOutput,
     )
+    from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
+    from ralph.values.ports import EndRefused
 
 
 class Toolbox(Protocol):

@@ -12,8 +12,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from ralph.values.answer import FINAL_REPORT, ToolDefinition
 from ralph.values.report import STATUSES
-from ralph.values.tool_calls import FINAL_REPORT, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from ralph.conversation.messages import text_blocks, to_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ralph.values.tool_calls import Block, ToolOutput
+    from ralph.values.answer import Block, ToolOutput
 
 # A context this full is compacted before the next request. Results only have to leave room for that.
 MOST_FILLED_PERCENT = 95

@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.conversation.session import Session
-    from ralph.values.answer import Answer
+    from ralph.values.answer import Answer, Block, ToolResult
     from ralph.values.events import Event
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, ToolResult
 
 
 NOTHING_FINISHED: Mapping[str, ToolResult] = MappingProxyType({})

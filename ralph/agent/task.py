@@ -45,6 +45,7 @@ from ralph.conversation.records import background_record, ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, TurnRequests, WindowTooSmallError
 from ralph.retry.roster import TargetLog
+from ralph.values.answer import COMMANDS
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
 from ralph.values.endpoint import KEY_VARIABLES
@@ -65,7 +66,6 @@ from ralph.values.events import (
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, JournalError, NoTurnLock, WorkingDirectoryGoneError
-from ralph.values.tool_calls import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,10 +77,9 @@ if TYPE_CHECKING:
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.call_site import Client
     from ralph.retry.roster import Roster
-    from ralph.values.answer import Answer
+    from ralph.values.answer import Answer, Block
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
     from ralph.values.report import Report, ReportForm
-    from ralph.values.tool_calls import Block
 
     Prompt = str | Sequence[Block]
 

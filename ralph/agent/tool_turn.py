@@ -15,9 +15,9 @@ from uuid import uuid4
 from ralph.agent.call_rules import as_written, refused
 from ralph.agent.result_room import all_fitted, output_size
 from ralph.conversation.records import background_record, intent_record, result_record
+from ralph.values.answer import FILE_TOOLS, Runnable, ToolCall, ToolOutput, ToolResult
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted
 from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
-from ralph.values.tool_calls import FILE_TOOLS, Runnable, ToolCall, ToolOutput, ToolResult
 from ralph.values.tool_choice import with_known_name
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from ralph.agent.call_rules import CallRules
     from ralph.agent.ports import Gate, Toolbox
     from ralph.agent.session_log import SessionLog
-    from ralph.values.answer import MalformedCall
+    from ralph.values.answer import Block, FileChange, MalformedCall, Ruling
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, FileChange, Ruling
 
 
 # More calls at once would take memory and would hardly be faster.

@@ -11,14 +11,14 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from ralph.conversation.messages import to_json
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.endpoint import host_in
-from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ralph.conversation.messages import RequestBody
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
     Convert = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
 

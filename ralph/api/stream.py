@@ -42,10 +42,9 @@ from ralph.api.stream_events import (
     stream_event,
 )
 from ralph.conversation.context_size import tokens_of_bytes
-from ralph.values.answer import Answer, MalformedCall, numbered
+from ralph.values.answer import Answer, MalformedCall, ToolCall, numbered
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.strict_json import check_encodable, clear_object, strict_json
-from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import MCP_PREFIX
 from ralph.values.usage import with_later_usage
 
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ralph.api.stream_events import StreamEvent
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 
 _TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 # Text and code have 3 to 4 bytes per token, JSON and numbers have 2 to 3. With 2, estimates are rather too high than
 # too low.

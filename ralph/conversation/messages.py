@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from ralph.conversation.context_size import content_size, tokens_of_bytes
 from ralph.conversation.growing import GrowingSequence
+from ralph.values.answer import ToolOutput, ToolResult
 from ralph.values.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
-from ralph.values.tool_calls import ToolOutput, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from anthropic.types import TextBlockParam, ToolParam
 
-    from ralph.values.tool_calls import Block, ToolDefinition
+    from ralph.values.answer import Block, ToolDefinition
 
 Role = Literal["user", "assistant"]
 

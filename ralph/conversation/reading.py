@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.conversation.records import Record
-    from ralph.values.answer import Answer
-    from ralph.values.tool_calls import Block, FileChange, ToolResult
+    from ralph.values.answer import Answer, Block, FileChange, ToolResult
 
 
 class Reading:

@@ -15,10 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.messages import RequestHead  # noqa: TC001 - records are read by their hints
-from ralph.values.answer import Answer, MalformedCall
+from ralph.values.answer import Answer, Block, FileChange, MalformedCall, ToolCall, ToolOutput, ToolResult
 from ralph.values.outcome import Delivery
 from ralph.values.redaction import LookedCommit  # noqa: TC001 - records are read by their hints
-from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

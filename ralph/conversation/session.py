@@ -29,8 +29,7 @@ from ralph.conversation.next_step import TurnState, next_step
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
 from ralph.conversation.reading import NonsenseError, OpenAnswer, Reading, open_answer
 from ralph.conversation.records import SessionError
-from ralph.values.outcome import Delivery, Outcome
-from ralph.values.tool_calls import (
+from ralph.values.answer import (
     BASH_OUTPUT,
     COMMANDS,
     FINAL_REPORT,
@@ -40,14 +39,14 @@ from ralph.values.tool_calls import (
     ToolDefinition,
     ToolResult,
 )
+from ralph.values.outcome import Delivery, Outcome
 from ralph.values.usage import tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.answer import Answer
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Answer, Block
     from ralph.values.usage import TokenUsage
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ralph.conversation.messages import RequestShape
+    from ralph.values.answer import ToolDefinition
     from ralph.values.credentials import Credential, Headers
-    from ralph.values.tool_calls import ToolDefinition
 
 
 class ModelDescription(Struct, frozen=True):

@@ -19,7 +19,7 @@ from ralph.values.strict_json import strict_json, with_whole_keys
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 LONGEST_REQUEST_ID = 200
 LONGEST_MODEL_NAME = 200

@@ -30,10 +30,10 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.processes import reaped_children
 from ralph.machine.trees import remove_tree_if_possible
+from ralph.values.answer import describe_bug
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, SignalReceived
-from ralph.values.tool_calls import describe_bug
 from ralph.values.usage import plain
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from ralph.fleet.undelivered import (
 )
 from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS
 from ralph.machine.own_process import end_with_parent
+from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     import mmap

@@ -24,12 +24,12 @@ from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import obeys_controls
 from ralph.places.last_look import last_look
+from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
 from ralph.values.shortage import line_with_advice, shortage_of
-from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

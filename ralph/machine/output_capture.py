@@ -10,7 +10,7 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ralph.values.tool_calls import os_error_text
+from ralph.values.answer import os_error_text
 
 if TYPE_CHECKING:
     from ralph.machine.spill_directory import SpillDirectory

@@ -1,23 +1,230 @@
-"""The MCP tools of a run, from all MCP servers. The list of tools is fixed when the servers are connected. If a
-server changes its tools later, this has no effect, because requests repeat the list of tools byte for byte.
+"""The MCP tools of a run, from all MCP servers: their names and definitions for the model, and why the API would refuse
+one. The list of tools is fixed when the servers are connected. If a server changes its tools later, this has no effect,
+because requests repeat the list of tools byte for byte.
+
+The statements that a server makes about itself are not trusted. The texts of a server are shortened. If a server says
+that a tool is read-only, ralph ignores this.
+
+The API wants a valid schema of the draft 2020-12, and restricts the names of the properties at its top (both with status
+400): a single bad tool would end each run at its first request. `jsonschema` could check the former too, but it takes
+0.1 s to import and 3 ms for a small schema.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
-from ralph.mcp.refused_schema import why_refused
-from ralph.mcp.tool_list import tools_of, without_duplicates
+from msgspec import Struct
+
+from ralph.mcp.ports import ServerFailedError
+from ralph.values.answer import ToolDefinition
+from ralph.values.redaction import redacted
+from ralph.values.report import shown
+from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_deeper, is_number
 from ralph.values.tool_choice import covers, is_chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.server_process import ServerProcess
-    from ralph.values.tool_calls import ToolDefinition
     from ralph.values.tool_choice import ToolLists
+
+LARGEST_BYTES = 1_000_000
+"""The size of the largest schema. It would fill the window of most models, and a request may have 32 MB."""
+_PROPERTY_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+def why_refused(schema: Mapping[str, Any]) -> str | None:
+    """The reason for which the API refuses the schema, or None if it takes it."""
+    if is_deeper(schema, DEEPEST):
+        return f"its schema is nested deeper than {DEEPEST} levels"
+    size = len(json.dumps(schema))
+    if size > LARGEST_BYTES:
+        return f"its schema has {size:,} bytes, over {LARGEST_BYTES:,}"
+    fault = next(_faults(schema), None)
+    if fault is not None:
+        return f"its schema is invalid in the draft 2020-12 ({fault})"
+    names = (name for name in schema.get("properties", ()) if not _PROPERTY_NAME.fullmatch(name))
+    wrong = next(names, None)
+    if wrong is None:
+        return None
+    return f"the API takes no property named {shown(wrong)} (only 1 to 64 of a-z, A-Z, 0-9, _, . and -)"
+
+
+def _faults(schema: Any) -> Iterator[str]:
+    """The faults of a schema and of all schemas inside it. Each is the path of a wrong value."""
+    waiting = [("", schema)]
+    while waiting:
+        path, one = waiting.pop()
+        if isinstance(one, bool):
+            continue
+        if not isinstance(one, dict):
+            yield f"{path.lstrip('.')}: {shown(one)} is no schema"
+            continue
+        for keyword, value in one.items():
+            where = f"{path}.{keyword}"
+            if not _KEYWORDS.get(keyword, _is_anything)(value):
+                yield f"{where.lstrip('.')}: {shown(value)}"
+            elif keyword in _ONE:
+                waiting.append((where, value))
+            elif keyword in _NAMED:
+                waiting += [(f"{where}.{name}", inner) for name, inner in value.items()]
+            elif keyword in _SEVERAL:
+                waiting += [(f"{where}[{index}]", inner) for index, inner in enumerate(value)]
+
+
+def _is_anything(_value: Any) -> bool:
+    return True
+
+
+def _is_size(value: Any) -> bool:
+    return is_number(value) and value >= 0 and value == int(value)
+
+
+def _are_names(value: Any) -> bool:
+    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return is_list and len(set(value)) == len(value)
+
+
+def _is_type(value: Any) -> bool:
+    several = [value] if isinstance(value, str) else value
+    return _are_names(several) and bool(several) and JSON_TYPES.keys() >= set(several)
+
+
+_ONE = frozenset(
+    "additionalProperties contains contentSchema else if items not propertyNames then "
+    "unevaluatedItems unevaluatedProperties".split()
+)
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+_SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_TEXTS = (
+    "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema contentEncoding contentMediaType description format "
+    "pattern title".split()
+)
+_KEYWORDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_NAMED, JSON_TYPES["object"]),
+    **dict.fromkeys(_SEVERAL, lambda value: isinstance(value, list) and bool(value)),
+    **dict.fromkeys(_TEXTS, JSON_TYPES["string"]),
+    **dict.fromkeys(("deprecated", "readOnly", "uniqueItems", "writeOnly"), JSON_TYPES["boolean"]),
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"), is_number),
+    **dict.fromkeys(("maxContains", "maxItems", "maxLength", "maxProperties"), _is_size),
+    **dict.fromkeys(("minContains", "minItems", "minLength", "minProperties"), _is_size),
+    **dict.fromkeys(("enum", "examples"), JSON_TYPES["array"]),
+    "dependentRequired": lambda value: isinstance(value, dict) and all(map(_are_names, value.values())),
+    "multipleOf": lambda value: is_number(value) and value > 0,
+    "required": _are_names,
+    "type": _is_type,
+}
+"""For each keyword, whether a value has the form that the draft wants. Schemas in the value are looked at afterwards."""
+
+
+# The longest name of a tool that every server of the Messages API takes.
+_LONGEST_NAME = 64
+_HASH_DIGITS = 8
+# Claude Code cuts descriptions at the same length.
+_LONGEST_DESCRIPTION = 2_048
+# The API refuses these words at the top of a tool's schema; the server checks its arguments itself.
+_UNIONS = ("oneOf", "anyOf", "allOf")
+_REFUSED_AT_TOP = (*_UNIONS, "$schema")
+
+
+class McpTool(Struct, frozen=True):
+    """A tool of an MCP server that is connected."""
+
+    server: str
+    tool: str
+    """The name that the server itself uses for the tool."""
+    definition: ToolDefinition
+    """The definition of the tool that the model gets."""
+
+
+def normalised(name: str) -> str:
+    """The name with an underscore in place of each character that a tool's name must not contain, as in Claude Code."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def tool_name(server: str, tool: str) -> str:
+    """The name of the tool for the model: `mcp__SERVER__TOOL`. If the name is too long, a checksum replaces its end."""
+    name = f"mcp__{normalised(server)}__{normalised(tool)}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
+
+
+def tools_of(
+    listed: Mapping[str, Iterable[Mapping[str, Any]]], redact: Callable[[str], str] = str
+) -> tuple[McpTool, ...]:
+    """The tools of all servers. `listed` maps the name of each server to the tools that the server has listed. `redact` removes
+    the credentials that a server was given and repeats.
+
+    The result is sorted by name. So requests have the same bytes, in whatever order the servers answered. Several tools
+    may have the same name.
+    """
+    found = (_tool(server, raw, redact) for server in sorted(listed) for raw in listed[server])
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.definition.name))
+
+
+def _tool(server: str, raw: Mapping[str, Any], redact: Callable[[str], str]) -> McpTool | None:
+    shown_name, described, schema = (
+        redacted(raw.get(key), redact) for key in ("name", "description", "inputSchema")
+    )
+    name = raw.get("name")
+    if not isinstance(name, str) or not name:
+        return None
+    description = described if isinstance(described, str) else ""
+    if len(description) > _LONGEST_DESCRIPTION:
+        description = f"{description[:_LONGEST_DESCRIPTION]}... [cut]"
+    shown = schema if isinstance(schema, dict) else {}
+    plain = {key: value for key, value in shown.items() if key not in _REFUSED_AT_TOP}
+    if found := _in_unions(shown):
+        plain["properties"] = found | _properties_of(shown)
+    return McpTool(
+        server, name, ToolDefinition(tool_name(server, shown_name), description, plain | {"type": "object"})
+    )
+
+
+def _in_unions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties in the alternatives of a union at the top of a schema, so that the model knows them without the union. A
+    property that several alternatives define differently is a union itself, which the API takes there.
+    """
+    found: dict[str, list[Any]] = {}
+    for word in _UNIONS:
+        alternatives = schema.get(word)
+        for one in alternatives if isinstance(alternatives, list) else ():
+            for name, inner in _properties_of(one).items():
+                known = found.setdefault(name, [])
+                known += [inner] if inner not in known else []
+    return {name: known[0] if len(known) == 1 else {"anyOf": known} for name, known in found.items()}
+
+
+def _properties_of(schema: Any) -> dict[str, Any]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def without_duplicates(tools: Iterable[McpTool]) -> tuple[tuple[McpTool, ...], tuple[str, ...]]:
+    """The tools without those whose name an earlier one has, and the names of what was left out. Raises ServerFailedError
+    if two servers would have a tool of one name: rules and the model could not tell the servers apart.
+    """
+    found: dict[str, McpTool] = {}
+    again: dict[str, None] = {}
+    for one in tools:
+        name = one.definition.name
+        first = found.setdefault(name, one)
+        if first.server != one.server:
+            raise ServerFailedError(
+                f"the MCP servers {first.server!r} and {one.server!r} both have a tool that would be called {name}: give "
+                f"one of the servers another name, or leave the tool out (--disallowed-tools {name})"
+            )
+        if first is not one:
+            again[name] = None
+    return tuple(found.values()), tuple(again)
 
 
 class McpToolset:

@@ -23,7 +23,7 @@ from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ralph.mock_api.http_request import BadRequestError, HttpHead
+    from ralph.mock_api.connection import BadRequestError, HttpHead
     from ralph.mock_api.recording import RecordedRequest, Recorder
 
 

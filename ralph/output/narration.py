@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.output.standard_streams import colored
 from ralph.values import events as ev
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.limits import MOST_REFUSALS
 from ralph.values.screen_text import counted, dollars, duration, foreign_lines, in_one_line, time_limit
-from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ralph.output.standard_streams import Color
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
 
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000

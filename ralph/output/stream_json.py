@@ -14,7 +14,7 @@ from ralph.values.usage import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 # Readers warn about a version below "2.". The object also names ralph and its version.
 READERS_WANT_VERSION = "2.0.0"

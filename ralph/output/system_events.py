@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert, to_builtins
 
 from ralph.values import events as ev
+from ralph.values.answer import ToolCall
 from ralph.values.classify import FailureKind
-from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import cost_usd
 
 if TYPE_CHECKING:

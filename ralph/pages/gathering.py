@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.loop.state import LoopState
-    from ralph.pages.finding import ReportSubject
+    from ralph.pages.command import ReportSubject
 
 MOST_SECTIONS = 100
 """The maximum number of sections on a page. A directory may have thousands of sessions."""

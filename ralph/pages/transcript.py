@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ralph.conversation.records import Record
     from ralph.pages.excerpts import Excerpts
     from ralph.sessions.story import Step
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
 
 _MARKS = {
     "api_retry": MarkKind.RETRY,

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from ralph.permissions import hook_answers as hk
 from ralph.permissions.in_force import RulesInForce, RuleVerdict
+from ralph.values.answer import FILE_TOOLS, ToolOutput
 from ralph.values.controls import ModeFixedError, PermissionMode
 from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
-from ralph.values.tool_calls import FILE_TOOLS, ToolOutput
 from ralph.values.tool_choice import OF_BACKGROUND, READ_ONLY
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from ralph.permissions.hook_answers import CallVerdict, HookAnswer
     from ralph.permissions.rule import PermissionRule
+    from ralph.values.answer import Block, Ruling, Runnable, ToolCall
     from ralph.values.controls import RunControls
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, Ruling, Runnable, ToolCall
 
     Check: TypeAlias = Callable[[ToolCall], Ruling]
     """Checks and converts the arguments of a call against the schema of its tool."""

@@ -16,7 +16,7 @@ from ralph.values.redaction import redacted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ralph.values.tool_calls import ToolCall, ToolOutput
+    from ralph.values.answer import ToolCall, ToolOutput
 
 PRE, POST, POST_FAILURE = "PreToolUse", "PostToolUse", "PostToolUseFailure"
 PROMPT, STOP = "UserPromptSubmit", "Stop"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.permissions.rule import Effect, PermissionRule, parse_rule
-from ralph.values.tool_calls import FINAL_REPORT
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.tool_choice import (
     ELSEWHERE,
     MCP_PREFIX,
@@ -25,7 +25,7 @@ from ralph.values.tool_choice import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
 
 _PLAIN = re.compile(r"[\w\s|,-]*")
 _SEPARATOR = re.compile(r"\s*[|,]\s*")

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     from ralph.permissions.judge import Permissions
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
 
 
 class RuleVerdict(Struct, frozen=True):

@@ -21,7 +21,7 @@ from ralph.values.tool_choice import OF_BACKGROUND, READ_ONLY, is_pattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
 
 _NOT_RUN = "This call was not run"
 _PATH_ARGUMENTS = {

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
     from ralph.conversation.records import Record
     from ralph.conversation.target import ModelDescription, Target
+    from ralph.values.answer import ToolDefinition
     from ralph.values.models import NamedModel
-    from ralph.values.tool_calls import ToolDefinition
 
 
 class Roster:

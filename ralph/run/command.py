@@ -26,6 +26,7 @@ from ralph.run.run import Run
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.settings.merge import ClaudeOptions, load_with_claude
 from ralph.settings.tables import Settings
+from ralph.values.answer import describe_bug
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, EventStream, Notice
@@ -34,7 +35,6 @@ from ralph.values.ports import Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
-from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

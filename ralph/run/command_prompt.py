@@ -23,8 +23,8 @@ from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_names, as_text
 from ralph.prompt.imports import imported_paths, is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
+from ralph.values.answer import Runnable
 from ralph.values.events import Notice
-from ralph.values.tool_calls import Runnable
 from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere, known_name, tool_of, with_background
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import PermissionRule
     from ralph.prompt.commands import Command, CommandCall
+    from ralph.values.answer import Block
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block
 
 ALLOWED, FORBIDDEN = "allowed-tools", "disallowed-tools"
 # Fields that change how a command runs, and that ralph does not honour. None of them is a guard.

@@ -33,8 +33,8 @@ from ralph.run.permission_rules import build_guards, patterns_of_tools
 from ralph.run.session import OpenSession, open_new_session
 from ralph.sandbox.box_plan import CannotConfineError, refuse_owners_work, with_denied_reads
 from ralph.settings.merge import SettingsError, refuse_resumed
+from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted
-from ralph.values.tool_calls import ToolError
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:

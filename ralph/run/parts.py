@@ -20,9 +20,9 @@ from ralph.retry.roster import Roster
 from ralph.sandbox.box_plan import CannotConfineError, may_have_overlays, plan_box
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.credentials import CALLERS_VARIABLES
 from ralph.values.redaction import redacted
-from ralph.values.tool_calls import FINAL_REPORT
 from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.toolbox import LocalToolbox
+    from ralph.values.answer import ToolDefinition
     from ralph.values.ports import PathRules
     from ralph.values.report import ReportForm
-    from ralph.values.tool_calls import ToolDefinition
 
 
 def begin_sandbox_trial(context: RunContext) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ralph.run.context import RunContext
     from ralph.run.options import RunOptions
     from ralph.sandbox.sandbox_limits import SandboxLimits
+    from ralph.values.answer import ToolCall
     from ralph.values.claude_file import ClaudeFile
-    from ralph.values.tool_calls import ToolCall
 
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ralph.machine.own_programs import own_python
 from ralph.machine.starting import start_process, start_thread
 from ralph.output.standard_streams import print_lines
+from ralph.values.answer import type_names
 from ralph.values.ports import TIMED_OUT
 from ralph.values.report import plain_problems, problems_without_payload, shown
 from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import is_number
-from ralph.values.tool_calls import type_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

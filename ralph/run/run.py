@@ -20,11 +20,11 @@ from ralph.run.session_run import SessionRun
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.retention import remove_old_journals
 from ralph.settings.merge import SettingsError
+from ralph.values.answer import describe_bug
 from ralph.values.events import Notice, RunEnded, SessionOpened
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
-from ralph.values.tool_calls import describe_bug
 from ralph.values.usage import RunUsage
 
 if TYPE_CHECKING:

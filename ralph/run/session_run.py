@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ralph.run.opening import SessionParts
     from ralph.run.telemetry import SessionNotes
     from ralph.tools.toolbox import LocalToolbox
+    from ralph.values.answer import ToolCall
     from ralph.values.events import Event, RunEnded
     from ralph.values.redaction import LookedCommit
-    from ralph.values.tool_calls import ToolCall
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""

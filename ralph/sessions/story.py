@@ -28,17 +28,17 @@ from ralph.conversation.records import (
     UserRecord,
 )
 from ralph.sessions.naming import title_from
+from ralph.values.answer import ToolCall, ToolResult
 from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.tool_calls import ToolCall, ToolResult
 from ralph.values.usage import RunUsage, tokens_of, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ralph.conversation.records import Record
+    from ralph.values.answer import Block
     from ralph.values.redaction import LookedCommit
-    from ralph.values.tool_calls import Block
 
 RUNNING = "running"
 KILLED = "killed"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ralph.sessions.looking import SessionLook
     from ralph.sessions.story import RunStory, Step
-    from ralph.values.tool_calls import ToolResult
+    from ralph.values.answer import ToolResult
 
 _PROMPT_LINES = 24
 _FIRST_RESULT_LINES = 3

@@ -20,9 +20,9 @@ from ralph.machine.running_command import (
 from ralph.machine.starting import start_thread
 from ralph.sandbox.denial_hints import about_gpus
 from ralph.sandbox.disk_work import SilentDiskError
+from ralph.values.answer import ToolError, ToolOutput, os_error_text
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ from ralph.tools.files.planned_write import PlannedWrite, write_target
 from ralph.tools.files.text_match import EditableText, Places
 from ralph.tools.read import open_regular
 from ralph.tools.write import link_note
-from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
+from ralph.values.answer import ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from pathlib import Path

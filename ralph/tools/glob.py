@@ -14,7 +14,7 @@ from ralph.tools.search.file_search import (
     place_at,
 )
 from ralph.tools.search.glob_pattern import GlobPattern
-from ralph.values.tool_calls import ToolError, ToolOutput
+from ralph.values.answer import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from ralph.tools.search.file_search import (
     search_lines,
 )
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
-from ralph.values.tool_calls import ToolError, ToolOutput
+from ralph.values.answer import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -15,9 +15,9 @@ from msgspec import Struct
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import STARTER_GONE, Ended, KeptErrors, MemoryCapture, RunningCommand
 from ralph.tools.bash import denial_note
+from ralph.values.answer import os_error_text
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
-from ralph.values.tool_calls import os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

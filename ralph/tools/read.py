@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of, marked_encoding
 from ralph.tools.files.text_lines import LineRange, read_range
-from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
+from ralph.values.answer import ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.detection import no_means
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.tool_calls import ToolError, os_error_text
+from ralph.values.answer import ToolError, os_error_text
 from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ralph.tools.background_commands import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
+    from ralph.values.answer import Block
     from ralph.values.ports import Clock, PathRules, Waiter
     from ralph.values.redaction import Redactor
-    from ralph.values.tool_calls import Block
 
 
 class ToolSettings(Struct, frozen=True):

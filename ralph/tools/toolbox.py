@@ -19,12 +19,7 @@ from ralph.machine.starting import start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_context import ToolContext, ToolSettings
-from ralph.values.events import Background
-from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
-from ralph.values.redaction import Redactor
-from ralph.values.screen_text import counted
-from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.tool_calls import (
+from ralph.values.answer import (
     COMMANDS,
     FILE_TOOLS,
     FileChange,
@@ -34,6 +29,11 @@ from ralph.values.tool_calls import (
     ToolOutput,
     os_error_text,
 )
+from ralph.values.events import Background
+from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
+from ralph.values.redaction import Redactor
+from ralph.values.screen_text import counted
+from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_choice import OF_BACKGROUND
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
     from ralph.tools.hook_command import HookEnding
+    from ralph.values.answer import Block
     from ralph.values.events import BackgroundEnded, BackgroundStarted
     from ralph.values.ports import Clock, Mailbox, Waiter
-    from ralph.values.tool_calls import Block
 
 
 T = TypeVar("T")

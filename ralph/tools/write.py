@@ -11,7 +11,7 @@ from ralph.machine.opened_file import open_regular_file
 from ralph.tools.files.file_type import TextEncoding, is_binary, marked_encoding
 from ralph.tools.files.planned_write import PlannedWrite, digest_of, write_target
 from ralph.tools.files.text_match import EditableText
-from ralph.values.tool_calls import ToolError, ToolOutput
+from ralph.values.answer import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from pathlib import Path

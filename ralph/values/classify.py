@@ -2,7 +2,7 @@
 run gets if this error ends the run.
 
 The decision is based on fields, not on message texts. There are two exceptions: context overflow (`values/refusals.py`), and an
-exhausted account (`values/accounts.py`). For these, some servers give no other sign than the text. A test compares this module
+exhausted account (`values/refusals.py`). For these, some servers give no other sign than the text. A test compares this module
 with the table in `docs/retry.md`.
 """
 

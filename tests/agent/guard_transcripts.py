@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ralph.values.tool_calls import FileChange, ToolCall, ToolOutput
+from ralph.values.answer import FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

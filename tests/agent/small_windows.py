@@ -18,11 +18,11 @@ from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import standard
 from ralph.retry.roster import Roster
+from ralph.values.answer import FileChange, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ContextCompacted
 from ralph.values.models import Price
-from ralph.values.tool_calls import FileChange, ToolDefinition, ToolOutput
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import ModelDescription
     from ralph.retry.backoff import RetryPolicy
-    from ralph.values.answer import Answer
+    from ralph.values.answer import Answer, Block, ToolCall
     from ralph.values.limits import LimitSettings
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, ToolCall
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
 TOOLS = (ECHO, TOUCH, WRITE)

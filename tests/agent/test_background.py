@@ -30,8 +30,7 @@ from tests.fakes import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.values.answer import Answer
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import Answer, ToolCall
 
 SHAPE = RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH))
 DONE = answer(text("All done."))

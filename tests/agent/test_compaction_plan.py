@@ -31,7 +31,7 @@ from ralph.conversation.messages import (
     assistant_message,
     user_message,
 )
-from ralph.values.tool_calls import ToolOutput, ToolResult
+from ralph.values.answer import ToolOutput, ToolResult
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import ECHO, call, text
 from tests.rows import every_row
@@ -39,7 +39,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 SHAPE = RequestShape("claude-opus-5-5", "Be good.", (ECHO,))
 SCREENSHOT = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "VEFTSw=="}}

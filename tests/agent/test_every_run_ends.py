@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.conversation.target import Target
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.errors import HttpError, StreamTransient
 from ralph.values.events import (
     AnswerAccepted,
@@ -23,7 +24,6 @@ from ralph.values.events import (
 )
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
-from ralph.values.tool_calls import FINAL_REPORT
 from tests.fakes import answer, call, text
 from tests.fakes.played import PAYLOAD_FORM, PLAIN_FORM, Played, report
 

@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ralph.agent.guards import GUARDS, LONGEST_CYCLE, MOST_EQUAL, Guards, Refusal
+from ralph.values.answer import ToolCall, ToolOutput
 from ralph.values.limits import MOST_REFUSALS
-from ralph.values.tool_calls import ToolCall, ToolOutput
 from tests.agent.guard_transcripts import (
     GOES_ON,
     TRIPS,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ralph.agent.guards import MOST_EQUAL
 from ralph.conversation.records import result_record
 from ralph.conversation.session import replay
+from ralph.values.answer import FileChange, ToolDefinition, ToolOutput, ToolResult
 from ralph.values.events import GuardTripped
 from ralph.values.limits import MOST_REFUSALS
 from ralph.values.outcome import Outcome
-from ralph.values.tool_calls import FileChange, ToolDefinition, ToolOutput, ToolResult
 from tests.fakes import ECHO, TOUCH, FakeJournal, FakeToolbox, answer, call
 from tests.fakes.played import DONE, PLAIN_FORM, Played, report
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.agent.run_end import LAST_WORDS
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.errors import HttpError
 from ralph.values.events import (
     FinalTurnEntered,
@@ -20,7 +21,6 @@ from ralph.values.limits import LimitSettings
 from ralph.values.models import Price
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
-from ralph.values.tool_calls import FINAL_REPORT
 from tests.fakes import FakeClock, FakeJournal, FakeWaiter, answer, call, text
 from tests.fakes.played import ANY_FORM, DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
 from tests.rows import every_row

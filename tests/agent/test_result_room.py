@@ -21,7 +21,7 @@ from ralph.agent.result_room import (
     sent_bytes,
 )
 from ralph.conversation.messages import to_json, user_message
-from ralph.values.tool_calls import ToolOutput, ToolResult
+from ralph.values.answer import ToolOutput, ToolResult
 from tests.rows import every_row
 
 NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"

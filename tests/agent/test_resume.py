@@ -23,11 +23,11 @@ from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
+from ralph.values.answer import FileChange, Runnable, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.ports import HookStopped, SignalReceived
-from ralph.values.tool_calls import FileChange, Runnable, ToolCall, ToolDefinition, ToolOutput
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
-    from ralph.values.answer import Answer
-    from ralph.values.tool_calls import Ruling
+    from ralph.values.answer import Answer, Ruling
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
 CHANGE = FileChange("/work/a", None, "after")

@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ralph.conversation.messages import Conversation, RequestBody
-    from ralph.values.answer import Answer
+    from ralph.values.answer import Answer, Block
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block
 
 A = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
 B = Target("b", "claude-opus-5-5", "http://127.0.0.1:1")

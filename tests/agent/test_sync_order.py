@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from ralph.values.answer import ToolDefinition
 from ralph.values.events import AnswerAccepted, RequestSent, ToolFinished, ToolStarted, TurnStarted
 from ralph.values.limits import LimitSettings
 from ralph.values.ports import JournalError
-from ralph.values.tool_calls import ToolDefinition
 from tests.agent.test_turn_lock import RecordedLock
 from tests.fakes import (
     ECHO,
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.records import Record
     from ralph.conversation.target import ModelDescription, Target
-    from ralph.values.answer import Answer
+    from ralph.values.answer import Answer, ToolCall
     from ralph.values.events import Event, RunEnded
     from ralph.values.ports import Events, TurnLock
     from ralph.values.report import ReportForm
-    from ralph.values.tool_calls import ToolCall
 
 BASH = ToolDefinition("Bash", "Runs a command.", {"type": "object", "properties": {}})
 DONE = answer(text("All done."))

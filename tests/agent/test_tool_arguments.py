@@ -6,13 +6,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.arguments import fault_in_arguments, fitted_arguments
-from ralph.agent.call_rules import CallRules
+from ralph.agent.call_rules import CallRules, fault_in_arguments, fitted_arguments
 from ralph.agent.run_end import Finishing
 from ralph.permissions.gate import CallGate
+from ralph.values.answer import Runnable, ToolCall, ToolDefinition, ToolOutput, unknown_arguments
 from ralph.values.controls import RunControls
 from ralph.values.events import Notice
-from ralph.values.tool_calls import Runnable, ToolCall, ToolDefinition, ToolOutput, unknown_arguments
 from tests.fakes import RecordingEvents
 from tests.rows import every_row
 

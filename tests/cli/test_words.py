@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ralph.cli.command_words import with_command, with_repeated_options
 from ralph.cli.commands import LineError
-from ralph.cli.words import with_command, with_repeated_options
 from tests.rows import every_row
 
 VALUED = {

@@ -21,7 +21,7 @@ from ralph.conversation.records import (
     user_record,
 )
 from ralph.conversation.session import replay
-from ralph.values.tool_calls import FileChange, ToolCall, ToolOutput, ToolResult
+from ralph.values.answer import FileChange, ToolCall, ToolOutput, ToolResult
 from tests.fakes import answer, call, text
 from tests.rows import every_row
 

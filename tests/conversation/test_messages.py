@@ -22,7 +22,7 @@ from ralph.conversation.messages import (
     user_message,
 )
 from ralph.conversation.reading import Reading
-from ralph.values.tool_calls import ToolOutput, ToolResult
+from ralph.values.answer import ToolOutput, ToolResult
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
 from tests.rows import every_row
@@ -30,7 +30,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     import pytest
 
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 SHAPE = RequestShape("claude-sonnet-5-5", "Be good.", (ECHO, TOUCH))
 

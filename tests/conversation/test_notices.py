@@ -18,12 +18,11 @@ from ralph.conversation.messages import NOT_RUN, text_blocks
 from ralph.conversation.next_step import FAILURES
 from ralph.permissions.gate import CallGate
 from ralph.run.report_check import validator_of
-from ralph.values.answer import MalformedCall
+from ralph.values.answer import FINAL_REPORT, MalformedCall, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.limits import Budget
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.report import ReportDesk
-from ralph.values.tool_calls import FINAL_REPORT, ToolCall, ToolDefinition, ToolOutput
 from tests.fakes import RecordingEvents
 from tests.rows import every_row
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.driven.driver_asking import decision_of, permission_request
+from ralph.driven.driver import decision_of, permission_request
 from ralph.permissions.gate import Decision
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 
 
 def test_a_request_says_what_the_call_would_do() -> None:

@@ -19,9 +19,9 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
+from ralph.values.answer import FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.events import Background, BackgroundEnded, BackgroundStarted, RequestSent
 from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp
-from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -14,10 +14,10 @@ from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, standard
 from ralph.retry.roster import Roster
 from ralph.run.report_check import validator_of
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.controls import RunControls
 from ralph.values.events import AttemptEnded, ReportAccepted
 from ralph.values.report import ReportForm, plain_problems
-from ralph.values.tool_calls import FINAL_REPORT
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     FakeJournal,

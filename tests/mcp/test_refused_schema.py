@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from ralph.mcp.refused_schema import LARGEST_BYTES, why_refused
+from ralph.mcp.toolset import LARGEST_BYTES, why_refused
 from tests.rows import every_row
 
 ORACLE = Draft202012Validator(Draft202012Validator.META_SCHEMA)

@@ -12,7 +12,7 @@ from pathlib import Path
 from ralph.output.iteration_log import IterationLog, LiveFile, LiveIteration, LogFiles, read_live
 from ralph.output.live import LiveRun
 from ralph.values import events as ev
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 from tests.fakes import FakeClock
 from tests.rows import every_row
 

@@ -7,8 +7,8 @@ from typing import Any
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call
 from ralph.output.system_events import event_of, system_fields
 from ralph.values import events as ev
+from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.outcome import Outcome
-from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.rows import every_row
 

@@ -7,8 +7,8 @@ import re
 from datetime import UTC, datetime
 
 from ralph.conversation.records import EventRecord
+from ralph.sessions.command import SessionList
 from ralph.sessions.document import as_json, markdown, session_export
-from ralph.sessions.list_text import SessionList
 from ralph.sessions.story import KILLED, RUNNING
 from ralph.sessions.story_text import SessionText
 from ralph.values.events import ClockFired, ResponseDiscarded

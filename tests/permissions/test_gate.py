@@ -12,11 +12,11 @@ from ralph.permissions.hook_answers import hook_answer
 from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
+from ralph.values.answer import Runnable, ToolCall, ToolOutput
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.events import Notice
 from ralph.values.ports import EndRefused, GuardRefused, HookStopped
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from ralph.values.tool_choice import TOOL_NAMES
 from tests.fakes import RecordingEvents
 from tests.permissions.worlds import FakeDisk, permissions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.permissions.hook_answers import HookAnswer
-    from ralph.values.tool_calls import Ruling
+    from ralph.values.answer import Ruling
 
 
 class Steps:

@@ -20,7 +20,7 @@ from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.permissions.shell import parse_line
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
 

@@ -8,7 +8,7 @@ import pytest
 
 from ralph.permissions.hook_matcher import parse_matcher
 from ralph.permissions.judge import Permissions, RulePlaces
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 from tests.permissions.worlds import FakeDisk
 from tests.rows import every_row
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,9 +11,9 @@ from ralph.permissions.gate import CallGate
 from ralph.permissions.in_force import RulesInForce
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
+from ralph.values.answer import Runnable, ToolCall, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.events import Notice, PromptCalled
-from ralph.values.tool_calls import Runnable, ToolCall, ToolOutput
 from tests.fakes import RecordingEvents
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}

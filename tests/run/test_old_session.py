@@ -19,8 +19,8 @@ from ralph.run.options import RunOptions, SessionOptions
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.tables import Settings
+from ralph.values.answer import ToolOutput, ToolResult
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.fakes import FakeClock, RecordingEvents, call
 from tests.journals.reading import read_lines
 from tests.sessions.session_journals import JournalBuilder

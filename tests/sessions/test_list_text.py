@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ralph.sessions.list_text import SessionList
+from ralph.sessions.command import SessionList
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
 from tests.sessions.session_journals import JournalBuilder

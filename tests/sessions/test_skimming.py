@@ -22,8 +22,8 @@ from ralph.conversation.records import (
     moved_record,
     session_record,
 )
+from ralph.sessions.command import session_object
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.list_text import session_object
 from ralph.sessions.looking import SessionLook, look_at, look_to_list
 from ralph.sessions.skimming import LONG_BYTES, skim
 from ralph.sessions.story import DAMAGED, SessionStory

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
+from ralph.values.answer import ToolCall, ToolOutput
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import ToolCall, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,10 +16,10 @@ from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools import background, background_commands
 from ralph.tools.background_commands import BackgroundCommand, BackgroundCommands
+from ralph.values.answer import ToolCall
 from ralph.values.events import BackgroundEnded, BackgroundStarted
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import ToolCall
 from tests.patience import wait_until
 from tests.processes.children import children, is_gone
 from tests.processes.descriptors import open_descriptors, wait_until_closed

@@ -22,8 +22,8 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.tools import bash
 from ralph.tools.tool_context import ToolContext
+from ralph.values.answer import ToolCall
 from ralph.values.ports import Interrupted
-from ralph.values.tool_calls import ToolCall
 from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until, within_s
 from tests.processes.children import children
@@ -232,7 +232,7 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from ralph.values.tool_calls import ToolCall
+        from ralph.values.answer import ToolCall
         from ralph.machine.waiter import SystemClock
         from ralph.tools.toolbox import LocalToolbox
         from ralph.tools.tool_context import ToolSettings

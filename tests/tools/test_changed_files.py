@@ -15,7 +15,7 @@ from ralph.conversation.journal_lines import line_of
 from ralph.conversation.records import ResultRecord, result_record
 from ralph.tools.files import seen_files
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.tool_calls import FileChange, ToolCall, ToolError, ToolOutput, ToolResult
+from ralph.values.answer import FileChange, ToolCall, ToolError, ToolOutput, ToolResult
 from tests.journals.reading import read_lines
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def test_an_added_directory_that_was_moved_is_neither_made_again_nor_followed(
 def test_a_link_that_appears_between_the_plan_and_the_write_is_not_followed(
     make_tools: Callable[..., Any], work: Path
 ) -> None:
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
 
     tools = make_tools(cwd=work)
     (work / "dir/deep").mkdir()

@@ -17,7 +17,7 @@ from ralph.tools.files.path_guard import PathGuard
 from ralph.tools.files.roots import Roots
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.tools.files.text_match import EditableText
-from ralph.values.tool_calls import ToolError
+from ralph.values.answer import ToolError
 
 
 def test_one_place_is_replaced_and_shown(tools: Any, tmp_path: Path) -> None:

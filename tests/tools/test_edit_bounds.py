@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ralph.tools.edit import _most_similar, hint_for_no_match
 from ralph.tools.files.text_match import EditableText
-from ralph.values.tool_calls import ToolError
+from ralph.values.answer import ToolError
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import image_damage, image_size, shown_image, without_damaged_extras
 from ralph.tools.tool_context import MOST_BYTES, MOST_IMAGES, ImageBudget
-from ralph.values.tool_calls import ToolCall, ToolError, ToolOutput, ToolResult
+from ralph.values.answer import ToolCall, ToolError, ToolOutput, ToolResult
 from tests.rows import every_row
 from tests.tools.image_files import IMAGES, gif, jpeg, png, webp
 

@@ -11,8 +11,8 @@ from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.toolset import McpToolset
 from ralph.sandbox import disk_work
 from ralph.tools.tool_context import ToolContext
+from ralph.values.answer import ToolCall
 from ralph.values.ports import SignalReceived
-from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import ToolLists
 from tests.fakes.box import FakeBox, note_of
 from tests.tools.conftest import SECRET

@@ -15,8 +15,8 @@ from ralph.machine.planted_link import planted_link, repositories
 from ralph.places.gather import gather_places
 from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard
+from ralph.values.answer import ToolCall, ToolError
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import ToolCall, ToolError
 from tests.fakes import FakeClock
 from tests.rows import every_row
 from tests.tools.conftest import SECRET, Tools

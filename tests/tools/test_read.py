@@ -71,7 +71,7 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
     script = textwrap.dedent("""
         import sys, time
         from pathlib import Path
-        from ralph.values.tool_calls import ToolCall
+        from ralph.values.answer import ToolCall
         from ralph.machine.waiter import SystemClock
         from ralph.tools.toolbox import LocalToolbox
         from ralph.tools.tool_context import ToolSettings

@@ -13,8 +13,8 @@ import pytest
 
 from ralph.machine import ripgrep
 from ralph.tools.search import file_search
+from ralph.values.answer import ToolCall
 from ralph.values.ports import Interrupted
-from ralph.values.tool_calls import ToolCall
 from tests.patience import PATIENCE_S
 from tests.processes.children import children
 from tests.rows import every_row

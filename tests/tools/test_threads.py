@@ -15,9 +15,9 @@ import pytest
 
 from ralph.machine import starting
 from ralph.machine.starting import end_idle_threads
+from ralph.values.answer import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
-from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.agent.arguments import fault_in_arguments
+from ralph.agent.call_rules import fault_in_arguments
 from ralph.places.state import name_for
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.tools import read
-from ralph.values.tool_calls import ToolCall, ToolOutput
+from ralph.values.answer import ToolCall, ToolOutput
 from ralph.values.tool_choice import TOOL_NAMES
 from tests.patience import within_s
 

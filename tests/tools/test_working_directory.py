@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.tools.tool_context import ToolContext
+from ralph.values.answer import ToolCall
 from ralph.values.ports import WorkingDirectoryGoneError
-from ralph.values.tool_calls import ToolCall
 from tests.fakes.box import FakeBox
 from tests.processes.descriptors import open_descriptors, wait_until_closed
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.agent.report_tool import report_tool
-from ralph.values.answer import MalformedCall
+from ralph.values.answer import FINAL_REPORT, MalformedCall, ToolCall
 from ralph.values.report import (
     LONGEST_TEXT,
     NO_CALL,
@@ -21,7 +21,6 @@ from ralph.values.report import (
     report_object,
     synthetic_report,
 )
-from ralph.values.tool_calls import FINAL_REPORT, ToolCall
 from tests.rows import every_row
 
 DONE = {"status": "success", "summary": "All green."}

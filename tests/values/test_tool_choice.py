@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 from ralph.values.tool_choice import (
     OTHER_NAMES,
     TOOL_NAMES,

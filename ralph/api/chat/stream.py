@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
-from ralph.api.chat.reasoning import FIELDS, Details, signature_of
+from ralph.api.chat.request import FIELDS, Details, signature_of
 from ralph.api.error_body import reports_error
 from ralph.api.stream import stop_reason_of
 from ralph.conversation.messages import to_json

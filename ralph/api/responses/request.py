@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.conversation.messages import RequestHead
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 _FEWEST_TOKENS = 16
 """The API refuses a smaller `max_output_tokens`."""

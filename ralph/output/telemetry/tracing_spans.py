@@ -1,10 +1,13 @@
-"""Turns the events of a run into the spans of one trace: the run, its turns, and their requests and tool calls.
+"""Turns the events of a run into the spans of one trace: the run, its turns, and their requests and tool calls. Decides
+when a span begins, ends and fails, and which attributes it has.
 
-This module decides when a span begins, ends and fails. `tracing_attributes.py` decides which attributes the span has.
+Names, numbers and kinds are exported. Fields that may contain text are not exported: prompts, answers, arguments,
+outputs and error messages. If a value is unknown (None), its attribute is left out.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -15,9 +18,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ralph.output.telemetry import tracing_attributes as attributes
+from ralph.output.system_events import named_fields
 from ralph.values import events as ev
-from ralph.values.tool_calls import describe_bug
+from ralph.values.answer import describe_bug
+from ralph.values.endpoint import ANTHROPIC
+from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +30,129 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from ralph.output.telemetry.tracing_delivery import SpanDelivery
-    from ralph.values.tool_calls import ToolCall
+    from ralph.values.answer import ToolCall
+
+    Attributes = Mapping[str, Any]
+
+
+def _named(words: str) -> dict[str, str]:
+    """As `named_fields`. A name without a dot is one of ralph's own attributes."""
+    return {key if "." in key else f"ralph.{key}": field for key, field in named_fields(words).items()}
+
+
+# The names of the GenAI conventions, as text. The package no longer has constants for them.
+_SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
+    ev.RetryScheduled: (
+        "api_retry",
+        _named("retry=attempt max_retries wait_s target error.type=kind http.response.status_code=status"),
+    ),
+    ev.RetryRecovered: ("retry_recovered", _named("attempt retries waited_s=total_wait_s")),
+    ev.RetryExhausted: ("retry_exhausted", _named("attempt retries waited_s=total_wait_s")),
+    ev.ModelFallback: ("model_fallback", _named("attempt from=from_target to=to_target reason")),
+    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _named("attempt target")),
+    ev.ModelFallbackRecovered: ("model_fallback_recovered", _named("attempt target")),
+    ev.SyntheticRetry: ("synthetic_retry", _named("retry=number reason")),
+    ev.MalformedCallRefused: ("malformed_call", _named("gen_ai.tool.name=tool")),
+    ev.GuardTripped: ("guard", _named("guard refusals gen_ai.tool.name=call.name")),
+    ev.FinalTurnEntered: ("final_turn", _named("reason")),
+    ev.TurnsCollapsed: ("turns_collapsed", _named("reason old_max_turns new_max_turns")),
+    ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
+    ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
+}
+"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table that
+gives the event's field for each attribute."""
+
+
+def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
+    """The name and the attributes of the span event for an event. None if the event does not become a span event."""
+    if (found := _SPAN_EVENTS.get(type(event))) is None:
+        return None
+    name, fields = found
+    return name, {key: attrgetter(field)(event) for key, field in fields.items()}
+
+
+def provider_of(api: str) -> Attributes:
+    """The provider as the conventions name it: the vendor whose API is spoken, whoever serves it."""
+    return {"gen_ai.provider.name": "anthropic" if api == ANTHROPIC else "openai"}
+
+
+def run_attributes(session_id: str) -> Attributes:
+    return {
+        **provider_of(ANTHROPIC),
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "ralph",
+        "gen_ai.conversation.id": session_id,
+    }
+
+
+def result_attributes(event: ev.RunEnded) -> Attributes:
+    return {
+        **_usage(event.usage.tokens),
+        "ralph.outcome": event.outcome.value,
+        "ralph.exit_code": event.exit_code,
+        "ralph.turns": event.num_turns,
+        "ralph.retries": event.retries,
+        "ralph.waited_s": event.waited_s,
+        "ralph.api_s": event.api_s,
+        "ralph.cost_usd": event.usage.cost_usd,
+    }
+
+
+def attempt_attributes(event: ev.AttemptEnded, session_id: str) -> Attributes:
+    return {
+        **provider_of(event.api),
+        "gen_ai.operation.name": "chat",
+        "gen_ai.conversation.id": session_id,
+        "gen_ai.request.model": event.model,
+        **_usage(event.tokens),
+        "http.response.status_code": event.status,
+        "ralph.attempt": event.attempt,
+        "ralph.target": event.target,
+        "ralph.turn": event.turn,
+        "ralph.cost_usd": cost_usd(event.facts, event.tokens),
+    }
+
+
+def tool_attributes(call: ToolCall) -> Attributes:
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": call.name,
+        "gen_ai.tool.call.id": call.id,
+        "gen_ai.tool.type": "function",
+    }
+
+
+def stream_attributes(event: Mapping[str, Any]) -> Attributes:
+    """The attributes that can be read from one event of the API's stream. Values of a wrong type are ignored, because
+    a server may send anything.
+    """
+    match event:
+        case {"type": "message_start", "message": {**message}}:
+            return {
+                "gen_ai.response.id": _text(message.get("id")),
+                "gen_ai.response.model": _text(message.get("model")),
+            }
+        case {"type": "message_delta", "delta": {"stop_reason": str(reason)}}:
+            return {"gen_ai.response.finish_reasons": (reason,)}
+        case _:
+            return {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _usage(tokens: TokenUsage) -> dict[str, int]:
+    if tokens == TokenUsage():
+        return {}
+    return {
+        # by the conventions, cached tokens are a part of the input
+        "gen_ai.usage.input_tokens": tokens.prompt,
+        "gen_ai.usage.output_tokens": tokens.output,
+        "gen_ai.usage.cache_creation.input_tokens": tokens.cache_write,
+        "gen_ai.usage.cache_read.input_tokens": tokens.cache_read,
+    }
+
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
@@ -122,7 +249,7 @@ class Tracing:
             case ev.SessionOpened():
                 self._session_id = event.session_id
             case ev.StreamReceived():
-                self._answer.update(attributes.of_stream(event.event))
+                self._answer.update(stream_attributes(event.event))
             case ev.TurnStarted():
                 self._turn_started(event)
             case ev.AttemptEnded():
@@ -133,7 +260,7 @@ class Tracing:
                 self._tool_finished(event)
             case ev.RunEnded():
                 self._run_ended(event)
-            case _ if (span_event := attributes.span_event_of(event)) is not None:
+            case _ if (span_event := span_event_of(event)) is not None:
                 now_ns = self._now_ns()
                 name, about = span_event
                 self._parent(now_ns).span.add_event(name, self._fit(about), now_ns)
@@ -149,17 +276,17 @@ class Tracing:
         started_ns = now_ns - _ns(event.latency_s)
         if self._turn is not None:  # which is told when its first request is already on its way
             started_ns = max(started_ns, self._turn.started_ns)
-        about = {**attributes.of_attempt(event, self._session_id), **self._answer}
+        about = {**attempt_attributes(event, self._session_id), **self._answer}
         self._answer = {}
         parent = self._parent(started_ns)
         opened = self._start(f"chat {event.model}", parent, started_ns, about, SpanKind.CLIENT)
         if event.kind is not None:
             opened.fail(event.kind)
         opened.end(now_ns)
-        self._run_span(started_ns).span.set_attributes(self._fit(attributes.provider_of(event.api)))
+        self._run_span(started_ns).span.set_attributes(self._fit(provider_of(event.api)))
 
     def _tool(self, call: ToolCall, started_ns: int) -> _Open:
-        about = attributes.of_tool(call)
+        about = tool_attributes(call)
         return self._start(f"execute_tool {call.name}", self._parent(started_ns), started_ns, about)
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
@@ -175,7 +302,7 @@ class Tracing:
     def _run_ended(self, event: ev.RunEnded) -> None:
         now_ns = self._now_ns()
         run = self._run_span(now_ns - _ns(event.duration_s))
-        run.span.set_attributes(self._fit(attributes.of_result(event)))
+        run.span.set_attributes(self._fit(result_attributes(event)))
         self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
 
     def _cut_off(self) -> None:
@@ -211,7 +338,7 @@ class Tracing:
         time between two runs of a process is in neither of their spans.
         """
         if self._run is None:
-            about = attributes.of_run(self._session_id)
+            about = run_attributes(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
         return self._run
 

@@ -21,8 +21,8 @@ from ralph.places.places import is_named
 from ralph.places.table import PRIVATE, named_with
 from ralph.tools.files.file_type import SNIFFED_BYTES, marked_encoding
 from ralph.tools.files.text_lines import MAX_SCANNED_BYTES
+from ralph.values.answer import ToolError
 from ralph.values.redaction import Redactor
-from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

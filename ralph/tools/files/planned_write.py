@@ -24,7 +24,7 @@ from ralph.tools.files.beneath import open_parent
 from ralph.tools.files.file_type import kind_of
 from ralph.tools.files.path_guard import refuse_kernel_file
 from ralph.tools.files.seen_files import signature_of
-from ralph.values.tool_calls import FileChange, ToolError, ToolOutput, os_error_text
+from ralph.values.answer import FileChange, ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from ralph.tools.files.path_guard import PathGuard

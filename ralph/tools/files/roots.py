@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.repository import HELD_DIRECTORY
+from ralph.values.answer import ToolError
 from ralph.values.ports import WorkingDirectoryGoneError
-from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.tool_calls import ToolError
+from ralph.values.answer import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

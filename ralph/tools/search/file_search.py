@@ -29,8 +29,8 @@ from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of, marke
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.read import open_regular
 from ralph.tools.search.glob_pattern import IGNORE_FILE, is_ignored_whole
+from ralph.values.answer import ToolError, os_error_text
 from ralph.values.shortage import ShortageError
-from ralph.values.tool_calls import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

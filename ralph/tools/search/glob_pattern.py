@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.repository import beginning_of
-from ralph.values.tool_calls import ToolError
+from ralph.values.answer import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.api.stream import StreamAssembler, answer_from_message
-from ralph.values.answer import Answer, MalformedCall, with_sendable_calls
+from ralph.values.answer import Answer, MalformedCall, ToolCall, with_sendable_calls
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
-from ralph.values.tool_calls import ToolCall
 from tests.rows import every_row
 
 Event = dict[str, Any]

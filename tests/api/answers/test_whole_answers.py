@@ -12,10 +12,10 @@ import pytest
 import respx
 
 from ralph.mock_api import Fault, Step, Turn, as_events, as_message
+from ralph.values.answer import ToolCall
 from ralph.values.errors import StreamTransient
 from ralph.values.events import RequestSent, ResponseDiscarded, StreamReceived
 from ralph.values.ports import JournalError
-from ralph.values.tool_calls import ToolCall
 from tests.api.harness import (
     HEAD,
     KEY,

@@ -9,7 +9,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 
 from ralph.agent.report_tool import report_tool
 from ralph.api.chat import ChatDialect
-from ralph.api.chat.reasoning import signature_of
+from ralph.api.chat.request import signature_of
 from ralph.conversation.messages import (
     Conversation,
     RequestShape,
@@ -17,7 +17,7 @@ from ralph.conversation.messages import (
     to_json,
     user_message,
 )
-from ralph.values.tool_calls import ToolOutput, ToolResult
+from ralph.values.answer import ToolOutput, ToolResult
 from tests.conversation.request_types import type_problems
 from tests.fakes import ECHO, TOUCH, call, text
 from tests.rows import every_row
@@ -25,7 +25,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ralph.values.tool_calls import Block
+    from ralph.values.answer import Block
 
 OPENAI = "https://api.openai.com/v1"
 OTHER = "https://models.example.com/v1"

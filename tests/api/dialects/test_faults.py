@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.api.reception import EVENT_BYTES
-from ralph.values.answer import MalformedCall
+from ralph.values.answer import MalformedCall, ToolCall
 from ralph.values.classify import (
     ErrorClass,
     FailureKind,
@@ -23,7 +23,6 @@ from ralph.values.classify import (
 )
 from ralph.values.errors import AgentError, HttpError, Json, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded
-from ralph.values.tool_calls import ToolCall
 from tests.api.answers.pieces import PieceClient, Pieces, split
 from tests.api.dialects.spoken import CALLS, JSON, SPOKEN, TEXT, Spoken, text_only
 from tests.api.harness import KEY, Rig, http_answer, limits, read_request, reset

@@ -14,7 +14,7 @@ from ralph.api.responses import Responses
 from ralph.api.responses.request import input_items, request_fields
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import Conversation, RequestHead, RequestShape, make_message, to_json
-from ralph.values.tool_calls import ToolDefinition
+from ralph.values.answer import ToolDefinition
 from tests.api.answers.streams import texts
 from tests.api.responses.server import call, message, reasoning, response, text_part
 from tests.conversation.request_types import type_problems

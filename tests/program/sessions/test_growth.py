@@ -22,7 +22,7 @@ from ralph.conversation.records import (
 )
 from ralph.mock_api import Turn
 from ralph.sessions.journal import FileJournal
-from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
+from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from tests.fakes import answer, call, text
 from tests.program.conftest import without_sandbox
 

@@ -24,7 +24,7 @@ from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
-from ralph.values.tool_calls import ToolCall
+from ralph.values.answer import ToolCall
 from tests.patience import within_s
 from tests.sandbox.workloads.programs import FOLDER, search_path
 from tests.sandbox.workloads.table import WORKLOADS
